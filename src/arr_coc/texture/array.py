@@ -1,0 +1,338 @@
+"""The texture array: one image as a stack of named channels, built lazily, asked often.
+
+Notable:
+- a channel is computed when something first asks for it, and kept; asking for `edges` computes no clusters;
+- channels live as single planes and are stacked on demand, because the many that nobody supplied then cost nothing;
+- what a channel read of the caller's maps is remembered, so that `supply` forgets exactly what the new maps change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+
+import numpy as np
+import torch
+from PIL import Image
+
+from arr_coc.errors import ArrCocError, ChannelError
+from arr_coc.texture import pooling, sampler
+from arr_coc.texture.image import ImageLike, Picture, is_batch, read_picture, split_batch
+from arr_coc.texture.layout import Channel, find_channel, resolve_layout
+from arr_coc.texture.pyramid import Pyramid, level_count
+from arr_coc.texture.supplied import SuppliedMap, read_supplied
+
+if TYPE_CHECKING:
+    from arr_coc.texture.batch import TextureBatch
+    from arr_coc.texture.channels.clusters import Segmenter
+    from arr_coc.texture.channels.text import TextDetector
+
+T = TypeVar("T")
+
+
+class TextureOptions(TypedDict, total=False):
+    """The keywords of `TextureArray.from_image`, which explains them."""
+
+    layout: str | Iterable[str]
+    device: torch.device | str | None
+    dtype: torch.dtype
+    max_side: int | None
+    supplied: Mapping[str, SuppliedMap] | None
+    segmenter: str | Segmenter
+    text: str | TextDetector
+
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class TextureArray:
+    """One image as named channels `[C, H, W]`, with a mip pyramid.
+
+    >>> import arr_coc
+    >>> texture = arr_coc.TextureArray.from_image(arr_coc.pictures.receipt())
+    >>> texture.shape
+    (40, 1024, 473)
+    >>> texture["edges"].shape, texture.grid(44, 20).shape
+    (torch.Size([1024, 473]), torch.Size([40, 44, 20]))
+    """
+
+    def __init__(
+        self,
+        picture: Picture,
+        names: tuple[str, ...],
+        dtype: torch.dtype = torch.float32,
+        supplied: Mapping[str, SuppliedMap] | None = None,
+        segmenter: str | Segmenter = "slic",
+        text: str | TextDetector = "strokes",
+    ) -> None:
+        if dtype not in DTYPES:
+            raise ChannelError(f"expected dtype float32, float16 or bfloat16, got {str(dtype).removeprefix('torch.')}")
+        self.picture = picture
+        self.names = names
+        self.dtype = dtype
+        self.segmenter = segmenter
+        self.text = text
+        self._supplied = read_supplied(supplied or {}, picture)
+        self._cache: dict[str, Any] = {}
+        self._needs: dict[str, frozenset[str]] = {}  # which supplied maps each cached value has read
+        self._asking: list[tuple[str, set[str]]] = []  # the values under way, innermost last
+
+    @overload
+    @classmethod
+    def from_image(cls, image: list[Any] | tuple[Any, ...], **options: Unpack[TextureOptions]) -> TextureBatch: ...
+    @overload
+    @classmethod
+    def from_image(cls, image: ImageLike, **options: Unpack[TextureOptions]) -> TextureArray: ...
+    @classmethod
+    def from_image(
+        cls,
+        image: ImageLike | list[Any] | tuple[Any, ...],
+        *,
+        layout: str | Iterable[str] = "full40",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+        max_side: int | None = 1024,
+        supplied: Mapping[str, SuppliedMap] | None = None,
+        segmenter: str | Segmenter = "slic",
+        text: str | TextDetector = "strokes",
+    ) -> TextureArray | TextureBatch:
+        """The texture of an image, or a `TextureBatch` for a list of images (or a 4-d array or tensor).
+
+        image: a path, a PIL image, numpy `[H, W]` or `[H, W, 1|3|4]`, or torch `[H, W]` or `[1|3|4, H, W]`.
+        layout: "full40", "mvp13", or a list of channel names.
+        max_side: the longer side is scaled down to this; None keeps every pixel. Boxes stay in original pixels.
+        supplied: maps that only the caller has, by name: see `supply`.
+        segmenter: "slic", or a function that returns segment ids `[H, W]` for an image `[3, H, W]`.
+        text: "strokes" (fast), "rapidocr" (extra `ocr`), or a function from `[3, H, W]` to a likelihood `[H, W]`.
+        """
+        names = resolve_layout(layout)
+        if is_batch(image):
+            from arr_coc.texture.batch import TextureBatch
+
+            if supplied:
+                raise ChannelError("maps are supplied per image: build the batch first, then call batch[i].supply(...)")
+            pictures = [read_picture(one, max_side=max_side, device=device) for one in split_batch(image)]  # type: ignore[arg-type]
+            return TextureBatch([cls(one, names, dtype, None, segmenter, text) for one in pictures])
+        picture = read_picture(image, max_side=max_side, device=device)  # type: ignore[arg-type]
+        return cls(picture, names, dtype, supplied, segmenter, text)
+
+    @classmethod
+    def from_planes(cls, planes: Mapping[str, torch.Tensor]) -> TextureArray:
+        """A texture of ready planes `[H, W]`, by channel name; gradients flow back into them from `sample` and `grid`."""
+        names = resolve_layout(planes)
+        shapes = {tuple(plane.shape) for plane in planes.values()}
+        first = next(iter(planes.values()))
+        if len(shapes) != 1 or first.ndim != 2 or 0 in first.shape:
+            raise ChannelError(
+                f"expected planes [H, W] of one size, got {', '.join(str(list(s)) for s in sorted(shapes))}"
+            )
+        if len({(p.dtype, p.device) for p in planes.values()}) != 1:
+            raise ChannelError("expected planes of one dtype on one device")
+        height, width = first.shape
+        nothing = Picture(torch.empty(0, height, width, device=first.device), (int(height), int(width)))
+        texture = cls(nothing, names, first.dtype)
+        for name, plane in planes.items():
+            texture._cache[name] = Pyramid(plane, find_channel(name).pool)
+            texture._needs[name] = frozenset()
+        return texture
+
+    # What it is
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        return (len(self.names), *self.size)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) in texture pixels."""
+        return self.picture.size
+
+    @property
+    def original_size(self) -> tuple[int, int]:
+        """(height, width) of the image as it came, EXIF orientation applied."""
+        return self.picture.original_size
+
+    @property
+    def device(self) -> torch.device:
+        return self.picture.pixels.device
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done to the image on the way in, e.g. transparency laid over white."""
+        return self.picture.notes
+
+    @property
+    def channels(self) -> list[Channel]:
+        """The layout's channels, with meaning, range, pooling rule and cost."""
+        return [find_channel(name) for name in self.names]
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """The layout's channels that only the caller can fill, and has not: they are zero."""
+        if len(self.picture.pixels) == 0:
+            return ()
+        return tuple(c.name for c in self.channels if c.supplied_by and not self._supplied.keys() & set(c.supplied_by))
+
+    @property
+    def levels(self) -> int:
+        """How many pyramid levels there are, down to 1x1."""
+        return level_count(self.size)
+
+    def __repr__(self) -> str:
+        channels, height, width = self.shape
+        return f"TextureArray({channels} channels, {height}x{width}, {str(self.dtype).removeprefix('torch.')}, {self.device})"
+
+    # Reading it
+
+    @overload
+    def __getitem__(self, name: str) -> torch.Tensor: ...
+    @overload
+    def __getitem__(self, name: Sequence[str]) -> torch.Tensor: ...
+    def __getitem__(self, name: str | Sequence[str]) -> torch.Tensor:
+        """A channel `[H, W]` by name, or several as `[K, H, W]`; any registered channel, also outside the layout."""
+        return self.level(name, 0)
+
+    def level(self, name: str | Sequence[str], level: int) -> torch.Tensor:
+        """A channel (or several) on a pyramid level: `[H_l, W_l]` or `[K, H_l, W_l]`."""
+        if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level < self.levels:
+            raise ArrCocError(
+                f"expected a level from 0 to {self.levels - 1} for {self.size[1]}x{self.size[0]} pixels, got {level!r}"
+            )
+        if isinstance(name, str):
+            return self._pyramid(name).level(level)
+        return torch.stack([self._pyramid(one).level(level) for one in resolve_layout(name)])
+
+    def tensor(self, level: int = 0) -> torch.Tensor:
+        """All channels of the layout in one tensor `[C, H_l, W_l]`: a copy, for those who need one block of memory."""
+        return self.level(self.names, level)
+
+    def grid(self, height: int, width: int, names: Iterable[str] | None = None) -> torch.Tensor:
+        """Every channel on a grid of equal cells, each by its own rule: `[C, height, width]`.
+
+        The mean is the exact area average of the cell, whether or not the sizes divide.
+        """
+        size = _checked_grid(height, width)
+        chosen = self._chosen(names)
+        return torch.stack([pooling.pool(self[c.name], size, c.pool) for c in chosen])
+
+    def boxes(self, height: int, width: int) -> torch.Tensor:
+        """The grid's cells as (x0, y0, x1, y1) in original pixels: float64 `[height * width, 4]`, row by row."""
+        return pooling.cell_boxes(_checked_grid(height, width), self.original_size)
+
+    def to_original(self, boxes: torch.Tensor) -> torch.Tensor:
+        """Boxes or points in texture pixels, `[..., 2 or 4]` as x, y(, x, y), in original pixels (float64)."""
+        return boxes.double() * self._scale(boxes)
+
+    def from_original(self, boxes: torch.Tensor) -> torch.Tensor:
+        """The inverse of `to_original`."""
+        return boxes.double() / self._scale(boxes)
+
+    def sample(
+        self, xy: torch.Tensor, level: float | torch.Tensor = 0.0, names: Iterable[str] | None = None
+    ) -> torch.Tensor:
+        """All channels at points `[N, 2]` (x, y in [0, 1]), trilinear in (x, y, level): `[N, C]`.
+
+        `level` is a number or `[N]`, clamped to the levels there are. Ids are read at the nearest pixel and level.
+        Differentiable in the texture and in the points.
+        """
+        chosen = self._chosen(names)
+        points, levels = sampler.check_points(xy, level, self.device)
+        read: dict[str, torch.Tensor] = {}
+        for rule, group in (
+            (sampler.trilinear, [c.name for c in chosen if c.pool != "nearest"]),
+            (sampler.nearest, [c.name for c in chosen if c.pool == "nearest"]),
+        ):
+            if group:
+                values = rule(lambda n, g=group: [self.level(name, n) for name in g], points, levels, self.levels - 1)  # type: ignore[misc]
+                read.update(zip(group, values.unbind(1), strict=True))
+        return torch.stack([read[c.name] for c in chosen], dim=1).to(self.dtype)
+
+    def sheet(self, **options: Any) -> Image.Image:
+        """A labelled contact sheet of the layout's channels; options as in `arr_coc.texture.sheet.contact_sheet`."""
+        from arr_coc.texture.sheet import contact_sheet
+
+        return contact_sheet(self, **options)
+
+    # Filling it
+
+    def supply(self, **maps: SuppliedMap) -> TextureArray:
+        """The same texture with maps that only the caller has; everything that does not depend on them is shared.
+
+        `previous_frame`: the frame before, for `motion`. `embeddings`: `[16, h, w]`, or a function from `[3, H, W]` to it.
+        Any channel marked "supplied by the caller" (`gaze`, `previous_relevance`, ...): a map `[h, w]` of any size.
+        None takes a map away.
+        """
+        new = TextureArray(self.picture, self.names, self.dtype, None, self.segmenter, self.text)
+        new._supplied = {
+            k: v for k, v in {**self._supplied, **read_supplied(maps, self.picture)}.items() if v is not None
+        }
+        kept = [key for key, needs in self._needs.items() if not needs & maps.keys()]
+        new._cache = {key: self._cache[key] for key in kept}
+        new._needs = {key: self._needs[key] for key in kept}
+        return new
+
+    def supplied(self, name: str) -> Any:
+        """For channel functions: the map the caller supplied under `name`, or None."""
+        self._note_need(frozenset([name]))
+        return self._supplied.get(name)
+
+    def once(self, key: str, make: Callable[[], T]) -> T:
+        """For channel functions: a value that several channels share, made on first use and kept."""
+        if key not in self._cache:
+            if any(key == waiting for waiting, _ in self._asking):
+                chain = " -> ".join([*(waiting for waiting, _ in self._asking), key])
+                raise ChannelError(f"channel {key!r} needs itself: {chain}")
+            self._asking.append((key, set()))
+            try:
+                self._cache[key] = make()
+                self._needs[key] = frozenset(self._asking[-1][1])
+            finally:
+                self._asking.pop()
+        self._note_need(self._needs[key])
+        value: T = self._cache[key]
+        return value
+
+    def constant(self, value: float) -> torch.Tensor:
+        """For channel functions: a plane `[H, W]` of one value, which takes no memory."""
+        return torch.full((1, 1), value, dtype=self.dtype, device=self.device).expand(self.size)
+
+    @property
+    def pixels(self) -> torch.Tensor:
+        """For channel functions: the image, float32 `[3, H, W]` in [0, 1]."""
+        if len(self.picture.pixels) == 0:
+            raise ChannelError("this texture was made from planes and has no image to compute further channels from")
+        return self.picture.pixels
+
+    def _pyramid(self, name: str) -> Pyramid:
+        return self.once(name, lambda: Pyramid(self._compute(find_channel(name)), find_channel(name).pool))
+
+    def _compute(self, channel: Channel) -> torch.Tensor:
+        plane = channel.compute(self)
+        if not isinstance(plane, torch.Tensor) or tuple(plane.shape) != self.size:
+            came = list(plane.shape) if isinstance(plane, torch.Tensor | np.ndarray) else type(plane).__name__
+            raise ChannelError(f"channel {channel.name!r} must return a tensor {list(self.size)}, got {came}")
+        return plane.to(device=self.device, dtype=self.dtype)
+
+    def _chosen(self, names: Iterable[str] | None) -> list[Channel]:
+        return [find_channel(name) for name in (self.names if names is None else resolve_layout(names))]
+
+    def _note_need(self, names: frozenset[str]) -> None:
+        if self._asking:
+            self._asking[-1][1].update(names)
+
+    def _scale(self, boxes: torch.Tensor) -> torch.Tensor:
+        if boxes.shape[-1] not in (2, 4):
+            raise ArrCocError(f"expected points [..., 2] or boxes [..., 4], got {list(boxes.shape)}")
+        (height, width), (original_height, original_width) = self.size, self.original_size
+        scale = torch.tensor(
+            [original_width / width, original_height / height], dtype=torch.float64, device=boxes.device
+        )
+        return scale.repeat(boxes.shape[-1] // 2)
+
+
+def _checked_grid(height: int, width: int) -> tuple[int, int]:
+    for side in (height, width):
+        if isinstance(side, bool) or not isinstance(side, int) or side < 1:
+            raise ArrCocError(f"expected a grid of at least 1x1 cells in whole numbers, got {height!r} x {width!r}")
+    return height, width

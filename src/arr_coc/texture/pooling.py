@@ -1,0 +1,75 @@
+"""A plane onto any coarser (or finer) grid of equal cells, by the channel's own rule.
+
+`pool(plane, (h, w), rule)` serves both the VLM's token grid and the mip pyramid. Cell (r, c) covers the rectangle
+[r H/h, (r+1) H/h] x [c W/w, (c+1) W/w] of the plane, which need not fall on pixel borders:
+
+- mean: the exact area average; a pixel that lies half inside counts half
+- max: the largest value among all pixels that the cell touches
+- nearest: the value of the pixel under the cell's centre, so that ids are never mixed
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import cv2
+import torch
+import torch.nn.functional as F
+
+from arr_coc.texture.layout import Pool
+
+
+def pool(plane: torch.Tensor, size: tuple[int, int], rule: Pool) -> torch.Tensor:
+    """Pool `[H, W]` to `size` = (h, w); differentiable."""
+    if tuple(plane.shape) == size:
+        return plane
+    if plane.stride() == (0, 0):  # a constant, e.g. a channel nobody supplied
+        return plane[:1, :1].expand(size)
+    if rule == "mean":
+        return _mean(plane, size)
+    if rule == "max":
+        return F.adaptive_max_pool2d(plane[None], size)[0]
+    rows, columns = (_centres(n, m, plane.device) for n, m in zip(plane.shape, size, strict=True))
+    return plane.index_select(0, rows).index_select(1, columns)
+
+
+def cell_boxes(grid: tuple[int, int], size: tuple[int, int]) -> torch.Tensor:
+    """The cells' boxes (x0, y0, x1, y1) on a picture of `size` (height, width): float64 `[h*w, 4]`, row by row."""
+    (rows, columns), (height, width) = grid, size
+    # One rounding per border: neighbours share it to the last bit, and the outer borders are exactly 0 and the size.
+    y = torch.arange(rows + 1, dtype=torch.float64) * height / rows
+    x = torch.arange(columns + 1, dtype=torch.float64) * width / columns
+    top, left = torch.meshgrid(y[:-1], x[:-1], indexing="ij")
+    bottom, right = torch.meshgrid(y[1:], x[1:], indexing="ij")
+    return torch.stack([left, top, right, bottom], dim=-1).reshape(-1, 4)
+
+
+def _mean(plane: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    height, width = plane.shape
+    for_opencv = plane.device.type == "cpu" and plane.dtype == torch.float32 and not plane.requires_grad
+    if for_opencv and _opencv_is_exact(height, size[0]) and _opencv_is_exact(width, size[1]):
+        area = cv2.resize(plane.contiguous().numpy(), (size[1], size[0]), interpolation=cv2.INTER_AREA)
+        return torch.from_numpy(area)
+    down = _overlap(height, size[0]).to(plane.device)
+    across = _overlap(width, size[1]).to(plane.device)
+    return (down @ plane.float() @ across.T).to(plane.dtype)
+
+
+def _opencv_is_exact(pixels: int, cells: int) -> bool:
+    """OpenCV averages exact areas when shrinking, but drops a pixel that reaches less than 1/1000 into a cell."""
+    return cells <= pixels and cells // math.gcd(pixels, cells) < 1000
+
+
+@lru_cache(maxsize=64)
+def _overlap(pixels: int, cells: int) -> torch.Tensor:
+    """`[cells, pixels]`: the share of each cell that each pixel covers; rows sum to 1."""
+    edges = torch.arange(cells + 1, dtype=torch.float64) * pixels / cells
+    left = torch.arange(pixels, dtype=torch.float64)
+    shared = torch.minimum(edges[1:, None], left + 1) - torch.maximum(edges[:-1, None], left)
+    return (shared.clamp_(min=0) * cells / pixels).float()
+
+
+def _centres(pixels: int, cells: int, device: torch.device) -> torch.Tensor:
+    """Index of the pixel under each cell's centre; a centre on a border belongs to the pixel after it."""
+    return ((2 * torch.arange(cells, device=device) + 1) * pixels) // (2 * cells)

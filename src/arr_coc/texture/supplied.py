@@ -1,0 +1,82 @@
+"""Maps that only the caller has: the frame before, memory, attention, gaze, embeddings.
+
+They come in any size and leave in the texture's, checked. Which names exist follows from the registered channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from arr_coc.errors import ChannelError
+from arr_coc.texture.filters import resize
+from arr_coc.texture.image import ImageLike, Picture, read_picture
+from arr_coc.texture.layout import EMBEDDING_NAMES, all_channels, nearest_name
+from arr_coc.texture.pooling import pool
+
+Embed: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+SuppliedMap: TypeAlias = "ImageLike | Embed | None"
+
+
+def read_supplied(maps: Mapping[str, SuppliedMap], picture: Picture) -> dict[str, Any]:
+    """Check each map and bring it to the picture's size and device; None stays None."""
+    ready: dict[str, Any] = {}
+    for name, value in maps.items():
+        if value is None:
+            ready[name] = None
+        elif name == "previous_frame":
+            ready[name] = _frame(value, picture)
+        elif name == "embeddings":
+            ready[name] = value if callable(value) else check_embeddings(value, picture)
+        else:
+            ready[name] = _map(name, value, picture)
+    return ready
+
+
+def check_embeddings(value: object, picture: Picture) -> torch.Tensor:
+    """Embeddings as float32 `[16, h, w]`."""
+    if not isinstance(value, torch.Tensor) or value.ndim != 3 or len(value) != len(EMBEDDING_NAMES):
+        came = list(value.shape) if isinstance(value, torch.Tensor | np.ndarray) else type(value).__name__
+        raise ChannelError(f"expected embeddings as a tensor [{len(EMBEDDING_NAMES)}, h, w], got {came}")
+    _check_finite("embeddings", value)
+    return value.detach().to(picture.pixels.device).float()
+
+
+def _frame(value: Any, picture: Picture) -> torch.Tensor:
+    frame = read_picture(value, max_side=max(picture.size), device=picture.pixels.device)
+    if frame.original_size != picture.original_size:
+        was, now = frame.original_size, picture.original_size
+        raise ChannelError(
+            f"the previous frame must have this image's size, {now[1]}x{now[0]} pixels, got {was[1]}x{was[0]}"
+        )
+    return frame.pixels
+
+
+def _map(name: str, value: Any, picture: Picture) -> torch.Tensor:
+    users = [c for c in all_channels() if name in c.supplied_by]
+    if not users:
+        known = sorted({key for c in all_channels() for key in c.supplied_by})
+        raise ChannelError(f"no channel takes a map called {name!r}{nearest_name(name, known)}")
+    plane = torch.as_tensor(value) if isinstance(value, torch.Tensor | np.ndarray) else None
+    if plane is None or plane.ndim != 2 or 0 in plane.shape:
+        came = list(plane.shape) if plane is not None else type(value).__name__
+        raise ChannelError(f"expected the map {name!r} as a tensor or array [h, w], got {came}")
+    plane = plane.detach().to(picture.pixels.device).float()
+    _check_finite(name, plane)
+    low, high = users[0].range
+    if float(plane.min()) < low - 1e-3 or float(plane.max()) > high + 1e-3:
+        raise ChannelError(
+            f"the map {name!r} must lie in [{low:g}, {high:g}], got {float(plane.min()):.4g} to {float(plane.max()):.4g}; "
+            "scale it first, e.g. divide by its maximum"
+        )
+    shrinks = plane.shape[0] >= picture.size[0] and plane.shape[1] >= picture.size[1]
+    fitted = pool(plane, picture.size, "mean") if shrinks else resize(plane, picture.size)
+    return fitted.clamp(low, high)
+
+
+def _check_finite(name: str, value: torch.Tensor) -> None:
+    if not bool(torch.isfinite(value).all()):
+        raise ChannelError(f"the map {name!r} holds NaN or infinite values")
