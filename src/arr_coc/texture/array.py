@@ -19,6 +19,7 @@ from arr_coc.errors import ArrCocError, ChannelError
 from arr_coc.texture import pooling, sampler
 from arr_coc.texture.image import ImageLike, Picture, is_batch, read_picture, split_batch
 from arr_coc.texture.layout import Channel, find_channel, resolve_layout
+from arr_coc.texture.memo import Memo
 from arr_coc.texture.pyramid import Pyramid, level_count
 from arr_coc.texture.supplied import SuppliedMap, read_supplied
 
@@ -73,9 +74,7 @@ class TextureArray:
         self.segmenter = segmenter
         self.text = text
         self._supplied = read_supplied(supplied or {}, picture)
-        self._cache: dict[str, Any] = {}
-        self._needs: dict[str, frozenset[str]] = {}  # which supplied maps each cached value has read
-        self._asking: list[tuple[str, set[str]]] = []  # the values under way, innermost last
+        self._memo = Memo()
 
     @overload
     @classmethod
@@ -132,8 +131,7 @@ class TextureArray:
         nothing = Picture(torch.empty(0, height, width, device=first.device), (int(height), int(width)))
         texture = cls(nothing, names, first.dtype)
         for name, plane in planes.items():
-            texture._cache[name] = Pyramid(plane, find_channel(name).pool)
-            texture._needs[name] = frozenset()
+            texture.once(name, lambda plane=plane, name=name: Pyramid(plane, find_channel(name).pool))  # type: ignore[misc]
         return texture
 
     # What it is
@@ -267,31 +265,17 @@ class TextureArray:
         new._supplied = {
             k: v for k, v in {**self._supplied, **read_supplied(maps, self.picture)}.items() if v is not None
         }
-        kept = [key for key, needs in self._needs.items() if not needs & maps.keys()]
-        new._cache = {key: self._cache[key] for key in kept}
-        new._needs = {key: self._needs[key] for key in kept}
+        new._memo = self._memo.without(maps)
         return new
 
     def supplied(self, name: str) -> Any:
         """For channel functions: the map the caller supplied under `name`, or None."""
-        self._note_need(frozenset([name]))
+        self._memo.note_reading([name])
         return self._supplied.get(name)
 
     def once(self, key: str, make: Callable[[], T]) -> T:
         """For channel functions: a value that several channels share, made on first use and kept."""
-        if key not in self._cache:
-            if any(key == waiting for waiting, _ in self._asking):
-                chain = " -> ".join([*(waiting for waiting, _ in self._asking), key])
-                raise ChannelError(f"channel {key!r} needs itself: {chain}")
-            self._asking.append((key, set()))
-            try:
-                self._cache[key] = make()
-                self._needs[key] = frozenset(self._asking[-1][1])
-            finally:
-                self._asking.pop()
-        self._note_need(self._needs[key])
-        value: T = self._cache[key]
-        return value
+        return self._memo.once(key, make)
 
     def constant(self, value: float) -> torch.Tensor:
         """For channel functions: a plane `[H, W]` of one value, which takes no memory."""
@@ -316,10 +300,6 @@ class TextureArray:
 
     def _chosen(self, names: Iterable[str] | None) -> list[Channel]:
         return [find_channel(name) for name in (self.names if names is None else resolve_layout(names))]
-
-    def _note_need(self, names: frozenset[str]) -> None:
-        if self._asking:
-            self._asking[-1][1].update(names)
 
     def _scale(self, boxes: torch.Tensor) -> torch.Tensor:
         if boxes.shape[-1] not in (2, 4):

@@ -42,9 +42,8 @@ def sobel(plane: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def magnitude(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Length of the vectors (x, y)."""
-    if _on_cpu(x):
-        return _from_cv(cv2.magnitude(_to_cv(x), _to_cv(y)))
-    return (x * x + y * y).sqrt()
+    # Torch on every device: OpenCV's last bit depends on where in memory the array happens to lie.
+    return (x * x).add_(y * y).sqrt_()
 
 
 def laplacian(plane: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from arr_coc.texture.pooling import pool
 SEGMENTS = 50
 WORK_SIDE = 224  # px on the longer side
 ROUNDS = 6
-COMPACTNESS = 16.0  # Lab units that weigh as much as one segment's spacing
+COMPACTNESS = (16.0, 64.0, 256.0)  # Lab units that weigh as much as one segment's spacing
 SMALLEST = 0.25  # of the mean segment; smaller fragments join a neighbour
 
 
@@ -31,18 +31,25 @@ def slic(pixels: torch.Tensor) -> torch.Tensor:
     scale = min(1.0, WORK_SIDE / max(height, width))
     size = (max(1, round(height * scale)), max(1, round(width * scale)))
     small = torch.stack([pool(plane, size, "mean") for plane in pixels]).cpu()
-    labels = _k_means(rgb_to_lab(small).numpy())
-    return torch.from_numpy(connect(labels)).to(pixels.device)
+    lab = rgb_to_lab(small).numpy()
+    for compactness in COMPACTNESS:
+        labels = _k_means(lab, compactness)
+        ids = connect(labels)
+        # In noise colour says nothing, and segments made by it fall to dust; then place must count for more.
+        if ids.max() + 1 >= (labels.max() + 1) / 2:
+            break
+    return torch.from_numpy(ids).to(pixels.device)
 
 
-def _k_means(lab: np.ndarray) -> np.ndarray:
+def _k_means(lab: np.ndarray, compactness: float) -> np.ndarray:
     """Rounds of assigning and averaging from a regular lattice of centres: Lab `[3, h, w]` to ids `[h, w]`.
 
     A centre competes only for the pixels within one spacing of it, which is what makes this fast and segments compact.
     """
     _, height, width = lab.shape
     spacing = (height * width / SEGMENTS) ** 0.5
-    down, across = max(1, round(height / spacing)), max(1, round(width / spacing))
+    down = max(1, min(height, SEGMENTS, round(height / spacing)))
+    across = max(1, min(width, round(SEGMENTS / down)))
     reach_y, reach_x = math.ceil(height / down), math.ceil(width / across)
     rows, columns = np.arange(height, dtype=np.float32), np.arange(width, dtype=np.float32)
     labels = (np.arange(height) * down // height)[:, None] * across + np.arange(width) * across // width
@@ -58,7 +65,7 @@ def _k_means(lab: np.ndarray) -> np.ndarray:
             y, x = int(centre[3]), int(centre[4])
             window = (slice(max(0, y - reach_y), y + reach_y + 1), slice(max(0, x - reach_x), x + reach_x + 1))
             place = ((rows[window[0]] - centre[3]) ** 2)[:, None] + (columns[window[1]] - centre[4]) ** 2
-            far = place * np.float32((COMPACTNESS / spacing) ** 2)
+            far = place * np.float32((compactness / spacing) ** 2)
             for plane, value in zip(lab, centre[:3], strict=True):
                 far += np.square(plane[window] - value)
             nearer = far < nearest[window]

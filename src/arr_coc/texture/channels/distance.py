@@ -35,7 +35,9 @@ def distance_to(mask: torch.Tensor) -> torch.Tensor:
     """Pixels to the nearest True of a bool `[H, W]` with at least one: exact on the CPU, jump flooding elsewhere."""
     if mask.device.type == "cpu":
         outside = (~mask).to(torch.uint8).numpy()
-        return torch.from_numpy(cv2.distanceTransform(outside, cv2.DIST_L2, cv2.DIST_MASK_PRECISE))
+        length = torch.from_numpy(cv2.distanceTransform(outside, cv2.DIST_L2, cv2.DIST_MASK_PRECISE))
+        # OpenCV's last bit depends on where in memory the array lies. Squared distances are whole numbers: that mends it.
+        return length.square_().round_().sqrt_()
     return jump_flooding(mask)
 
 
