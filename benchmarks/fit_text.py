@@ -1,7 +1,8 @@
 """Fit the logistic weights of the "strokes" text channel.
 
 Positives and negatives are pixels inside and outside the text lines of scanned receipts (four of five; the fifth is kept
-for benchmarks/text_quality.py); further negatives are the textures and photos without text that scikit-image ships.
+for benchmarks/text_quality.py); further negatives are the textures and photos without text that scikit-image ships, and
+noise of several grains.
 
     python benchmarks/fit_text.py RECEIPTS
 
@@ -18,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.texture.channels.text import text_features
-from arr_coc.texture.filters import luma
+from arr_coc.texture.filters import gaussian, luma
 from arr_coc.texture.image import read_picture
 from arr_coc.texture.pooling import pool
 from scanned_receipts import read_receipts, receipt_names
@@ -53,6 +54,12 @@ def main() -> None:
         for image in (pixels, enlarged):
             features = text_features(luma(image))
             photos.append(draw(features, torch.zeros(features.shape[1:])))
+    for contrast in (0.1, 0.3, 1.0):
+        for blur in (0.5, 1.0, 2.0):
+            grain = gaussian(torch.rand(400, 400, generator=generator), blur)
+            grain = ((grain - grain.mean()) / grain.std() * contrast / 4 + 0.5).clamp(0, 1)
+            features = text_features(grain)
+            photos.append(draw(features, torch.zeros(features.shape[1:])))
     x = torch.cat([part[0] for part in receipts + photos])
     y = torch.cat([part[1] for part in receipts + photos])
     share = WEIGHT_OF_PHOTOS * len(receipts) / len(photos)
@@ -61,7 +68,7 @@ def main() -> None:
     )
 
     mean, spread = x.mean(0), x.std(0)
-    beta = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    beta = torch.zeros(1 + x.shape[1], dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([beta], max_iter=200, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
@@ -74,7 +81,7 @@ def main() -> None:
     optimiser.step(loss)
     weights = (beta[1:] / spread).detach()
     bias = float(beta.detach()[0] - (weights * mean).sum())
-    print(f"# {len(receipts)} receipts, {len(photos)} pictures without text, log loss {float(loss()):.4f}")
+    print(f"# {len(receipts)} receipts, {len(photos)} pictures without text, log loss {loss().item():.4f}")
     print(f"WEIGHTS = ({', '.join(f'{float(w):.3f}' for w in weights)})")
     print(f"BIAS = {bias:.3f}")
 

@@ -94,7 +94,9 @@ def test_float64_is_refused() -> None:
         TextureArray.from_image(noise(5, 5), dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("size", "scaled"), [((3000, 2000), (1024, 683)), ((1, 5000), (1, 1024)), ((1024, 3), (1024, 3))])
+@pytest.mark.parametrize(
+    ("size", "scaled"), [((3000, 2000), (1024, 683)), ((1, 5000), (1, 1024)), ((1024, 3), (1024, 3))]
+)
 def test_cells_and_boxes_map_back_to_original_pixels(size: tuple[int, int], scaled: tuple[int, int]) -> None:
     texture = TextureArray.from_image(np.zeros((*size, 3), np.uint8))
     assert (texture.size, texture.original_size) == (scaled, size)

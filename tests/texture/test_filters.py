@@ -28,7 +28,10 @@ def plane(size: tuple[int, int]) -> tuple[torch.Tensor, np.ndarray]:
 @pytest.mark.parametrize("sigma", [0.8, 2.0, 4.0])
 def test_gaussian(backend: str, size: tuple[int, int], sigma: float) -> None:
     x, reference = plane(size)
-    assert np.abs(filters.gaussian(x, sigma).numpy() - ndimage.gaussian_filter(reference, sigma, mode="nearest")).max() < 1e-5
+    assert (
+        np.abs(filters.gaussian(x, sigma).numpy() - ndimage.gaussian_filter(reference, sigma, mode="nearest")).max()
+        < 1e-5
+    )
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -50,13 +53,21 @@ def test_laplacian(backend: str, size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_box_mean_and_window_max(backend: str, size: tuple[int, int]) -> None:
     x, reference = plane(size)
-    assert np.abs(filters.box_mean(x, 5, 9).numpy() - ndimage.uniform_filter(reference, (5, 9), mode="nearest")).max() < 1e-5
-    assert np.abs(filters.window_max(x, 5, 9).numpy() - ndimage.maximum_filter(reference, (5, 9), mode="nearest")).max() < 1e-6
+    assert (
+        np.abs(filters.box_mean(x, 5, 9).numpy() - ndimage.uniform_filter(reference, (5, 9), mode="nearest")).max()
+        < 1e-5
+    )
+    assert (
+        np.abs(filters.window_max(x, 5, 9).numpy() - ndimage.maximum_filter(reference, (5, 9), mode="nearest")).max()
+        < 1e-6
+    )
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("target", [(40, 61), (33, 40), (200, 3)])
-def test_resize_is_bilinear_with_half_pixel_centres(backend: str, size: tuple[int, int], target: tuple[int, int]) -> None:
+def test_resize_is_bilinear_with_half_pixel_centres(
+    backend: str, size: tuple[int, int], target: tuple[int, int]
+) -> None:
     x, reference = plane(size)
     rows = np.clip((np.arange(target[0]) + 0.5) * size[0] / target[0] - 0.5, 0, size[0] - 1)
     columns = np.clip((np.arange(target[1]) + 0.5) * size[1] / target[1] - 0.5, 0, size[1] - 1)

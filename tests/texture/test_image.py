@@ -36,7 +36,9 @@ def test_uint8_is_divided_by_255() -> None:
     assert np.array_equal(read_picture(array).pixels.numpy(), np.moveaxis(array.astype(np.float32) / 255, -1, 0))
 
 
-@pytest.mark.parametrize("make", [lambda a: a, lambda a: a[..., None], lambda a: torch.from_numpy(a), lambda a: torch.from_numpy(a)[None]])
+@pytest.mark.parametrize(
+    "make", [lambda a: a, lambda a: a[..., None], lambda a: torch.from_numpy(a), lambda a: torch.from_numpy(a)[None]]
+)
 def test_gray_becomes_three_equal_channels(make) -> None:
     gray = rgb()[..., 0].copy()
     pixels = read_picture(make(gray)).pixels
@@ -57,7 +59,9 @@ def test_transparency_is_laid_over_white_before_scaling() -> None:
 
 @pytest.mark.parametrize("mode", ["P", "L", "1", "CMYK", "LA", "YCbCr", "HSV", "RGBa"])
 def test_other_pil_modes_are_converted(mode: str) -> None:
-    image = Image.fromarray(rgb()).convert("RGBA").convert(mode) if mode == "RGBa" else Image.fromarray(rgb()).convert(mode)
+    image = (
+        Image.fromarray(rgb()).convert("RGBA").convert(mode) if mode == "RGBa" else Image.fromarray(rgb()).convert(mode)
+    )
     expected = np.asarray(image.convert("RGBA" if mode in ("LA", "RGBa") else "RGB"))[..., :3]
     got = read_picture(image).pixels.permute(1, 2, 0).numpy()
     assert np.abs(got - expected / 255.0).max() < 1e-6

@@ -21,7 +21,17 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_full40_has_the_forty_channels_in_their_order() -> None:
     assert len(FULL40) == len(set(FULL40)) == 40
-    assert FULL40[:9] == ("red", "green", "blue", "edges", "edges_inverted", "highpass", "lowpass", "motion", "saliency")
+    assert FULL40[:9] == (
+        "red",
+        "green",
+        "blue",
+        "edges",
+        "edges_inverted",
+        "highpass",
+        "lowpass",
+        "motion",
+        "saliency",
+    )
     assert FULL40[12] == "cluster_id"
     assert FULL40[18] == "embedding_00"
     assert FULL40[33:] == (
@@ -76,7 +86,8 @@ def test_a_users_channel_can_take_a_map_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "suggestion"), [("edge", "edges"), ("salience", "saliency"), ("cluster", "cluster_id"), ("embedding_3", "embedding_")]
+    ("name", "suggestion"),
+    [("edge", "edges"), ("salience", "saliency"), ("cluster", "cluster_id"), ("embedding_3", "embedding_")],
 )
 def test_an_unknown_channel_is_answered_with_the_nearest_name(name: str, suggestion: str) -> None:
     texture = TextureArray.from_image(torch.rand(3, 5, 5))

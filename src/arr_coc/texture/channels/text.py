@@ -1,9 +1,10 @@
 """Text: how likely a pixel belongs to a line of text.
 
-The default, "strokes", uses three facts about print. Letters have slopes in both directions, unlike rules and borders;
-brightness swings across its mean many times along a line; and what the letters stand on is even, unlike grass or fur. A
-logistic curve over the three gives the likelihood. `benchmarks/fit_text.py` made its weights; docs/texture.md has its
-precision and recall beside "rapidocr", the exact and slower detector (extra `ocr`).
+The default, "strokes", uses four facts about print. Letters have slopes in both directions, unlike rules and borders;
+brightness swings across its mean many times along a line; what the letters stand on is even, unlike fur or leaves; and
+there is more of it than of ink, unlike noise, where light and dark are in balance. A logistic curve over the four gives
+the likelihood. `benchmarks/fit_text.py` made its weights; docs/texture.md has its precision and recall beside "rapidocr",
+the exact and slower detector (extra `ocr`).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 TextDetector: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 # Logistic weights of text_features, in its order, and the constant.
-WEIGHTS = (2.802, 8.563, -3.029)
-BIAS = -6.934
+WEIGHTS = (2.418, 9.329, -1.577, 6.819)
+BIAS = -5.862
 
 
 @channel("text", family="text", pool="max", cost="costly", meaning="likelihood that a pixel belongs to a line of text")
@@ -53,9 +54,9 @@ def text_likelihood(brightness: torch.Tensor) -> torch.Tensor:
 
 
 def text_features(brightness: torch.Tensor) -> torch.Tensor:
-    """Luma `[H, W]` to (slopes, swings, unevenness) at half the size: `[3, h, w]`.
+    """Luma `[H, W]` to (slopes, swings, unevenness, imbalance) at half the size: `[4, h, w]`.
 
-    All three are the same for light ink on dark ground.
+    All four are the same for light ink on dark ground.
     """
     height, width = brightness.shape
     small = pool(brightness, (max(1, height // 2), max(1, width // 2)), "mean")
@@ -71,7 +72,9 @@ def text_features(brightness: torch.Tensor) -> torch.Tensor:
 
     lightest, darkest = filters.window_max(small, 9, 9), filters.window_max(1 - small, 9, 9)
     unevenness = torch.minimum(_roughness(lightest), _roughness(darkest))
-    return torch.stack([torch.log(slopes + 0.01), swings, torch.log(unevenness + 0.01)])
+    reach = (lightest + darkest - 1).clamp_(min=0.02)  # from the darkest to the lightest pixel around
+    imbalance = filters.box_mean(((lightest - darkest + 1 - 2 * mean) / reach).abs_().clamp_(max=1), 7, 15)
+    return torch.stack([torch.log(slopes + 0.01), swings, torch.log(unevenness + 0.01), imbalance])
 
 
 def _roughness(plane: torch.Tensor) -> torch.Tensor:
