@@ -9,7 +9,6 @@ import torch
 from PIL import Image
 
 from arr_coc import pictures
-from arr_coc.bench import obvious
 from arr_coc.bench.timing import Timing, interleave
 from arr_coc.texture import FULL40, TextureArray, all_channels
 
@@ -41,23 +40,29 @@ def families() -> dict[str, tuple[str, ...]]:
 
 
 def bench_texture(
-    side: int, rounds: int, device: str = "cpu", after_each: Callable[[], None] = lambda: None
+    side: int, rounds: int, device: str = "cpu", compare: bool = True, after_each: Callable[[], None] = lambda: None
 ) -> list[Row]:
     """Rows for a square image of `side` pixels; every task starts from the image and builds a fresh texture."""
+    others = _obvious() if compare else {}
     image = pictures.scene().resize((side, side))
     tasks: dict[str, Callable[[], object]] = {}
     for what, names in _tasks():
         tasks[f"ours {what}"] = _ours(image, names, device)
-        other = obvious.everything if what == "full40" else obvious.FAMILIES.get(what)
-        if other is not None:
-            tasks[f"obvious {what}"] = lambda other=other: other(image)  # type: ignore[misc]
+        if what in others:
+            tasks[f"obvious {what}"] = lambda other=others[what]: other(image)  # type: ignore[misc]
     times = interleave(tasks, rounds, after_each)
     return [Row(what, times[f"ours {what}"], times.get(f"obvious {what}")) for what, _ in _tasks()]
 
 
-def task_count() -> int:
+def task_count(compare: bool) -> int:
     """How many tasks one round has: for progress bars."""
-    return sum(1 + (what in obvious.FAMILIES or what == "full40") for what, _ in _tasks())
+    return len(list(_tasks())) + (len(_obvious()) if compare else 0)
+
+
+def _obvious() -> dict[str, Callable[[Image.Image], object]]:
+    from arr_coc.bench import obvious  # needs scikit-image, which only the comparison does
+
+    return {**obvious.FAMILIES, "full40": obvious.everything}
 
 
 def _tasks() -> Iterator[tuple[str, tuple[str, ...]]]:

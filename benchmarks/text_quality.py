@@ -1,0 +1,105 @@
+"""Precision and recall per pixel of the text detectors, on scanned receipts and on photos.
+
+    python benchmarks/text_quality.py RECEIPTS [--photos FOLDER] [--limit N] [--json]
+
+Truth is the inside of the receipts' text-line boxes; every fifth receipt is measured, which benchmarks/fit_text.py leaves
+out. On photos, taken as free of text, the share of pixels called text is reported. Last, rendered lines of several sizes
+and contrasts show where the fast detector ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from rich.progress import track
+
+from arr_coc import TextureArray
+from arr_coc.bench.timing import machine
+from arr_coc.texture.image import read_picture
+from scanned_receipts import read_receipts, receipt_names
+
+THRESHOLDS = {"strokes": (0.3, 0.5, 0.7), "rapidocr": (0.5,)}
+SIZES = (8, 10, 12, 16, 24, 32, 40, 56, 80)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("receipts", type=Path, help="folder with recs.json and the scanned receipts")
+    parser.add_argument("--photos", type=Path, help="folder with photos (*.jpg) without text")
+    parser.add_argument("--limit", type=int, help="measure at most so many receipts and photos")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    names = [name for i, name in enumerate(receipt_names(arguments.receipts)) if i % 5 == 0][: arguments.limit]
+    receipts = read_receipts(arguments.receipts, names)
+    paths = sorted(arguments.photos.glob("*.jpg"))[: arguments.limit] if arguments.photos else []
+    rows = []
+    for detector, thresholds in THRESHOLDS.items():
+        start = time.perf_counter()
+        maps = [detect(r.picture.pixels, detector) for r in track(receipts, f"{detector}: receipts", transient=True)]
+        milliseconds = (time.perf_counter() - start) * 1e3 / len(receipts)
+        photos = [detect(read_picture(p).pixels, detector) for p in track(paths, f"{detector}: photos", transient=True)]
+        for threshold in thresholds:
+            found = sum(int((m > threshold).sum()) for m in maps)
+            right = sum(int(((m > threshold) & r.is_text).sum()) for m, r in zip(maps, receipts, strict=True))
+            there = sum(int(r.is_text.sum()) for r in receipts)
+            on_photos = sum(int((m > threshold).sum()) for m in photos) / max(1, sum(m.numel() for m in photos))
+            rows.append(
+                {
+                    "detector": detector,
+                    "threshold": threshold,
+                    "precision": right / found,
+                    "recall": right / there,
+                    "called_text_on_photos": on_photos if photos else None,
+                    "ms_per_receipt": milliseconds,
+                }
+            )
+    sweep = {ink: [rendered_recall(size, ink) for size in SIZES] for ink in (20, 120, 170)}
+    if arguments.json:
+        print(
+            json.dumps(
+                {"machine": machine(), "receipts": len(receipts), "photos": len(paths), "rows": rows, "sweep": sweep}
+            )
+        )
+        return
+    print(f"{machine()}; {len(receipts)} receipts, {len(paths)} photos\n")
+    print(
+        "| detector | threshold | precision | recall | of photos called text | ms a receipt |\n|---|---|---|---|---|---|"
+    )
+    for row in rows:
+        photos_share = "" if row["called_text_on_photos"] is None else f"{row['called_text_on_photos']:.2%}"
+        print(
+            f"| {row['detector']} | {row['threshold']} | {row['precision']:.2f} | {row['recall']:.2f} | {photos_share} "
+            f"| {row['ms_per_receipt']:.0f} |"
+        )
+    print(f"\n| rendered line, ink on paper of 235 | {' | '.join(f'{size} px' for size in SIZES)} |")
+    print(f"|---|{'---|' * len(SIZES)}")
+    for ink, shares in sweep.items():
+        print(f"| ink {ink} | {' | '.join(f'{share:.2f}' for share in shares)} |")
+
+
+def detect(pixels: torch.Tensor, detector: str) -> torch.Tensor:
+    return TextureArray.from_image(pixels, max_side=None, text=detector)["text"]
+
+
+def rendered_recall(size: int, ink: int) -> float:
+    """Share of three rendered lines' pixels that "strokes" calls text, at threshold .5."""
+    page = Image.new("L", (800, 600), 235)
+    draw, font = ImageDraw.Draw(page), ImageFont.load_default(size)
+    line = "The quick brown fox 1234 jumps"
+    boxes = []
+    for row in range(3):
+        at = (60, 40 + round(row * 2.2 * size))
+        draw.text(at, line, fill=ink, font=font)
+        boxes.append([round(v) for v in draw.textbbox(at, line, font=font)])
+    text = TextureArray.from_image(page)["text"]
+    shares = [(text[y0:y1, x0 : min(x1, 800)] > 0.5).float().mean() for x0, y0, x1, y1 in boxes]
+    return float(torch.stack(shares).mean())
+
+
+if __name__ == "__main__":
+    main()
