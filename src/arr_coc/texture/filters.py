@@ -26,7 +26,7 @@ def gaussian(plane: torch.Tensor, sigma: float) -> torch.Tensor:
     taps = _gaussian_taps(sigma)
     if _on_cpu(plane):
         return _from_cv(cv2.sepFilter2D(_to_cv(plane), -1, taps, taps, borderType=cv2.BORDER_REPLICATE))
-    return _separable(plane, torch.from_numpy(taps).to(plane), torch.from_numpy(taps).to(plane))
+    return _separable(plane, taps, taps)
 
 
 def sobel(plane: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -36,7 +36,7 @@ def sobel(plane: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = cv2.Sobel(image, cv2.CV_32F, 1, 0, ksize=3, scale=0.25, borderType=cv2.BORDER_REPLICATE)
         y = cv2.Sobel(image, cv2.CV_32F, 0, 1, ksize=3, scale=0.25, borderType=cv2.BORDER_REPLICATE)
         return _from_cv(x), _from_cv(y)
-    smooth, slope = plane.new_tensor([0.25, 0.5, 0.25]), plane.new_tensor([-1.0, 0.0, 1.0])
+    smooth, slope = np.array([0.25, 0.5, 0.25]), np.array([-1.0, 0.0, 1.0])
     return _separable(plane, smooth, slope), _separable(plane, slope, smooth)
 
 
@@ -60,7 +60,7 @@ def box_mean(plane: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """Mean over a `height` x `width` window (both odd)."""
     if _on_cpu(plane):
         return _from_cv(cv2.blur(_to_cv(plane), (width, height), borderType=cv2.BORDER_REPLICATE))
-    return _separable(plane, plane.new_full((height,), 1 / height), plane.new_full((width,), 1 / width))
+    return _separable(plane, np.full(height, 1 / height), np.full(width, 1 / width))
 
 
 def window_max(plane: torch.Tensor, height: int, width: int) -> torch.Tensor:
@@ -87,11 +87,19 @@ def _gaussian_taps(sigma: float) -> np.ndarray:
     return (taps / taps.sum()).astype(np.float32)
 
 
-def _separable(plane: torch.Tensor, down: torch.Tensor, across: torch.Tensor) -> torch.Tensor:
+def _separable(plane: torch.Tensor, down: np.ndarray, across: np.ndarray) -> torch.Tensor:
     """Correlate with the column `down` and the row `across`."""
+    # Shifted sums, not conv2d: on a GPU convolutions round their inputs to 10 bits unless a global switch forbids it.
+    height, width = plane.shape
     v, h = len(down) // 2, len(across) // 2
-    padded = F.pad(plane[None, None], (h, h, v, v), mode="replicate")
-    return F.conv2d(F.conv2d(padded, down.view(1, 1, -1, 1)), across.view(1, 1, 1, -1))[0, 0]
+    padded = F.pad(plane[None, None], (h, h, v, v), mode="replicate")[0, 0]
+    rows = torch.zeros(height, width + 2 * h, dtype=plane.dtype, device=plane.device)
+    for shift, tap in enumerate(down.tolist()):
+        rows.add_(padded[shift : shift + height], alpha=tap)
+    both = torch.zeros_like(plane)
+    for shift, tap in enumerate(across.tolist()):
+        both.add_(rows[:, shift : shift + width], alpha=tap)
+    return both
 
 
 def _on_cpu(plane: torch.Tensor) -> bool:

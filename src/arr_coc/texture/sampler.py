@@ -76,11 +76,18 @@ def _bilinear(planes: Sequence[torch.Tensor], xy: torch.Tensor) -> torch.Tensor:
     rows = torch.stack([above, above, below, below])  # [4, n]
     columns = torch.stack([left, right, left, right])
     weights = torch.stack([(1 - fy) * (1 - fx), (1 - fy) * fx, fy * (1 - fx), fy * fx])
-    return torch.stack([(plane[rows, columns] * weights).sum(0) for plane in planes], dim=1)
+    return (_read(planes, rows, columns) * weights).sum(1).T
 
 
 def _nearest(planes: Sequence[torch.Tensor], xy: torch.Tensor) -> torch.Tensor:
     height, width = planes[0].shape
     columns = (xy[:, 0] * width).floor().long().clamp(0, width - 1)
     rows = (xy[:, 1] * height).floor().long().clamp(0, height - 1)
-    return torch.stack([plane[rows, columns].to(xy.dtype) for plane in planes], dim=1)
+    return _read(planes, rows, columns).to(xy.dtype).T
+
+
+def _read(planes: Sequence[torch.Tensor], rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Every plane at the same pixels: `[C, *rows.shape]`; a constant plane, which has no memory of its own, is not read."""
+    return torch.stack(
+        [plane[0, 0].expand(rows.shape) if plane.stride() == (0, 0) else plane[rows, columns] for plane in planes]
+    )
