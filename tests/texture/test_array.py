@@ -89,6 +89,13 @@ def test_half_precision_is_storage_only(dtype: torch.dtype, tolerance: float) ->
     assert (half.grid(7, 9).float() - full.grid(7, 9)).abs().max() < tolerance
 
 
+@pytest.mark.parametrize("device", ["quantum", "cuda:97", 3.5])
+def test_a_device_that_is_not_there(device: object) -> None:
+    with pytest.raises(ArrCocError, match="there is no device") as caught:
+        TextureArray.from_image(noise(5, 5), device=device)  # type: ignore[call-overload]
+    assert "\n" not in str(caught.value)
+
+
 def test_float64_is_refused() -> None:
     with pytest.raises(ChannelError, match="got float64"):
         TextureArray.from_image(noise(5, 5), dtype=torch.float64)

@@ -6,13 +6,13 @@ import argparse
 from datetime import date
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
 from arr_coc.bench.timing import Timing, machine
 from arr_coc.cli.output import print_json, progress
 from arr_coc.errors import ArrCocError
+from arr_coc.texture.image import check_device
 
 
 def add_parser(commands: Any) -> None:
@@ -39,8 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ArrCocError(
             f"expected at least 1 round and sizes from 16 px, got {arguments.rounds} and {arguments.sizes}"
         )
-    if arguments.device != "cpu" and not (arguments.device.startswith("cuda") and torch.cuda.is_available()):
-        raise ArrCocError(f"there is no device {arguments.device!r} here; use --device cpu")
+    check_device(arguments.device)
     from arr_coc.bench.memory import peak_megabytes
     from arr_coc.bench.texture import bench_texture, task_count
 

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from arr_coc.errors import ImageError
+from arr_coc.errors import ArrCocError, ImageError
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | Image.Image | np.ndarray | torch.Tensor"
 
@@ -47,16 +48,30 @@ def read_picture(image: ImageLike, *, max_side: int | None = 1024, device: torch
     """Read one image of any supported kind; the longer side is scaled down to `max_side` (None: never)."""
     if max_side is not None and (isinstance(max_side, bool) or not isinstance(max_side, int) or max_side < 1):
         raise ImageError(f"max_side must be a whole number of pixels, at least 1, or None; got {max_side!r}")
+    place = check_device(device)
     notes: list[str] = []
     planes = _to_planes(image, notes)  # [1|3|4, H, W], uint8 or float32 in [0, 1]
     original_size = (int(planes.shape[-2]), int(planes.shape[-1]))
     if planes.shape[0] == 4:
         planes = _over_white(planes, notes)
     planes = _shrink(planes, max_side).contiguous()
-    planes = planes.to(device) if device is not None else planes
-    unit = planes.float() / 255 if planes.dtype == torch.uint8 else planes.clamp(0, 1)
+    planes = planes.to(place) if place is not None else planes
+    unit = planes.float().div_(255) if planes.dtype == torch.uint8 else planes.clamp(0, 1)
     # A gray image is three views of one plane: nothing is copied.
     return Picture(unit.expand(3, -1, -1), original_size, tuple(notes))
+
+
+def check_device(device: torch.device | str | None) -> torch.device | None:
+    """A device that is there; None stays None."""
+    if device is None:
+        return None
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise ArrCocError(f"there is no device {str(device)!r} here ({reason}); use 'cpu'") from None
+    return place
 
 
 def is_batch(image: object) -> bool:
@@ -136,7 +151,7 @@ def _from_pil(image: Image.Image, notes: list[str]) -> torch.Tensor:
             planes = np.asarray(image.convert("RGB"))
         except ValueError:
             raise ImageError(f"Pillow cannot turn an image of mode {image.mode!r} into RGB; convert it first") from None
-    return torch.from_numpy(planes.copy()).permute(2, 0, 1)
+    return _split(planes)
 
 
 def _from_deep_gray(image: Image.Image, notes: list[str]) -> torch.Tensor:
@@ -167,8 +182,14 @@ def _from_numpy(array: np.ndarray) -> torch.Tensor:
         raise ImageError(_dtype_message(str(array.dtype), "image.astype('uint8')"))
     if array.dtype.itemsize > 8:
         array = array.astype(np.float64)
-    planes = array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0)
-    return _checked(torch.from_numpy(np.ascontiguousarray(planes)))
+    return _checked(torch.from_numpy(array[None].copy()) if array.ndim == 2 else _split(array))
+
+
+def _split(array: np.ndarray) -> torch.Tensor:
+    """`[H, W, C]` to contiguous planes `[C, H, W]`; OpenCV takes a third of the time of a transposed copy."""
+    if array.dtype == np.uint8 and array.size:
+        return torch.from_numpy(np.stack(cv2.split(np.ascontiguousarray(array))))
+    return torch.from_numpy(np.ascontiguousarray(np.moveaxis(array, -1, 0)))
 
 
 def _from_torch(tensor: torch.Tensor) -> torch.Tensor:
