@@ -73,7 +73,7 @@ def main() -> None:
         against.append((boundary_recall(ids["ours"], find_boundaries(theirs)), statistics.mean(leaks)))
     print(f"{machine()}; {len(against)} photos\n")
     print(
-        "| | boundary recall | under-segmentation error | explained variation | segments | ms |\n|---|---|---|---|---|---|"
+        "| | boundary recall | under-segmentation error | explained variation | segments | median ms |\n|---|---|---|---|---|---|"
     )
     for method, rows in found.items():
         recall, error, variation, count, milliseconds = (

@@ -184,6 +184,12 @@ def test_grids_have_whole_cells(grid: tuple[int, int]) -> None:
         texture.boxes(*grid)
 
 
+def test_numpys_whole_numbers_are_whole_numbers() -> None:
+    texture = TextureArray.from_image(noise(8, 8), max_side=np.int64(8))
+    assert texture.grid(np.int32(2), np.int64(3)).shape == (40, 2, 3)
+    assert texture.level("red", np.int64(1)).shape == (4, 4)
+
+
 def test_a_grid_finer_than_the_image() -> None:
     texture = TextureArray.from_image(noise(4, 6))
     fine = texture.grid(8, 12)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from arr_coc.errors import ArrCocError, ChannelError
+from arr_coc.errors import ArrCocError, ChannelError, whole_number
 from arr_coc.texture import pooling, sampler
 from arr_coc.texture.image import ImageLike, Picture, is_batch, read_picture, split_batch
 from arr_coc.texture.layout import Channel, find_channel, resolve_layout
@@ -193,13 +193,14 @@ class TextureArray:
 
     def level(self, name: str | Sequence[str], level: int) -> torch.Tensor:
         """A channel (or several) on a pyramid level: `[H_l, W_l]` or `[K, H_l, W_l]`."""
-        if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level < self.levels:
+        number = whole_number(level, least=0)
+        if number is None or number >= self.levels:
             raise ArrCocError(
                 f"expected a level from 0 to {self.levels - 1} for {self.size[1]}x{self.size[0]} pixels, got {level!r}"
             )
         if isinstance(name, str):
-            return self._pyramid(name).level(level)
-        return torch.stack([self._pyramid(one).level(level) for one in resolve_layout(name)])
+            return self._pyramid(name).level(number)
+        return torch.stack([self._pyramid(one).level(number) for one in resolve_layout(name)])
 
     def tensor(self, level: int = 0) -> torch.Tensor:
         """All channels of the layout in one tensor `[C, H_l, W_l]`: a copy, for those who need one block of memory."""
@@ -312,7 +313,7 @@ class TextureArray:
 
 
 def _checked_grid(height: int, width: int) -> tuple[int, int]:
-    for side in (height, width):
-        if isinstance(side, bool) or not isinstance(side, int) or side < 1:
-            raise ArrCocError(f"expected a grid of at least 1x1 cells in whole numbers, got {height!r} x {width!r}")
-    return height, width
+    rows, columns = whole_number(height), whole_number(width)
+    if rows is None or columns is None:
+        raise ArrCocError(f"expected a grid of at least 1x1 cells in whole numbers, got {height!r} x {width!r}")
+    return rows, columns

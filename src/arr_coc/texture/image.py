@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from arr_coc.errors import ArrCocError, ImageError
+from arr_coc.errors import ArrCocError, ImageError, whole_number
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | Image.Image | np.ndarray | torch.Tensor"
 
@@ -46,7 +46,7 @@ class Picture:
 
 def read_picture(image: ImageLike, *, max_side: int | None = 1024, device: torch.device | str | None = None) -> Picture:
     """Read one image of any supported kind; the longer side is scaled down to `max_side` (None: never)."""
-    if max_side is not None and (isinstance(max_side, bool) or not isinstance(max_side, int) or max_side < 1):
+    if max_side is not None and whole_number(max_side) is None:
         raise ImageError(f"max_side must be a whole number of pixels, at least 1, or None; got {max_side!r}")
     place = check_device(device)
     notes: list[str] = []
