@@ -12,11 +12,14 @@ import torch
 from arr_coc.errors import ChannelError
 
 
-def detect_text(pixels: torch.Tensor) -> torch.Tensor:
-    """An image `[3, H, W]` in [0, 1] to its text boxes, filled with their scores: `[H, W]`."""
+def detect_text(pixels: torch.Tensor, engine: Any = None) -> torch.Tensor:
+    """An image `[3, H, W]` in [0, 1] to its text boxes, filled with their scores: `[H, W]`.
+
+    `engine` is a RapidOCR object with settings of one's own.
+    """
     _, height, width = pixels.shape
     bgr = (pixels.flip(0).permute(1, 2, 0) * 255).round().to(torch.uint8).cpu().numpy()
-    found = _engine()(np.ascontiguousarray(bgr), use_det=True, use_cls=False, use_rec=False)
+    found = (engine or _engine())(np.ascontiguousarray(bgr), use_det=True, use_cls=False, use_rec=False)
     mask = np.zeros((height, width), np.float32)
     if found.boxes is not None:  # where boxes overlap, the surer one is painted last
         for box, score in sorted(zip(found.boxes, found.scores, strict=True), key=lambda pair: float(pair[1])):
