@@ -6,7 +6,6 @@ Each message is one sentence: what was expected, what came, what to do. The comm
 from __future__ import annotations
 
 import operator
-from typing import SupportsIndex
 
 
 class ArrCocError(ValueError):
@@ -23,7 +22,8 @@ class ChannelError(ArrCocError):
 
 def whole_number(value: object, least: int = 1) -> int | None:
     """`value` as an int if it is a whole number of any integer type (numpy's too) and at least `least`; None if not."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
         return None
-    number = operator.index(value)
-    return number if number >= least else None
+    return number if number >= least and not isinstance(value, bool) else None

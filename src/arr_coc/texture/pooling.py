@@ -46,19 +46,23 @@ def cell_boxes(grid: tuple[int, int], size: tuple[int, int]) -> torch.Tensor:
 
 
 def _mean(plane: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    height, width = plane.shape
-    for_opencv = plane.device.type == "cpu" and plane.dtype == torch.float32 and not plane.requires_grad
-    if for_opencv and _opencv_is_exact(height, size[0]) and _opencv_is_exact(width, size[1]):
+    height, width = int(plane.shape[0]), int(plane.shape[1])
+    if _opencv_serves(plane, size):
         area = cv2.resize(plane.contiguous().numpy(), (size[1], size[0]), interpolation=cv2.INTER_AREA)
         return torch.from_numpy(area)
     down = _overlap(height, size[0]).to(plane.device)
     across = _overlap(width, size[1]).to(plane.device)
-    return (down @ plane.float() @ across.T).to(plane.dtype)
+    return (down @ (plane.float() @ across.T)).to(plane.dtype)
 
 
-def _opencv_is_exact(pixels: int, cells: int) -> bool:
-    """OpenCV averages exact areas when shrinking, but drops a pixel that reaches less than 1/1000 into a cell."""
-    return cells <= pixels and cells // math.gcd(pixels, cells) < 1000
+def _opencv_serves(plane: torch.Tensor, size: tuple[int, int]) -> bool:
+    """Whether OpenCV's area resize is at hand, faster than two matrix products, and exact."""
+    height, width = int(plane.shape[0]), int(plane.shape[1])
+    at_hand = plane.device.type == "cpu" and plane.dtype == torch.float32 and not plane.requires_grad
+    faster = size[0] * size[1] * 64 > height * width  # cells under 8 x 8 pixels, such as pyramid levels
+    # It averages exact areas when shrinking, but drops a pixel that reaches less than 1/1000 into a cell.
+    exact = all(n <= m and n // math.gcd(m, n) < 1000 for m, n in zip((height, width), size, strict=True))
+    return at_hand and faster and exact
 
 
 @lru_cache(maxsize=64)
