@@ -38,7 +38,7 @@ pictures: .venv/ready
 clean:
 	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# Torch goes first and by itself: asked for by another package, its newest build would come, with gigabytes of CUDA.
+# Torch goes first and at the tested version, so that no other package brings a newer build of it.
 .venv/torch: constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -c constraints.txt torch

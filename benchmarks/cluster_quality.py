@@ -55,8 +55,8 @@ def main() -> None:
         contours = canny(image @ [0.299, 0.587, 0.114] / 255, sigma=2, low_threshold=0.08, high_threshold=0.2)
         objects = [np.s_[int(y0) : int(y1) + 1, int(x0) : int(x1) + 1] for x0, y0, x1, y1 in boxes[name]]
         ids = {}
+        times = interleave({m: lambda s=s, i=image: s(i) for m, s in methods.items()}, rounds=1)  # type: ignore[misc]
         for method, segment in methods.items():
-            times = interleave({method: lambda s=segment, i=image: s(i)}, rounds=1)  # type: ignore[misc]
             ids[method] = segment(image)
             leaks = [leak(ids[method], mask_of(window, image)) for window in objects]
             found[method].append(

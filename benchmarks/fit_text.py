@@ -6,7 +6,7 @@ noise of several grains.
 
     python benchmarks/fit_text.py RECEIPTS
 
-prints the constants for src/arr_coc/texture/channels/text.py.
+prints the constants for src/arr_coc/texture/strokes.py.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import skimage.data
 import torch
 import torch.nn.functional as F
 
-from arr_coc.texture.channels.text import text_features
 from arr_coc.texture.filters import gaussian, luma
 from arr_coc.texture.image import read_picture
 from arr_coc.texture.pooling import pool
+from arr_coc.texture.strokes import text_features
 from scanned_receipts import read_receipts, receipt_names
 
 WITHOUT_TEXT = (

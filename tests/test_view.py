@@ -28,3 +28,8 @@ def test_an_empty_range_does_not_divide_by_zero() -> None:
 def test_different_ids_have_different_colours() -> None:
     painted = colourise_ids(torch.arange(60.0)[None])
     assert len({tuple(colour) for colour in painted[0].tolist()}) == 60
+
+
+def test_ids_need_not_start_at_zero() -> None:
+    painted = colourise_ids(torch.tensor([[-1.0, -1.0, 7.0]]))
+    assert painted[0, 0].tolist() == painted[0, 1].tolist() != painted[0, 2].tolist()

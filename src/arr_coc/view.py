@@ -25,19 +25,19 @@ RAMPS: dict[str, tuple[str, ...]] = {
 def colourise(plane: torch.Tensor, ramp: str, low: float, high: float) -> np.ndarray:
     """A plane `[H, W]` as uint8 `[H, W, 3]`, `low` and below at the ramp's start, `high` and above at its end."""
     span = high - low
-    unit = (plane.float().cpu().numpy() - low) / (span if span > 0 else 1.0)
+    unit = (plane.detach().float().cpu().numpy() - low) / (span if span > 0 else 1.0)
     table = _table(RAMPS[ramp])
     return table[np.clip(np.round(unit * 255), 0, 255).astype(np.uint8)]
 
 
 def colourise_ids(plane: torch.Tensor) -> np.ndarray:
     """Ids `[H, W]` as uint8 `[H, W, 3]`, neighbouring numbers in clearly different colours."""
-    ids = plane.float().cpu().numpy().astype(np.int64)
+    known, ids = np.unique(plane.detach().float().cpu().numpy(), return_inverse=True)
     # Steps by the golden ratio spread any number of hues evenly and set consecutive ones far apart.
-    hue = (np.arange(int(ids.max()) + 1) * 0.61803399) % 1.0
+    hue = (np.arange(len(known)) * 0.61803399) % 1.0
     wave = np.stack([np.cos(2 * np.pi * (hue - shift)) for shift in (0.0, 1 / 3, 2 / 3)], axis=-1)
     light = np.where(np.arange(len(hue)) % 2 == 0, 150.0, 120.0)[:, None]
-    return np.clip(light + 85 * wave, 0, 255).astype(np.uint8)[ids]
+    return np.clip(light + 85 * wave, 0, 255).astype(np.uint8)[ids.reshape(plane.shape)]
 
 
 def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -97,7 +101,7 @@ def test_a_device_that_is_not_there(device: object) -> None:
 
 
 def test_float64_is_refused() -> None:
-    with pytest.raises(ChannelError, match="got float64"):
+    with pytest.raises(ChannelError, match=r"got torch\.float64"):
         TextureArray.from_image(noise(5, 5), dtype=torch.float64)
 
 
@@ -149,7 +153,7 @@ def test_supplied_at_once_equals_supplied_later() -> None:
         ({"gase": torch.zeros(2, 2)}, "did you mean 'gaze'"),
         ({"edges": torch.zeros(2, 2)}, "no channel takes a map called 'edges'"),
         ({"gaze": torch.zeros(2)}, r"\[h, w\], got \[2\]"),
-        ({"gaze": [[1, 2]]}, "got list"),
+        ({"gaze": [["a", "b"]]}, "got list"),
         ({"gaze": torch.full((2, 2), 7.0)}, "divide by its maximum"),
         ({"gaze": torch.full((2, 2), float("nan"))}, "NaN"),
         ({"embeddings": torch.zeros(8, 2, 2)}, r"\[16, h, w\], got \[8, 2, 2\]"),
@@ -160,6 +164,104 @@ def test_supplied_at_once_equals_supplied_later() -> None:
 def test_maps_that_do_not_fit_are_refused(maps: dict[str, torch.Tensor], words: str) -> None:
     with pytest.raises(ArrCocError, match=words):
         TextureArray.from_image(noise(20, 30)).supply(**maps)
+
+
+def test_no_map_is_no_map_and_a_wrong_name_is_wrong_also_without_one() -> None:
+    texture = TextureArray.from_image(noise(8, 8), supplied={"gaze": None})
+    assert "gaze" in texture.absent
+    with pytest.raises(ChannelError, match="did you mean 'gaze'"):
+        texture.supply(gaez=None)
+
+
+def test_maps_and_points_in_any_container() -> None:
+    texture = TextureArray.from_image(noise(8, 8))
+    array = np.random.default_rng(0).random((4, 4))
+    expected = texture.supply(gaze=torch.from_numpy(array))["gaze"]
+    for same in (array[::-1][::-1], array.astype(">f8"), array.tolist(), array.astype(np.longdouble)):
+        assert torch.equal(texture.supply(gaze=same)["gaze"], expected)
+    read_only = array.copy()
+    read_only.flags.writeable = False
+    assert torch.equal(texture.supply(gaze=read_only)["gaze"], expected)
+    in_lists = texture.sample([[0.5, 0.5]], 1)
+    assert torch.allclose(in_lists, texture.sample(torch.tensor([[0.5, 0.5]]), torch.tensor(1)), atol=1e-6)
+    assert texture.to_original([1, 2, 3, 4]).tolist() == [1, 2, 3, 4]
+
+
+def test_the_callers_tensors_are_copied() -> None:
+    features = torch.rand(16, 8, 8)
+    before = features.clone()
+    texture = TextureArray.from_image(noise(8, 8), supplied={"embeddings": features})
+    texture["embedding_00"].zero_()
+    assert torch.equal(features, before)
+    features.zero_()
+    assert texture["embedding_01"].abs().max() > 0
+
+
+def test_a_supplied_map_takes_the_place_of_a_ready_plane() -> None:
+    texture = TextureArray.from_planes({"gaze": torch.zeros(4, 4)})
+    assert texture.supply(gaze=torch.ones(4, 4))["gaze"].min() == 1
+
+
+def test_an_image_with_a_gradient_is_read_without_it() -> None:
+    image = noise(20, 30).requires_grad_()
+    texture = TextureArray.from_image(image)
+    assert not texture.tensor().requires_grad
+    assert torch.equal(texture.tensor(), TextureArray.from_image(image.detach()).tensor())
+    TextureArray.from_planes({"edges": torch.rand(9, 9, requires_grad=True)}).sheet()
+
+
+def test_many_threads_may_ask_one_texture() -> None:
+    for _ in range(3):
+        texture = TextureArray.from_image(noise(60, 80))
+        with ThreadPoolExecutor(4) as pool:
+            planes = list(pool.map(texture.__getitem__, texture.names * 2))
+        alone = TextureArray.from_image(noise(60, 80))
+        assert all(torch.equal(p, alone[n]) for p, n in zip(planes, texture.names * 2, strict=True))
+
+
+def test_copies_and_pickles() -> None:
+    texture = TextureArray.from_image(noise(20, 30))
+    texture["edges"]
+    for twin in (copy.deepcopy(texture), pickle.loads(pickle.dumps(texture))):
+        assert torch.equal(twin["edges"], texture["edges"])
+        assert torch.equal(twin["distance"], texture["distance"])
+
+
+def test_names_can_be_listed_and_asked_for() -> None:
+    texture = TextureArray.from_image(noise(8, 8), layout="mvp13")
+    assert list(texture) == list(arr_coc.MVP13)
+    assert "text" in texture
+    assert "gaze" not in texture
+    for wrong in (0, None):
+        with pytest.raises(ChannelError, match="expected a channel's name"):
+            texture[wrong]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dtype": "float16"}, r"torch\.float16 or torch\.bfloat16, got 'float16'"),
+        ({"layout": None}, "expected a layout's name"),
+        ({"layout": "edges"}, r"pass \['edges'\]"),
+        ({"layout": "edgs"}, "did you mean 'edges'"),
+        ({"segmenter": "slik"}, "did you mean 'slic'"),
+        ({"segmenter": 5}, "expected a segmenter"),
+        ({"text": None}, "expected a text detector"),
+    ],
+)
+def test_wrong_options_are_refused_at_once(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ChannelError, match=words):
+        TextureArray.from_image(noise(8, 8), **options)  # type: ignore[call-overload]
+
+
+def test_batches_explain_themselves() -> None:
+    batch = TextureArray.from_image([noise(8, 8)] * 2)
+    with pytest.raises(ChannelError, match=r"batch\[0\]\['edges'\]"):
+        batch["edges"]  # type: ignore[call-overload]
+    with pytest.raises(ArrCocError, match="at least one texture"):
+        batch[2:]
+    with pytest.raises(ImageError, match="image 2 of 3"):
+        TextureArray.from_image([noise(8, 8), torch.zeros(3, 0, 4), noise(8, 8)])
 
 
 def test_from_planes_needs_planes_of_one_kind() -> None:

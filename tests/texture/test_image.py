@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -57,12 +59,14 @@ def test_transparency_is_laid_over_white_before_scaling() -> None:
     assert torch.equal(picture.pixels, read_picture(rgba, max_side=10).pixels)
 
 
-@pytest.mark.parametrize("mode", ["P", "L", "1", "CMYK", "LA", "YCbCr", "HSV", "RGBa"])
+@pytest.mark.parametrize("mode", ["P", "L", "1", "CMYK", "LA", "YCbCr", "HSV", "RGBa", "La"])
 def test_other_pil_modes_are_converted(mode: str) -> None:
-    image = (
-        Image.fromarray(rgb()).convert("RGBA").convert(mode) if mode == "RGBa" else Image.fromarray(rgb()).convert(mode)
+    plain = Image.fromarray(rgb())
+    image = {"RGBa": plain.convert("RGBA"), "La": plain.convert("LA")}.get(mode, plain).convert(mode)
+    back = (
+        image.convert("LA").convert("RGB") if mode == "La" else image.convert("RGBA" if "A" in mode.upper() else "RGB")
     )
-    expected = np.asarray(image.convert("RGBA" if mode in ("LA", "RGBa") else "RGB"))[..., :3]
+    expected = np.asarray(back)[..., :3]
     got = read_picture(image).pixels.permute(1, 2, 0).numpy()
     assert np.abs(got - expected / 255.0).max() < 1e-6
 
@@ -132,6 +136,27 @@ def test_float_dtypes(dtype: torch.dtype) -> None:
     assert torch.equal(read_picture(image).pixels, image.float())
 
 
+def test_other_layouts_in_memory() -> None:
+    array = RNG.random((8, 9, 3))
+    expected = read_picture(array.astype(np.float32)).pixels
+    for same in (
+        array.astype(">f4"),
+        array.astype(np.float32)[::-1][::-1],
+        np.asfortranarray(array.astype(np.float32)),
+    ):
+        assert torch.equal(read_picture(same).pixels, expected)
+    deep = torch.arange(60, dtype=torch.int32).view(6, 10).mul(1000).to(torch.uint16)
+    assert torch.equal(read_picture(deep).pixels, read_picture(deep.numpy()).pixels)
+
+
+@pytest.mark.parametrize("orientation", [0, 1, 9, 65535])
+def test_an_orientation_that_turns_nothing_is_not_noted(tmp_path: Path, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(rgb()).save(tmp_path / "plain.png", exif=exif)
+    assert read_picture(tmp_path / "plain.png").notes == ()
+
+
 def test_bool_image() -> None:
     mask = RNG.random((8, 9)) > 0.5
     assert np.array_equal(read_picture(mask).pixels[0].numpy(), mask.astype(np.float32))
@@ -153,6 +178,8 @@ def test_bool_image() -> None:
         (torch.full((3, 5, 5), -0.5), "undo the normalisation"),
         (np.zeros((0, 5, 3), np.uint8), "no pixels"),
         (torch.zeros(3, 0, 4), "no pixels"),
+        ("", "empty string"),
+        ("a\0b", "cannot read"),
         (17, "got int"),
         (None, "got NoneType"),
     ],
@@ -168,7 +195,13 @@ def test_an_image_of_mode_f_out_of_range_is_refused() -> None:
         read_picture(Image.fromarray(np.full((4, 4), 300.0, np.float32)))
 
 
-@pytest.mark.parametrize("max_side", [0, -5, 2.5, True, "1024"])
+@pytest.mark.parametrize("max_side", [np.int16(512), np.uint8(200), torch.tensor(300)])
+def test_max_side_of_any_integer_type(max_side: object) -> None:
+    picture = read_picture(np.zeros((4000, 300, 3), np.uint8), max_side=max_side)  # type: ignore[arg-type]
+    assert picture.size == (int(max_side), round(300 * int(max_side) / 4000))  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("max_side", [0, -5, 2.5, True, "1024", np.array(2.5), torch.tensor(2.5)])
 def test_max_side_must_be_a_count(max_side: object) -> None:
     with pytest.raises(ImageError, match="max_side"):
         read_picture(rgb(), max_side=max_side)  # type: ignore[arg-type]
@@ -200,6 +233,29 @@ def test_a_broken_file_is_named_in_the_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(ImageError, match=words) as caught:
         read_picture(path)
     assert path.name in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "ICO", "JPEG2000", "AVIF"])
+def test_a_file_cut_or_scrambled_anywhere_is_read_or_refused(tmp_path: Path, kind: str) -> None:
+    if kind not in Image.SAVE:
+        pytest.skip(f"this Pillow cannot write {kind}")
+    whole = io.BytesIO()
+    Image.fromarray(rgb(48, 48)).save(whole, kind)
+    data, path = whole.getvalue(), tmp_path / "cut"
+    cuts = [data[: int(len(data) * share)] for share in np.linspace(0.002, 0.99, 40)]
+    scrambled = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        broken = bytearray(data)
+        for place in rng.integers(0, len(broken), 12):
+            broken[place] = int(rng.integers(0, 256))
+        scrambled.append(bytes(broken))
+    for content in cuts + scrambled:
+        path.write_bytes(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow may remark on what it could still read
+            with contextlib.suppress(ImageError):  # any other error fails the test
+                read_picture(path)
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:

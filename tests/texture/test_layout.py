@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -136,5 +137,27 @@ def test_a_channel_that_needs_itself_is_caught() -> None:
         TextureArray.from_image(torch.rand(3, 5, 6))["hen"]
 
 
-def test_ranges_are_open_only_for_ids() -> None:
-    assert [c.name for c in arr_coc.all_channels() if math.inf in c.range] == ["cluster_id"]
+def test_ranges_are_open_only_for_ids_and_embeddings() -> None:
+    assert {c.family for c in arr_coc.all_channels() if math.inf in c.range} == {"clusters", "embedding"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"range": (1, 0)}, "lowest, highest"),
+        ({"range": (1,)}, "lowest, highest"),
+        ({"supplied_by": "depth"}, r"\('depth',\)"),
+    ],
+)
+def test_a_registration_that_makes_no_sense(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ChannelError, match=words):
+        arr_coc.channel("new", meaning="?", **options)  # type: ignore[arg-type]
+    with pytest.raises(ChannelError, match="is a word"):
+        arr_coc.channel(5, meaning="?")  # type: ignore[arg-type]
+
+
+def test_a_channel_may_return_an_array_and_may_be_called_like_a_shared_value() -> None:
+    arr_coc.channel("clusters (shared)", meaning="an odd name")(lambda texture: np.ones(texture.size))  # type: ignore[arg-type,return-value]
+    texture = TextureArray.from_image(torch.rand(3, 5, 6))
+    assert texture["clusters (shared)"].min() == 1
+    assert texture["cluster_id"].shape == (5, 6)

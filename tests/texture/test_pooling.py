@@ -51,6 +51,35 @@ def test_mean_stays_exact_where_pixels_barely_reach_into_a_cell(pixels: int, cel
     assert np.abs(got - slow_mean(plane, (1, cells))).max() < 1e-5
 
 
+@pytest.mark.parametrize("size", [(2048, 2048), (3000, 7)])
+@pytest.mark.parametrize("grid", [(1, 1), (2, 3), (40, 5), (1000, 7)])
+def test_mean_stays_exact_for_large_cells_and_images(size: tuple[int, int], grid: tuple[int, int]) -> None:
+    plane = torch.rand(size, generator=torch.Generator().manual_seed(0)) * 0.2 + 0.7
+    down, across = (
+        torch.stack([torch.as_tensor(row) for row in slow_shares(n, m)]) for n, m in zip(size, grid, strict=True)
+    )
+    expected = down @ plane.double() @ across.T
+    assert (pool(plane, grid, "mean").double() - expected).abs().max() < 2e-6
+
+
+def slow_shares(pixels: int, cells: int) -> np.ndarray:
+    """The share of each cell that each pixel covers."""
+    shares = np.zeros((cells, pixels))
+    for cell in range(cells):
+        low, high = cell * pixels / cells, (cell + 1) * pixels / cells
+        for pixel in range(math.floor(low), min(pixels, math.ceil(high))):
+            shares[cell, pixel] = max(0.0, min(high, pixel + 1) - max(low, pixel)) * cells / pixels
+    return shares
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_long_strip_in_any_precision(dtype: torch.dtype) -> None:
+    plane = torch.rand(3, 20000, generator=torch.Generator().manual_seed(0)).to(dtype)
+    expected = plane.double().reshape(3, 10000, 2).mean(-1)[:1]
+    assert (pool(plane[:1], (1, 10000), "mean").double() - expected).abs().max() < 5e-3
+    assert pool(plane.float().requires_grad_(), (1, 10000), "mean").shape == (1, 10000)
+
+
 def test_both_ways_of_averaging_agree_and_one_has_a_gradient() -> None:
     plane = torch.from_numpy(values(61, 47)).float()
     with_gradient = plane.clone().requires_grad_()

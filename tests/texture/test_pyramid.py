@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from arr_coc import TextureArray
 from arr_coc.errors import ArrCocError
+from arr_coc.texture.layout import Pool
+from arr_coc.texture.pooling import pool
 from arr_coc.texture.pyramid import Pyramid, level_count, level_size
 
 
@@ -31,6 +33,16 @@ def test_the_largest_value_survives_max_pooling(height: int, width: int) -> None
     pyramid = Pyramid(plane, "max")
     for number in range(level_count((height, width))):
         assert pyramid.level(number).max() == plane.max()
+
+
+@given(st.integers(1, 97), st.integers(1, 130), st.sampled_from(["mean", "max"]))
+@settings(max_examples=40, deadline=None)
+def test_every_level_equals_pooling_the_image_itself(height: int, width: int, rule: Pool) -> None:
+    plane = torch.rand(height, width, generator=torch.Generator().manual_seed(height * 139 + width))
+    pyramid = Pyramid(plane, rule)
+    for number in range(level_count((height, width))):
+        expected = pool(plane, level_size((height, width), number), rule)
+        assert torch.allclose(pyramid.level(number), expected, atol=1e-5)
 
 
 def test_cluster_ids_are_never_averaged() -> None:

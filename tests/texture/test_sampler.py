@@ -108,6 +108,19 @@ def test_gradients_are_right() -> None:
     )
 
 
+def test_far_outside_reads_the_border_also_for_ids() -> None:
+    texture = TextureArray.from_image(noise(40, 50))
+    far = texture.sample([[1e30, 0.5], [-1e30, 0.5]])
+    assert torch.equal(far, texture.sample([[1.0, 0.5], [0.0, 0.5]]))
+
+
+def test_points_in_portions_equal_points_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    texture = TextureArray.from_image(noise(40, 50))
+    at_once = texture.sample(points(50), 1.2)
+    monkeypatch.setattr("arr_coc.texture.array.POINTS_AT_ONCE", 7)
+    assert torch.equal(texture.sample(points(50), 1.2), at_once)
+
+
 def test_no_points() -> None:
     assert TextureArray.from_image(noise(8, 8)).sample(torch.zeros(0, 2)).shape == (0, 40)
 

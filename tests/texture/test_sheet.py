@@ -62,10 +62,22 @@ def test_zero_is_neutral_in_signed_channels() -> None:
     assert np.abs(painted[0, 1].astype(int) - [244, 242, 238]).max() <= 2
 
 
+def test_a_sheet_of_nothing_but_absent_channels(written: list[str]) -> None:
+    TextureArray.from_image(noise(20, 20), layout=["gaze"]).sheet()
+    assert any("gaze" in line for line in written)
+
+
+def test_a_long_title_is_shrunk_to_the_page(written: list[str]) -> None:
+    sheet = TextureArray.from_image(noise(20, 20), layout=["red"]).sheet(title="a rather long title " * 4)
+    assert sheet.width < 700
+    assert "a rather long title " * 4 in written
+
+
 def test_options_are_checked() -> None:
     texture = TextureArray.from_image(noise(20, 20))
     with pytest.raises(ArrCocError, match="at least 32"):
         texture.sheet(tile=4)
-    with pytest.raises(ArrCocError, match="one column"):
-        texture.sheet(columns=0)
+    for columns in (0, 2.5):
+        with pytest.raises(ArrCocError, match="one column"):
+            texture.sheet(columns=columns)
     assert texture.sheet(columns=2).width < texture.sheet(columns=6).width

@@ -23,16 +23,28 @@ def colour(image: Image.Image) -> list[np.ndarray]:
     return list(np.moveaxis(np.asarray(image).astype(np.float32) / 255, -1, 0))
 
 
-def edges(image: Image.Image) -> list[np.ndarray]:
-    luma = color.rgb2gray(np.asarray(image)).astype(np.float32)
-    magnitude = filters.sobel(luma)
+def luma_and_magnitude(image: Image.Image) -> tuple[np.ndarray, np.ndarray]:
+    luma = np.asarray(image).astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32) / 255
+    return luma, filters.sobel(luma) * np.float32(2**0.5)  # scikit-image divides by the root of 2
+
+
+def edges_of(luma: np.ndarray, magnitude: np.ndarray) -> list[np.ndarray]:
     darker = luma < filters.gaussian(luma, 2)
-    return [
-        magnitude * darker,
-        magnitude * ~darker,
-        np.abs(filters.laplace(luma)),
-        filters.gaussian(luma, 4),
-    ]
+    detail = np.abs(filters.laplace(luma)) / 4
+    return [magnitude * darker, magnitude * ~darker, detail, filters.gaussian(luma, 4)]
+
+
+def distance_of(magnitude: np.ndarray) -> list[np.ndarray]:
+    half_diagonal = np.hypot(*magnitude.shape) / 2
+    return [np.minimum(ndimage.distance_transform_edt(magnitude <= 0.1) / half_diagonal, 1)]
+
+
+def edges(image: Image.Image) -> list[np.ndarray]:
+    return edges_of(*luma_and_magnitude(image))
+
+
+def distance(image: Image.Image) -> list[np.ndarray]:
+    return distance_of(luma_and_magnitude(image)[1])
 
 
 def saliency(image: Image.Image) -> list[np.ndarray]:
@@ -68,11 +80,6 @@ def clusters(image: Image.Image) -> list[np.ndarray]:
     return [ids, away / np.maximum(radius, 1e-6)[ids], (size / ids.size)[ids], segmentation.find_boundaries(ids)]
 
 
-def distance(image: Image.Image) -> list[np.ndarray]:
-    magnitude = filters.sobel(color.rgb2gray(np.asarray(image)))
-    return [ndimage.distance_transform_edt(magnitude <= 0.1)]
-
-
 FAMILIES = {
     "colour": colour,
     "edges": edges,
@@ -84,4 +91,7 @@ FAMILIES = {
 
 
 def everything(image: Image.Image) -> list[np.ndarray]:
-    return [plane for family in FAMILIES.values() for plane in family(image)]
+    """All of it, with luma and the gradient computed once."""
+    luma, magnitude = luma_and_magnitude(image)
+    apart = [plane for name in ("colour", "saliency", "position", "clusters") for plane in FAMILIES[name](image)]
+    return [*apart, *edges_of(luma, magnitude), *distance_of(magnitude)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 
@@ -35,9 +36,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # file names may hold letters that the terminal's encoding lacks
+            stream.reconfigure(errors="backslashreplace")
     arguments = build_parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
+        sys.stdout.flush()  # here, so that a full disk is an error with a sentence
         return code
     except ArrCocError as error:
         print(f"arr-coc: {error}", file=sys.stderr)
@@ -46,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output (head, less) has gone: nothing to say, and nobody to say it to.
         sys.stderr.close()
         return 1
+    except OSError as error:
+        print(f"arr-coc: cannot write the output: {error.strerror or error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("arr-coc: interrupted", file=sys.stderr)
         return 130

@@ -6,6 +6,7 @@ import argparse
 from datetime import date
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -29,6 +30,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024, 2048], metavar="PX", help="image sides")
     parser.add_argument("--rounds", type=int, default=5, help="repetitions of everything (5)")
     parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
+    parser.add_argument("--threads", type=int, help="torch's threads on the CPU (as many as it takes by itself)")
     parser.add_argument("--alone", action="store_true", help="leave the comparison out; needs no scikit-image")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.set_defaults(run=run)
@@ -40,6 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
             f"expected at least 1 round and sizes from 16 px, got {arguments.rounds} and {arguments.sizes}"
         )
     check_device(arguments.device)
+    if arguments.threads is not None:
+        if arguments.threads < 1:
+            raise ArrCocError(f"expected at least 1 thread, got {arguments.threads}")
+        torch.set_num_threads(arguments.threads)
     from arr_coc.bench.memory import peak_megabytes
     from arr_coc.bench.texture import bench_texture, task_count
 
@@ -52,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
             results[side] = bench_texture(
                 side, arguments.rounds, arguments.device, not arguments.alone, lambda: bar.advance(task)
             )
-    dtypes = ("float32", "float16")
+    # Peak memory is the process's, so it says nothing about a GPU's.
+    dtypes = ("float32", "float16") if arguments.device == "cpu" else ()
     memory = {side: {dtype: peak_megabytes(side, dtype) for dtype in dtypes} for side in arguments.sizes}
     if arguments.json:
         print_json(

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from arr_coc.cli.output import check_writable, print_json, progress, save_image
+from arr_coc.cli.output import check_writable, print_json, progress, save_image, work_steadily
 from arr_coc.errors import ArrCocError
 from arr_coc.texture import LAYOUTS, TextureArray
 from arr_coc.texture.layout import Channel, all_channels, find_channel, resolve_layout
@@ -39,15 +39,14 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         check_writable(arguments.output)
-    layout = arguments.layout
-    if layout is not None and layout not in LAYOUTS and "," in layout:
-        layout = [name.strip() for name in layout.split(",") if name.strip()]
-    elif layout is not None and layout in {c.name for c in all_channels()}:
-        layout = [layout]
+        if arguments.image and arguments.output.exists() and arguments.output.samefile(arguments.image):
+            raise ArrCocError("the sheet would overwrite the image itself; choose another name for -o")
+    layout = _layout(arguments.layout)
     if arguments.image is None:
         return _list_channels(arguments, layout)
+    work_steadily()
     texture = TextureArray.from_image(
-        arguments.image, layout=layout or "full40", max_side=arguments.max_side, text=arguments.text
+        arguments.image, layout="full40" if layout is None else layout, max_side=arguments.max_side, text=arguments.text
     )
     records = _compute(texture)
     if arguments.output:
@@ -69,6 +68,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         print(f"sheet written to {arguments.output}")
     return 0
+
+
+def _layout(given: str | None) -> str | list[str] | None:
+    """A layout's name as it is, one channel or several with commas as a list."""
+    if given is None or given in LAYOUTS:
+        return given
+    if "," in given or given in {c.name for c in all_channels()}:
+        return [name.strip() for name in given.split(",") if name.strip()]
+    resolve_layout(given)  # says what is wrong with it
+    return given
 
 
 def _compute(texture: TextureArray) -> list[dict[str, object]]:

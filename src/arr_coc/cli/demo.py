@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc import pictures
-from arr_coc.cli.output import progress, save_image
+from arr_coc.cli.output import progress, save_image, work_steadily
 from arr_coc.errors import ArrCocError
 from arr_coc.texture import TextureArray
 
@@ -29,6 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArrCocError(f"cannot make the folder {str(folder)!r}: {error.strerror}") from None
+    work_steadily()
     lines = []
     with progress() as bar:
         drawings = {"receipt": pictures.receipt, "scene": pictures.scene}
@@ -46,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
             bar.advance(task)
     print("\n".join(lines))
+    print("(best of five on one thread; arr-coc bench texture compares with scikit-image)")
     print(f"Look at {folder / 'receipt_channels.png'} and {folder / 'scene_channels.png'}")
     return 0
 

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import torch
 from PIL import Image
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -19,16 +20,16 @@ def check_writable(path: Path) -> Path:
         raise ArrCocError(f"{str(path)!r} is a folder, expected a file name such as {str(path / 'sheet.png')!r}")
     if not path.parent.exists():
         raise ArrCocError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into")
-    if path.suffix.lower() not in Image.registered_extensions():
-        raise ArrCocError(f"cannot tell the image format of {path.name!r} from its ending; use .png or .jpg")
+    if Image.registered_extensions().get(path.suffix.lower()) not in Image.SAVE:  # some formats can only be read
+        raise ArrCocError(f"cannot write {path.name!r} in a format of that ending; use .png or .jpg")
     return path
 
 
 def save_image(image: Image.Image, path: Path) -> None:
     try:
         image.save(path)
-    except OSError as error:
-        raise ArrCocError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:
+        raise ArrCocError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def progress() -> Progress:
@@ -41,3 +42,8 @@ def progress() -> Progress:
 def print_json(value: object) -> None:
     json.dump(value, sys.stdout, indent=2)
     print()
+
+
+def work_steadily() -> None:
+    """Use one torch thread: channels are many small steps, and on a busy machine every step waits for the last thread."""
+    torch.set_num_threads(1)

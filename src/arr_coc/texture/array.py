@@ -8,7 +8,7 @@ Notable:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
@@ -17,16 +17,16 @@ from PIL import Image
 
 from arr_coc.errors import ArrCocError, ChannelError, whole_number
 from arr_coc.texture import pooling, sampler
-from arr_coc.texture.image import ImageLike, Picture, is_batch, read_picture, split_batch
+from arr_coc.texture.backends import SEGMENTERS, TEXT_DETECTORS, Segmenter, TextDetector, check_backend
+from arr_coc.texture.image import ImageLike, Picture, is_batch, read_batch, read_picture
 from arr_coc.texture.layout import Channel, find_channel, resolve_layout
 from arr_coc.texture.memo import Memo
 from arr_coc.texture.pyramid import Pyramid, level_count
 from arr_coc.texture.supplied import SuppliedMap, read_supplied
+from arr_coc.texture.tensors import Numbers, as_tensor
 
 if TYPE_CHECKING:
     from arr_coc.texture.batch import TextureBatch
-    from arr_coc.texture.channels.clusters import Segmenter
-    from arr_coc.texture.channels.text import TextDetector
 
 T = TypeVar("T")
 
@@ -43,6 +43,7 @@ class TextureOptions(TypedDict, total=False):
     text: str | TextDetector
 
 
+POINTS_AT_ONCE = 1 << 16
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -67,13 +68,13 @@ class TextureArray:
         text: str | TextDetector = "strokes",
     ) -> None:
         if dtype not in DTYPES:
-            raise ChannelError(f"expected dtype float32, float16 or bfloat16, got {str(dtype).removeprefix('torch.')}")
+            raise ChannelError(f"expected dtype torch.float32, torch.float16 or torch.bfloat16, got {dtype!r}")
         self.picture = picture
         self.names = names
         self.dtype = dtype
-        self.segmenter = segmenter
-        self.text = text
-        self._supplied = read_supplied(supplied or {}, picture)
+        self.segmenter = check_backend("segmenter", segmenter, SEGMENTERS)
+        self.text = check_backend("text detector", text, TEXT_DETECTORS)
+        self._supplied = {k: v for k, v in read_supplied(supplied or {}, picture).items() if v is not None}
         self._memo = Memo()
 
     @overload
@@ -110,7 +111,7 @@ class TextureArray:
 
             if supplied:
                 raise ChannelError("maps are supplied per image: build the batch first, then call batch[i].supply(...)")
-            pictures = [read_picture(one, max_side=max_side, device=device) for one in split_batch(image)]  # type: ignore[arg-type]
+            pictures = read_batch(image, max_side=max_side, device=device)  # type: ignore[arg-type]
             return TextureBatch([cls(one, names, dtype, None, segmenter, text) for one in pictures])
         picture = read_picture(image, max_side=max_side, device=device)  # type: ignore[arg-type]
         return cls(picture, names, dtype, supplied, segmenter, text)
@@ -119,6 +120,7 @@ class TextureArray:
     def from_planes(cls, planes: Mapping[str, torch.Tensor]) -> TextureArray:
         """A texture of ready planes `[H, W]`, by channel name; gradients flow back into them from `sample` and `grid`."""
         names = resolve_layout(planes)
+        planes = {name: as_tensor(plane, f"plane {name!r}") for name, plane in planes.items()}
         shapes = {tuple(plane.shape) for plane in planes.values()}
         first = next(iter(planes.values()))
         if len(shapes) != 1 or first.ndim != 2 or 0 in first.shape:
@@ -131,7 +133,7 @@ class TextureArray:
         nothing = Picture(torch.empty(0, height, width, device=first.device), (int(height), int(width)))
         texture = cls(nothing, names, first.dtype)
         for name, plane in planes.items():
-            texture.once(name, lambda plane=plane, name=name: Pyramid(plane, find_channel(name).pool))  # type: ignore[misc]
+            texture._keep(name, plane)
         return texture
 
     # What it is
@@ -188,8 +190,19 @@ class TextureArray:
     @overload
     def __getitem__(self, name: Sequence[str]) -> torch.Tensor: ...
     def __getitem__(self, name: str | Sequence[str]) -> torch.Tensor:
-        """A channel `[H, W]` by name, or several as `[K, H, W]`; any registered channel, also outside the layout."""
+        """A channel `[H, W]` by name, or several as `[K, H, W]`; any registered channel, also outside the layout.
+
+        A single plane is the texture's own: read it, and clone it before changing anything.
+        """
         return self.level(name, 0)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the layout has a channel of this name."""
+        return name in self.names
+
+    def __iter__(self) -> Iterator[str]:
+        """The layout's names."""
+        return iter(self.names)
 
     def level(self, name: str | Sequence[str], level: int) -> torch.Tensor:
         """A channel (or several) on a pyramid level: `[H_l, W_l]` or `[K, H_l, W_l]`."""
@@ -200,6 +213,8 @@ class TextureArray:
             )
         if isinstance(name, str):
             return self._pyramid(name).level(number)
+        if not isinstance(name, Iterable):
+            raise ChannelError(f"expected a channel's name or a list of names, got {name!r}")
         return torch.stack([self._pyramid(one).level(number) for one in resolve_layout(name)])
 
     def tensor(self, level: int = 0) -> torch.Tensor:
@@ -219,17 +234,17 @@ class TextureArray:
         """The grid's cells as (x0, y0, x1, y1) in original pixels: float64 `[height * width, 4]`, row by row."""
         return pooling.cell_boxes(_checked_grid(height, width), self.original_size)
 
-    def to_original(self, boxes: torch.Tensor) -> torch.Tensor:
+    def to_original(self, boxes: Numbers) -> torch.Tensor:
         """Boxes or points in texture pixels, `[..., 2 or 4]` as x, y(, x, y), in original pixels (float64)."""
-        return boxes.double() * self._scale(boxes)
+        given, scale = self._with_scale(boxes)
+        return given * scale
 
-    def from_original(self, boxes: torch.Tensor) -> torch.Tensor:
+    def from_original(self, boxes: Numbers) -> torch.Tensor:
         """The inverse of `to_original`."""
-        return boxes.double() / self._scale(boxes)
+        given, scale = self._with_scale(boxes)
+        return given / scale
 
-    def sample(
-        self, xy: torch.Tensor, level: float | torch.Tensor = 0.0, names: Iterable[str] | None = None
-    ) -> torch.Tensor:
+    def sample(self, xy: Numbers, level: Numbers = 0.0, names: Iterable[str] | None = None) -> torch.Tensor:
         """All channels at points `[N, 2]` (x, y in [0, 1]), trilinear in (x, y, level): `[N, C]`.
 
         `level` is a number or `[N]`, clamped to the levels there are. Ids are read at the nearest pixel and level.
@@ -237,15 +252,19 @@ class TextureArray:
         """
         chosen = self._chosen(names)
         points, levels = sampler.check_points(xy, level, self.device)
-        read: dict[str, torch.Tensor] = {}
-        for rule, group in (
-            (sampler.trilinear, [c.name for c in chosen if c.pool != "nearest"]),
-            (sampler.nearest, [c.name for c in chosen if c.pool == "nearest"]),
-        ):
-            if group:
-                values = rule(lambda n, g=group: [self.level(name, n) for name in g], points, levels, self.levels - 1)  # type: ignore[misc]
-                read.update(zip(group, values.unbind(1), strict=True))
-        return torch.stack([read[c.name] for c in chosen], dim=1).to(self.dtype)
+        smooth = [c.name for c in chosen if c.pool != "nearest"]
+        ids = [c.name for c in chosen if c.pool == "nearest"]
+        parts = []
+        # In portions, because four neighbours of every point and channel are in memory at once.
+        for part, at in zip(torch.split(points, POINTS_AT_ONCE), torch.split(levels, POINTS_AT_ONCE), strict=True):
+            read = [
+                rule(lambda n, group=group: [self.level(name, n) for name in group], part, at, self.levels - 1)  # type: ignore[misc]
+                for rule, group in ((sampler.trilinear, smooth), (sampler.nearest, ids))
+                if group
+            ]
+            parts.append(torch.cat(read, dim=1).to(self.dtype))
+        order = [[*smooth, *ids].index(c.name) for c in chosen]
+        return torch.cat(parts)[:, order]
 
     def sheet(self, **options: Any) -> Image.Image:
         """A labelled contact sheet of the layout's channels; options as in `arr_coc.texture.sheet.contact_sheet`."""
@@ -276,7 +295,7 @@ class TextureArray:
 
     def once(self, key: str, make: Callable[[], T]) -> T:
         """For channel functions: a value that several channels share, made on first use and kept."""
-        return self._memo.once(key, make)
+        return self._memo.once(("shared", key), make)
 
     def constant(self, value: float) -> torch.Tensor:
         """For channel functions: a plane `[H, W]` of one value, which takes no memory."""
@@ -290,26 +309,37 @@ class TextureArray:
         return self.picture.pixels
 
     def _pyramid(self, name: str) -> Pyramid:
-        return self.once(name, lambda: Pyramid(self._compute(find_channel(name)), find_channel(name).pool))
+        channel = find_channel(name)
+        return self._memo.once(("channel", name), lambda: Pyramid(self._compute(channel), channel.pool))
+
+    def _keep(self, name: str, plane: torch.Tensor) -> None:
+        """Take a ready plane for the channel, until a map of the same name is supplied."""
+
+        def make() -> Pyramid:
+            self._memo.note_reading([name])
+            return Pyramid(plane, find_channel(name).pool)
+
+        self._memo.once(("channel", name), make)
 
     def _compute(self, channel: Channel) -> torch.Tensor:
         plane = channel.compute(self)
+        plane = as_tensor(plane, channel.name) if isinstance(plane, np.ndarray) else plane
         if not isinstance(plane, torch.Tensor) or tuple(plane.shape) != self.size:
-            came = list(plane.shape) if isinstance(plane, torch.Tensor | np.ndarray) else type(plane).__name__
+            came = list(plane.shape) if isinstance(plane, torch.Tensor) else type(plane).__name__
             raise ChannelError(f"channel {channel.name!r} must return a tensor {list(self.size)}, got {came}")
         return plane.to(device=self.device, dtype=self.dtype)
 
     def _chosen(self, names: Iterable[str] | None) -> list[Channel]:
         return [find_channel(name) for name in (self.names if names is None else resolve_layout(names))]
 
-    def _scale(self, boxes: torch.Tensor) -> torch.Tensor:
-        if boxes.shape[-1] not in (2, 4):
-            raise ArrCocError(f"expected points [..., 2] or boxes [..., 4], got {list(boxes.shape)}")
+    def _with_scale(self, boxes: Numbers) -> tuple[torch.Tensor, torch.Tensor]:
+        """The boxes in float64, and original pixels per texture pixel along their last axis."""
+        given = as_tensor(boxes, "points or boxes").double()
+        if given.ndim == 0 or given.shape[-1] not in (2, 4):
+            raise ArrCocError(f"expected points [..., 2] or boxes [..., 4], got {list(given.shape)}")
         (height, width), (original_height, original_width) = self.size, self.original_size
-        scale = torch.tensor(
-            [original_width / width, original_height / height], dtype=torch.float64, device=boxes.device
-        )
-        return scale.repeat(boxes.shape[-1] // 2)
+        scale = torch.tensor([original_width / width, original_height / height], dtype=torch.float64)
+        return given, scale.to(given.device).repeat(given.shape[-1] // 2)
 
 
 def _checked_grid(height: int, width: int) -> tuple[int, int]:

@@ -7,13 +7,17 @@ from typing import overload
 
 import torch
 
+from arr_coc.errors import ArrCocError, ChannelError
 from arr_coc.texture.array import TextureArray
+from arr_coc.texture.tensors import Numbers
 
 
 class TextureBatch(Sequence[TextureArray]):
     """A sequence of textures of one layout; the images may differ in size."""
 
     def __init__(self, textures: Sequence[TextureArray]) -> None:
+        if not textures:
+            raise ArrCocError("a batch needs at least one texture")
         self._textures = list(textures)
 
     @property
@@ -25,9 +29,7 @@ class TextureBatch(Sequence[TextureArray]):
         chosen = None if names is None else tuple(names)
         return torch.stack([texture.grid(height, width, chosen) for texture in self])
 
-    def sample(
-        self, xy: torch.Tensor, level: float | torch.Tensor = 0.0, names: Iterable[str] | None = None
-    ) -> torch.Tensor:
+    def sample(self, xy: Numbers, level: Numbers = 0.0, names: Iterable[str] | None = None) -> torch.Tensor:
         """Each texture at the same points `[N, 2]`: `[B, N, C]`."""
         chosen = None if names is None else tuple(names)
         return torch.stack([texture.sample(xy, level, chosen) for texture in self])
@@ -37,6 +39,8 @@ class TextureBatch(Sequence[TextureArray]):
     @overload
     def __getitem__(self, index: slice) -> TextureBatch: ...
     def __getitem__(self, index: int | slice) -> TextureArray | TextureBatch:
+        if isinstance(index, str):
+            raise ChannelError(f"a batch holds textures, not channels; ask one of them: batch[0][{index!r}]")
         return TextureBatch(self._textures[index]) if isinstance(index, slice) else self._textures[index]
 
     def __iter__(self) -> Iterator[TextureArray]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import warnings
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,13 @@ import torch.nn.functional as F
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from arr_coc.errors import ArrCocError, ImageError, whole_number
+from arr_coc.texture.tensors import as_tensor
+
+# What Pillow's decoders raise on broken files, beside its own errors.
+DECODING_ERRORS = (
+    OSError, SyntaxError, ValueError, EOFError, RuntimeError, TypeError, LookupError, ArithmeticError, AttributeError,
+    struct.error, zlib.error, MemoryError,
+)  # fmt: skip
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | Image.Image | np.ndarray | torch.Tensor"
 
@@ -45,8 +54,12 @@ class Picture:
 
 
 def read_picture(image: ImageLike, *, max_side: int | None = 1024, device: torch.device | str | None = None) -> Picture:
-    """Read one image of any supported kind; the longer side is scaled down to `max_side` (None: never)."""
-    if max_side is not None and whole_number(max_side) is None:
+    """Read one image of any supported kind; the longer side is scaled down to `max_side` (None: never).
+
+    The pixels are a copy that carries no gradient: channels are computed, not differentiated.
+    """
+    longest = None if max_side is None else whole_number(max_side)
+    if max_side is not None and longest is None:
         raise ImageError(f"max_side must be a whole number of pixels, at least 1, or None; got {max_side!r}")
     place = check_device(device)
     notes: list[str] = []
@@ -54,7 +67,7 @@ def read_picture(image: ImageLike, *, max_side: int | None = 1024, device: torch
     original_size = (int(planes.shape[-2]), int(planes.shape[-1]))
     if planes.shape[0] == 4:
         planes = _over_white(planes, notes)
-    planes = _shrink(planes, max_side).contiguous()
+    planes = _shrink(planes, longest).contiguous()
     planes = planes.to(place) if place is not None else planes
     unit = planes.float().div_(255) if planes.dtype == torch.uint8 else planes.clamp(0, 1)
     # A gray image is three views of one plane: nothing is copied.
@@ -79,16 +92,24 @@ def is_batch(image: object) -> bool:
     return isinstance(image, list | tuple) or (isinstance(image, np.ndarray | torch.Tensor) and image.ndim == 4)
 
 
-def split_batch(images: Sequence[ImageLike] | np.ndarray | torch.Tensor) -> list[ImageLike]:
-    """The images of a batch, one by one."""
+def read_batch(
+    images: Sequence[ImageLike] | np.ndarray | torch.Tensor, *, max_side: int | None, device: torch.device | str | None
+) -> list[Picture]:
+    """The images of a batch, one by one; an error says which."""
     if len(images) == 0:
         raise ImageError("expected at least one image, got an empty batch")
-    return list(images)
+    pictures = []
+    for number, image in enumerate(images, start=1):
+        try:
+            pictures.append(read_picture(image, max_side=max_side, device=device))
+        except ImageError as error:
+            raise ImageError(f"image {number} of {len(images)}: {error}") from None
+    return pictures
 
 
 def _to_planes(image: ImageLike, notes: list[str]) -> torch.Tensor:
     if isinstance(image, str | os.PathLike):
-        return _from_file(Path(image), notes)
+        return _from_file(image, notes)
     if isinstance(image, Image.Image):
         return _from_pil(image, notes)
     if isinstance(image, np.ndarray):
@@ -98,15 +119,18 @@ def _to_planes(image: ImageLike, notes: list[str]) -> torch.Tensor:
     raise ImageError(f"expected a path, a PIL image, a numpy array or a torch tensor, got {type(image).__name__}")
 
 
-def _from_file(path: Path, notes: list[str]) -> torch.Tensor:
+def _from_file(name: str | os.PathLike[str], notes: list[str]) -> torch.Tensor:
+    path = Path(name)
+    if not os.fspath(name):
+        raise ImageError("expected the name of an image file, got an empty string")
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         raise ImageError(f"there is no file {str(path)!r}") from None
     except IsADirectoryError:
         raise ImageError(f"{str(path)!r} is a folder, expected an image file") from None
-    except OSError as error:
-        raise ImageError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
+        raise ImageError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
     if not data:
         raise ImageError(f"{str(path)!r} is empty (0 bytes)")
     try:
@@ -125,33 +149,42 @@ def _from_file(path: Path, notes: list[str]) -> torch.Tensor:
         raise ImageError(f"{str(path)!r} is not an image in a format that Pillow can read") from None
     except ImageError as error:
         raise ImageError(f"{str(path)!r}: {error}") from None
+    except DECODING_ERRORS as error:
+        raise ImageError(f"{str(path)!r} is corrupt or truncated ({_first_line(error)})") from None
 
 
 def _from_pil(image: Image.Image, notes: list[str]) -> torch.Tensor:
     if 0 in image.size:
         raise ImageError(f"the image has no pixels (size {image.size[0]}x{image.size[1]})")
-    frames = getattr(image, "n_frames", 1)
-    if frames > 1:
-        notes.append(f"animated: frame {image.tell() + 1} of {frames} is used")
     try:
+        frames = getattr(image, "n_frames", 1)
         image.load()
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
-        raise ImageError(f"the image is corrupt or truncated ({error})") from None
-    if image.getexif().get(0x0112, 1) != 1:
-        image = ImageOps.exif_transpose(image)
-        notes.append("rotated as its EXIF orientation says")
+        if frames > 1:
+            notes.append(f"animated: frame {image.tell() + 1} of {frames} is used")
+        if image.getexif().get(0x0112) in range(2, 9):
+            image = ImageOps.exif_transpose(image)
+            notes.append("rotated as its EXIF orientation says")
+    except Image.DecompressionBombError:
+        raise
+    except DECODING_ERRORS as error:
+        raise ImageError(f"the image is corrupt or truncated ({_first_line(error)})") from None
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
         return _from_deep_gray(image, notes)
-    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        planes = np.asarray(image.convert("RGBA"))
-    elif image.mode in ("L", "1"):
-        planes = np.asarray(image.convert("L"))[..., None]
-    else:
-        try:
-            planes = np.asarray(image.convert("RGB"))
-        except ValueError:
-            raise ImageError(f"Pillow cannot turn an image of mode {image.mode!r} into RGB; convert it first") from None
-    return _split(planes)
+    try:
+        if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+            # Pillow cannot turn gray with premultiplied alpha into RGBA in one step.
+            return _split(np.asarray((image.convert("LA") if image.mode == "La" else image).convert("RGBA")))
+        return _split(
+            np.asarray(image.convert("L"))[..., None] if image.mode in ("L", "1") else np.asarray(image.convert("RGB"))
+        )
+    except DECODING_ERRORS as error:
+        raise ImageError(
+            f"Pillow cannot turn this image of mode {image.mode!r} into RGB ({_first_line(error)})"
+        ) from None
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
 
 
 def _from_deep_gray(image: Image.Image, notes: list[str]) -> torch.Tensor:
@@ -180,16 +213,14 @@ def _from_numpy(array: np.ndarray) -> torch.Tensor:
         array = array.astype(np.float32) / 65535.0
     if not (array.dtype == np.uint8 or array.dtype == np.bool_ or np.issubdtype(array.dtype, np.floating)):
         raise ImageError(_dtype_message(str(array.dtype), "image.astype('uint8')"))
-    if array.dtype.itemsize > 8:
-        array = array.astype(np.float64)
-    return _checked(torch.from_numpy(array[None].copy()) if array.ndim == 2 else _split(array))
+    return _checked(as_tensor(array[None], "the image") if array.ndim == 2 else _split(array))
 
 
 def _split(array: np.ndarray) -> torch.Tensor:
     """`[H, W, C]` to contiguous planes `[C, H, W]`; OpenCV takes a third of the time of a transposed copy."""
     if array.dtype == np.uint8 and array.size:
         return torch.from_numpy(np.stack(cv2.split(np.ascontiguousarray(array))))
-    return torch.from_numpy(np.ascontiguousarray(np.moveaxis(array, -1, 0)))
+    return as_tensor(np.moveaxis(array, -1, 0), "the image")
 
 
 def _from_torch(tensor: torch.Tensor) -> torch.Tensor:
@@ -200,9 +231,11 @@ def _from_torch(tensor: torch.Tensor) -> torch.Tensor:
         )
     if tensor.ndim not in (2, 3) or (tensor.ndim == 3 and tensor.shape[0] not in (1, 3, 4)):
         raise ImageError(f"a torch image is [H, W], [1, H, W], [3, H, W] or [4, H, W], got {list(tensor.shape)}")
+    if tensor.dtype == torch.uint16:
+        tensor = tensor.to(torch.float32) / 65535
     if not (tensor.dtype in (torch.uint8, torch.bool) or tensor.dtype.is_floating_point):
         raise ImageError(_dtype_message(str(tensor.dtype), "image.to(torch.uint8)"))
-    return _checked(tensor[None] if tensor.ndim == 2 else tensor)
+    return _checked(tensor.detach()[None] if tensor.ndim == 2 else tensor.detach())
 
 
 def _dtype_message(dtype: str, remedy: str) -> str:

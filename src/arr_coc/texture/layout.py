@@ -70,6 +70,12 @@ def channel(
     replace: bool = False,
 ) -> Callable[[Compute], Compute]:
     """Register the decorated function as the channel `name`; it takes the texture and returns an `[H, W]` tensor."""
+    if not isinstance(name, str) or not name:
+        raise ChannelError(f"a channel's name is a word, got {name!r}")
+    if len(range) != 2 or not range[0] < range[1]:
+        raise ChannelError(f"channel {name!r}: range must be (lowest, highest), got {range!r}")
+    if isinstance(supplied_by, str):
+        raise ChannelError(f"channel {name!r}: supplied_by must be a tuple of names: ({supplied_by!r},)")
     if pool not in get_args(Pool):
         raise ChannelError(f"channel {name!r}: pool must be one of {', '.join(get_args(Pool))}, got {pool!r}")
     if cost not in get_args(Cost):
@@ -134,9 +140,13 @@ LAYOUTS: dict[str, tuple[str, ...]] = {"full40": FULL40, "mvp13": MVP13}
 def resolve_layout(layout: str | Iterable[str]) -> tuple[str, ...]:
     """A layout's names, from the name of a shipped one or from any list of channel names."""
     if isinstance(layout, str):
+        if layout in _CHANNELS:
+            raise ChannelError(f"{layout!r} is a channel, not a layout; for that channel alone pass [{layout!r}]")
         if layout not in LAYOUTS:
-            raise ChannelError(f"there is no layout {layout!r}{nearest_name(layout, LAYOUTS)}")
+            raise ChannelError(f"there is no layout {layout!r}{nearest_name(layout, [*LAYOUTS, *_CHANNELS])}")
         return LAYOUTS[layout]
+    if not isinstance(layout, Iterable):
+        raise ChannelError(f"expected a layout's name or a list of channel names, got {layout!r}")
     names = tuple(layout)
     if not names:
         raise ChannelError("a layout needs at least one channel")

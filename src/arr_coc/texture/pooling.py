@@ -19,6 +19,8 @@ import torch.nn.functional as F
 
 from arr_coc.texture.layout import Pool
 
+LARGEST_MATRIX = 1 << 18  # elements; a product with a larger one costs more than the other ways
+
 
 def pool(plane: torch.Tensor, size: tuple[int, int], rule: Pool) -> torch.Tensor:
     """Pool `[H, W]` to `size` = (h, w); differentiable."""
@@ -46,23 +48,38 @@ def cell_boxes(grid: tuple[int, int], size: tuple[int, int]) -> torch.Tensor:
 
 
 def _mean(plane: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """The exact area average, by whichever of three ways is cheapest."""
     height, width = int(plane.shape[0]), int(plane.shape[1])
-    if _opencv_serves(plane, size):
-        area = cv2.resize(plane.contiguous().numpy(), (size[1], size[0]), interpolation=cv2.INTER_AREA)
-        return torch.from_numpy(area)
-    down = _overlap(height, size[0]).to(plane.device)
-    across = _overlap(width, size[1]).to(plane.device)
-    return (down @ (plane.float() @ across.T)).to(plane.dtype)
+    values = plane.float()
+    if max(height * size[0], width * size[1]) <= LARGEST_MATRIX:  # coarse grids
+        down, across = _overlap(height, size[0]).to(plane.device), _overlap(width, size[1]).to(plane.device)
+        pooled = down @ (values @ across.T)
+    elif _opencv_serves(values, size):  # fine ones, such as pyramid levels
+        area = cv2.resize(values.contiguous().numpy(), (size[1], size[0]), interpolation=cv2.INTER_AREA)
+        pooled = torch.from_numpy(area)
+    else:
+        pooled = _mean_of_rows(_mean_of_rows(values, size[0]).T, size[1]).T
+    return pooled.to(plane.dtype)
 
 
 def _opencv_serves(plane: torch.Tensor, size: tuple[int, int]) -> bool:
-    """Whether OpenCV's area resize is at hand, faster than two matrix products, and exact."""
-    height, width = int(plane.shape[0]), int(plane.shape[1])
-    at_hand = plane.device.type == "cpu" and plane.dtype == torch.float32 and not plane.requires_grad
-    faster = size[0] * size[1] * 64 > height * width  # cells under 8 x 8 pixels, such as pyramid levels
-    # It averages exact areas when shrinking, but drops a pixel that reaches less than 1/1000 into a cell.
-    exact = all(n <= m and n // math.gcd(m, n) < 1000 for m, n in zip((height, width), size, strict=True))
-    return at_hand and faster and exact
+    """Whether OpenCV's area resize is at hand and exact."""
+    at_hand = plane.device.type == "cpu" and not plane.requires_grad
+    # It averages exact areas when shrinking, but drops a pixel that reaches less than 1/1000 into a cell, and adds up in
+    # float32, which is too little for cells of many thousand pixels.
+    shrinks = all(n <= m and n // math.gcd(m, n) < 1000 for m, n in zip(plane.shape, size, strict=True))
+    return at_hand and shrinks and plane.numel() <= 4096 * size[0] * size[1]
+
+
+def _mean_of_rows(plane: torch.Tensor, cells: int) -> torch.Tensor:
+    """Average `[H, W]` down its columns to `[cells, W]`: differences of running sums, in float64."""
+    pixels = plane.shape[0]
+    sums = F.pad(plane.double().cumsum(0), (0, 0, 1, 0))  # [H + 1, W], the sum above each border between pixels
+    edges = torch.arange(cells + 1, dtype=torch.float64, device=plane.device) * pixels / cells
+    above = edges.floor().long().clamp(max=pixels - 1)
+    # A border inside a pixel takes the part of the pixel above it.
+    running = torch.lerp(sums[above], sums[above + 1], (edges - above)[:, None])
+    return ((running[1:] - running[:-1]) * (cells / pixels)).float()
 
 
 @lru_cache(maxsize=64)

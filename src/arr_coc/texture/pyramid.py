@@ -1,7 +1,7 @@
 """The mip pyramid: each level half the size of the one before, every channel pooled by its own rule.
 
 Level 0 is the texture itself; sizes are halved and rounded down, never below 1. On odd sizes the cells of a level do not
-fall on pixel borders, and `pooling` weighs the pixels they cut: the mean of a level is the mean of the image.
+fall on pixel borders, and `pooling` weighs the pixels they cut. Every level equals pooling the image itself onto its size.
 """
 
 from __future__ import annotations
@@ -31,10 +31,21 @@ class Pyramid:
 
     def level(self, number: int) -> torch.Tensor:
         """The plane at a level: `[H >> number, W >> number]`."""
-        base = self._levels[0]
-        size = (int(base.shape[0]), int(base.shape[1]))
         while len(self._levels) <= number:
-            # Ids come straight from level 0: the centre of a centre's centre drifts to a corner.
-            source = base if self._rule == "nearest" else self._levels[-1]
-            self._levels.append(pool(source, level_size(size, len(self._levels)), self._rule))
+            size = level_size(self._size(0), len(self._levels))
+            self._levels.append(pool(self._levels[self._source(size)], size, self._rule))
         return self._levels[number]
+
+    def _source(self, size: tuple[int, int]) -> int:
+        """The coarsest level whose cells nest in cells of `size`, so that pooling it equals pooling the image itself.
+
+        Ids always come from level 0: the centre of a centre's centre drifts to a corner.
+        """
+        if self._rule == "nearest":
+            return 0
+        nests = [all(n % m == 0 for n, m in zip(self._size(i), size, strict=True)) for i in range(len(self._levels))]
+        return max((i for i, nested in enumerate(nests) if nested), default=0)
+
+    def _size(self, number: int) -> tuple[int, int]:
+        height, width = self._levels[number].shape
+        return int(height), int(width)

@@ -11,6 +11,8 @@ import torch
 
 from arr_coc.errors import ChannelError
 
+SMALLEST = 8  # px; in smaller images the network sees text in anything
+
 
 def detect_text(pixels: torch.Tensor, engine: Any = None) -> torch.Tensor:
     """An image `[3, H, W]` in [0, 1] to its text boxes, filled with their scores: `[H, W]`.
@@ -18,6 +20,8 @@ def detect_text(pixels: torch.Tensor, engine: Any = None) -> torch.Tensor:
     `engine` is a RapidOCR object with settings of one's own.
     """
     _, height, width = pixels.shape
+    if min(height, width) < SMALLEST:
+        return torch.zeros(height, width, device=pixels.device)
     bgr = (pixels.flip(0).permute(1, 2, 0) * 255).round().to(torch.uint8).cpu().numpy()
     found = (engine or _engine())(np.ascontiguousarray(bgr), use_det=True, use_cls=False, use_rec=False)
     mask = np.zeros((height, width), np.float32)
@@ -33,6 +37,6 @@ def _engine() -> Any:
         from rapidocr import RapidOCR
     except ImportError as error:
         raise ChannelError(f"text='rapidocr' needs the extra 'ocr' ({error}): pip install \"arr-coc[ocr]\"") from None
-    # Its own defaults fire on skies and lawns (an eighth of the pixels of photos) and pad every box by a third of a line.
+    # Its own defaults fire on skies and lawns and pad every box.
     # These trade a little recall for that: docs/texture.md has the figures.
     return RapidOCR(params={"Global.log_level": "critical", "Det.box_thresh": 0.7, "Det.unclip_ratio": 1.0})

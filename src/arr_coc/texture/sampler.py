@@ -13,19 +13,18 @@ from typing import TypeAlias
 import torch
 
 from arr_coc.errors import ArrCocError
+from arr_coc.texture.tensors import Numbers, as_tensor
 
 LevelOf: TypeAlias = Callable[[int], Sequence[torch.Tensor]]
 
 
-def check_points(
-    xy: torch.Tensor, level: float | torch.Tensor, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+def check_points(xy: Numbers, level: Numbers, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Points as float `[N, 2]` and levels as float `[N]`, on `device`."""
-    points = torch.as_tensor(xy, device=device)
+    points = as_tensor(xy, "points").to(device)
     if points.ndim != 2 or points.shape[1] != 2:
         raise ArrCocError(f"expected points as [N, 2] (x and y in [0, 1]), got {list(points.shape)}")
     points = points if points.dtype == torch.float64 else points.float()
-    levels = torch.as_tensor(level, device=device).to(points.dtype)
+    levels = as_tensor(level, "level").to(device=device, dtype=points.dtype)
     if levels.ndim not in (0, 1) or (levels.ndim == 1 and len(levels) != len(points)):
         raise ArrCocError(f"expected level as one number or [{len(points)}], got {list(levels.shape)}")
     if not bool(torch.isfinite(points).all() and torch.isfinite(levels).all()):
@@ -81,8 +80,8 @@ def _bilinear(planes: Sequence[torch.Tensor], xy: torch.Tensor) -> torch.Tensor:
 
 def _nearest(planes: Sequence[torch.Tensor], xy: torch.Tensor) -> torch.Tensor:
     height, width = planes[0].shape
-    columns = (xy[:, 0] * width).floor().long().clamp(0, width - 1)
-    rows = (xy[:, 1] * height).floor().long().clamp(0, height - 1)
+    columns = (xy[:, 0] * width).floor().clamp(0, width - 1).long()
+    rows = (xy[:, 1] * height).floor().clamp(0, height - 1).long()
     return _read(planes, rows, columns).to(xy.dtype).T
 
 

@@ -9,15 +9,14 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from PIL import Image, ImageDraw
 
-from arr_coc.errors import ArrCocError
+from arr_coc.errors import ArrCocError, whole_number
 from arr_coc.texture.layout import Channel
 from arr_coc.view import colourise, colourise_ids, font
 
 if TYPE_CHECKING:
-    import torch
-
     from arr_coc.texture.array import TextureArray
 
 FAMILY_RAMPS = {
@@ -55,10 +54,10 @@ def contact_sheet(
     texture: TextureArray, *, tile: int = 208, columns: int | None = None, title: str = ""
 ) -> Image.Image:
     """Draw the sheet; a tile has about `tile` x `tile` pixels' area in the image's own shape."""
-    if tile < 32:
-        raise ArrCocError(f"a tile must be at least 32 pixels, got {tile}")
-    if columns is not None and columns < 1:
-        raise ArrCocError(f"a sheet needs at least one column, got {columns}")
+    if whole_number(tile, least=32) is None:
+        raise ArrCocError(f"a tile must be at least 32 pixels, got {tile!r}")
+    if columns is not None and whole_number(columns) is None:
+        raise ArrCocError(f"a sheet needs at least one column, got {columns!r}")
     shown = [c for c in texture.channels if c.name not in texture.absent]
     height, width = _tile_size(texture.size, tile)
     columns = columns or _best_columns(len(shown), width + 14, height + 52)
@@ -66,20 +65,21 @@ def contact_sheet(
     rows = math.ceil(len(shown) / columns)
     strip = _strip_lines(texture.absent, columns)
     total = (
-        2 * margin + columns * width + (columns - 1) * gap,
+        max(420, 2 * margin + columns * width + (columns - 1) * gap),
         margin + head + rows * (height + label + gap) + (26 + 20 * len(strip) if strip else 0) + margin // 2,
     )
     page = Image.new("RGB", total, PAPER)
     draw = ImageDraw.Draw(page)
     original = f"{texture.original_size[1]} x {texture.original_size[0]}"
-    draw.text((margin, margin - 4), title or f"{len(texture.names)} channels", fill=INK, font=font(25))
+    title = str(title) or f"{len(texture.names)} channels"
+    _fit_text(draw, (margin, margin - 4), title, total[0] - 2 * margin, 25, INK)
     draw.text(
         (margin, margin + 28),
         f"image {original} px, texture {texture.size[1]} x {texture.size[0]} px",
         fill=FAINT,
         font=font(14),
     )
-    small = texture.grid(height, width, [c.name for c in shown]).float().cpu() if shown else None
+    small = texture.grid(height, width, [c.name for c in shown]).detach().float().cpu() if shown else None
     for i, channel in enumerate(shown):
         x = margin + (i % columns) * (width + gap)
         y = margin + head + (i // columns) * (height + label + gap)
@@ -118,9 +118,9 @@ def _tile_size(size: tuple[int, int], tile: int) -> tuple[int, int]:
 
 def _best_columns(tiles: int, width: int, height: int) -> int:
     """As many columns as bring the page closest to 3:2."""
-    return min(
-        range(3, max(4, tiles + 1)), key=lambda n: abs(math.log(n * width / (math.ceil(tiles / n) * height) / 1.5))
-    )
+    if tiles <= 3:
+        return max(1, tiles)
+    return min(range(3, tiles + 1), key=lambda n: abs(math.log(n * width / (math.ceil(tiles / n) * height) / 1.5)))
 
 
 def _strip_lines(absent: tuple[str, ...], columns: int) -> list[str]:
@@ -133,7 +133,13 @@ def _strip_lines(absent: tuple[str, ...], columns: int) -> list[str]:
 
 
 def _span(plane: torch.Tensor) -> str:
-    return f"{float(plane.min()):.3g} .. {float(plane.max()):.3g}"
+    low, high = (float(v) for v in torch.aminmax(plane.detach()))
+    return f"{_short(low)} .. {_short(high)}"
+
+
+def _short(value: float) -> str:
+    """Three digits; what is smaller than a thousandth is 0 to the eye."""
+    return "0" if abs(value) < 1e-3 else f"{value:.3g}"
 
 
 def _fit_text(draw: ImageDraw.ImageDraw, at: tuple[int, int], text: str, width: int, size: int, ink: str) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 
 from arr_coc.errors import ChannelError
 from arr_coc.texture.filters import resize
 from arr_coc.texture.image import ImageLike, Picture, read_picture
-from arr_coc.texture.layout import EMBEDDING_NAMES, all_channels, nearest_name
+from arr_coc.texture.layout import EMBEDDING_NAMES, Pool, all_channels, nearest_name
 from arr_coc.texture.pooling import pool
+from arr_coc.texture.tensors import as_tensor
 
 Embed: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 SuppliedMap: TypeAlias = "ImageLike | Embed | None"
@@ -24,7 +24,10 @@ SuppliedMap: TypeAlias = "ImageLike | Embed | None"
 def read_supplied(maps: Mapping[str, SuppliedMap], picture: Picture) -> dict[str, Any]:
     """Check each map and bring it to the picture's size and device; None stays None."""
     ready: dict[str, Any] = {}
+    known = sorted({key for channel in all_channels() for key in channel.supplied_by})
     for name, value in maps.items():
+        if name not in known:
+            raise ChannelError(f"no channel takes a map called {name!r}{nearest_name(name, known)}")
         if value is None:
             ready[name] = None
         elif name == "previous_frame":
@@ -38,11 +41,17 @@ def read_supplied(maps: Mapping[str, SuppliedMap], picture: Picture) -> dict[str
 
 def check_embeddings(value: object, picture: Picture) -> torch.Tensor:
     """Embeddings as float32 `[16, h, w]`."""
-    if not isinstance(value, torch.Tensor) or value.ndim != 3 or len(value) != len(EMBEDDING_NAMES):
-        came = list(value.shape) if isinstance(value, torch.Tensor | np.ndarray) else type(value).__name__
-        raise ChannelError(f"expected embeddings as a tensor [{len(EMBEDDING_NAMES)}, h, w], got {came}")
-    _check_finite("embeddings", value)
-    return value.detach().to(picture.pixels.device).float()
+    features = as_tensor(value, f"embeddings [{len(EMBEDDING_NAMES)}, h, w]")
+    if features.ndim != 3 or len(features) != len(EMBEDDING_NAMES) or 0 in features.shape:
+        raise ChannelError(f"expected embeddings [{len(EMBEDDING_NAMES)}, h, w], got {list(features.shape)}")
+    _check_finite("embeddings", features)
+    return features.detach().to(device=picture.pixels.device, dtype=torch.float32, copy=True)
+
+
+def fit(plane: torch.Tensor, size: tuple[int, int], shrink_by: Pool = "mean") -> torch.Tensor:
+    """A map of any size at the texture's: pooled where it is larger, interpolated where it is smaller."""
+    larger = plane.shape[0] >= size[0] and plane.shape[1] >= size[1]
+    return pool(plane, size, shrink_by) if larger else resize(plane, size)
 
 
 def _frame(value: Any, picture: Picture) -> torch.Tensor:
@@ -56,25 +65,18 @@ def _frame(value: Any, picture: Picture) -> torch.Tensor:
 
 
 def _map(name: str, value: Any, picture: Picture) -> torch.Tensor:
-    users = [c for c in all_channels() if name in c.supplied_by]
-    if not users:
-        known = sorted({key for c in all_channels() for key in c.supplied_by})
-        raise ChannelError(f"no channel takes a map called {name!r}{nearest_name(name, known)}")
-    plane = torch.as_tensor(value) if isinstance(value, torch.Tensor | np.ndarray) else None
-    if plane is None or plane.ndim != 2 or 0 in plane.shape:
-        came = list(plane.shape) if plane is not None else type(value).__name__
-        raise ChannelError(f"expected the map {name!r} as a tensor or array [h, w], got {came}")
+    plane = as_tensor(value, f"the map {name!r} [h, w]")
+    if plane.ndim != 2 or 0 in plane.shape:
+        raise ChannelError(f"expected the map {name!r} as [h, w], got {list(plane.shape)}")
     plane = plane.detach().to(picture.pixels.device).float()
     _check_finite(name, plane)
-    low, high = users[0].range
+    low, high = next(c for c in all_channels() if name in c.supplied_by).range
     if float(plane.min()) < low - 1e-3 or float(plane.max()) > high + 1e-3:
         raise ChannelError(
             f"the map {name!r} must lie in [{low:g}, {high:g}], got {float(plane.min()):.4g} to {float(plane.max()):.4g}; "
             "scale it first, e.g. divide by its maximum"
         )
-    shrinks = plane.shape[0] >= picture.size[0] and plane.shape[1] >= picture.size[1]
-    fitted = pool(plane, picture.size, "mean") if shrinks else resize(plane, picture.size)
-    return fitted.clamp(low, high)
+    return fit(plane, picture.size).clamp(low, high)
 
 
 def _check_finite(name: str, value: torch.Tensor) -> None:

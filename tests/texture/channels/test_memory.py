@@ -65,6 +65,12 @@ def test_fixation_fades_and_takes_in_the_previous_relevance() -> None:
     )
 
 
+def test_fixation_starts_with_the_first_relevance() -> None:
+    texture = TextureArray.from_image(noise(8, 8)).supply(previous_relevance=torch.ones(2, 2))
+    assert torch.allclose(texture["fixation"], torch.full((8, 8), 0.1))
+    assert "fixation" not in texture.absent
+
+
 def test_embeddings_come_from_a_tensor_or_from_an_encoder_that_runs_once() -> None:
     features = torch.rand(16, 5, 7) * 2 - 1
     calls = []

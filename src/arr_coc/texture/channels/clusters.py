@@ -7,24 +7,21 @@ and are exact in image pixels all the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from arr_coc.errors import ChannelError
 from arr_coc.texture import filters
-from arr_coc.texture.layout import channel, nearest_name
+from arr_coc.texture.backends import SEGMENTERS
+from arr_coc.texture.layout import channel
 from arr_coc.texture.pooling import pool
-from arr_coc.texture.slic import slic
+from arr_coc.texture.tensors import as_tensor
 
 if TYPE_CHECKING:
     from arr_coc.texture.array import TextureArray
 
-Segmenter: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
-SEGMENTERS: dict[str, Segmenter] = {"slic": slic}
 # The largest count of ids that stay apart in each precision.
 MOST_IDS = {torch.float32: 1 << 24, torch.float16: 1 << 11, torch.bfloat16: 1 << 8}
 
@@ -96,21 +93,10 @@ def boundaries(texture: TextureArray) -> torch.Tensor:
 
 def _segment(texture: TextureArray) -> torch.Tensor:
     """Ids 0 .. K-1 without gaps, checked."""
-    segmenter = texture.segmenter
-    if isinstance(segmenter, str):
-        if segmenter not in SEGMENTERS:
-            raise ChannelError(f"there is no segmenter {segmenter!r}{nearest_name(segmenter, SEGMENTERS)}")
-        segmenter = SEGMENTERS[segmenter]
-    made = segmenter(texture.pixels)
-    ids = torch.as_tensor(made) if isinstance(made, torch.Tensor | np.ndarray) else None
-    if (
-        ids is None
-        or ids.ndim != 2
-        or 0 in ids.shape
-        or any(a > b for a, b in zip(ids.shape, texture.size, strict=True))
-    ):
-        came = list(ids.shape) if ids is not None else type(made).__name__
-        raise ChannelError(f"a segmenter must return ids [h, w], at most {list(texture.size)}, got {came}")
+    segmenter = SEGMENTERS[texture.segmenter] if isinstance(texture.segmenter, str) else texture.segmenter
+    ids = as_tensor(segmenter(texture.pixels), "a segmenter's ids")
+    if ids.ndim != 2 or 0 in ids.shape or any(a > b for a, b in zip(ids.shape, texture.size, strict=True)):
+        raise ChannelError(f"a segmenter must return ids [h, w], at most {list(texture.size)}, got {list(ids.shape)}")
     if ids.dtype.is_floating_point and not bool((ids == ids.round()).all()):
         raise ChannelError("a segmenter must return whole ids, got fractions")
     _, dense = torch.unique(ids.to(texture.device), return_inverse=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 
-from arr_coc.texture import filters
 from arr_coc.texture.layout import EMBEDDING_NAMES, channel
-from arr_coc.texture.supplied import check_embeddings
+from arr_coc.texture.supplied import check_embeddings, fit
 
 if TYPE_CHECKING:
     from arr_coc.texture.array import TextureArray
@@ -25,12 +25,12 @@ def _features(texture: TextureArray) -> torch.Tensor | None:
 
 def _register(number: int, name: str) -> None:
     @channel(
-        name, family="embedding", range=(-1, 1), cost="costly", supplied_by=("embeddings",),
+        name, family="embedding", range=(-math.inf, math.inf), cost="costly", supplied_by=("embeddings",),
         meaning=f"dimension {number + 1} of 16 of the joint image-text space",
     )  # fmt: skip
     def dimension(texture: TextureArray) -> torch.Tensor:
         features = _features(texture)
-        return texture.constant(0.0) if features is None else filters.resize(features[number], texture.size)
+        return texture.constant(0.0) if features is None else fit(features[number], texture.size)
 
 
 for _number, _name in enumerate(EMBEDDING_NAMES):

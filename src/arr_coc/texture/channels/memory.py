@@ -36,14 +36,13 @@ def motion(texture: TextureArray) -> torch.Tensor:
     "fixation",
     family="memory",
     cost="cheap",
-    supplied_by=("fixation",),
+    supplied_by=("fixation", "previous_relevance"),
     meaning="where relevance has dwelt: .9 of the old fixation + .1 of the previous relevance",
 )
 def fixation(texture: TextureArray) -> torch.Tensor:
     old, new = texture.supplied("fixation"), texture.supplied("previous_relevance")
-    if old is None:
-        return texture.constant(0.0)
-    return FADING * old + (0 if new is None else (1 - FADING) * new)
+    parts = [share * given for share, given in ((FADING, old), (1 - FADING, new)) if given is not None]
+    return torch.stack(parts).sum(0) if parts else texture.constant(0.0)
 
 
 def _register_map(name: str, family: str, meaning: str) -> None:
