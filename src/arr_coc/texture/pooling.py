@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from arr_coc.texture.layout import Pool
 
-LARGEST_MATRIX = 1 << 18  # elements; a product with a larger one costs more than the other ways
+LARGEST_MATRIX = 1 << 17  # elements; a product with a larger one costs more than the other ways
 
 
 def pool(plane: torch.Tensor, size: tuple[int, int], rule: Pool) -> torch.Tensor:
