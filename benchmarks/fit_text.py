@@ -1,8 +1,8 @@
 """Fit the logistic weights of the "strokes" text channel.
 
 Positives and negatives are pixels inside and outside the text lines of scanned receipts (four of five; the fifth is kept
-for benchmarks/text_quality.py); further negatives are the textures and photos without text that scikit-image ships, and
-noise of several grains.
+for benchmarks/text_quality.py); further negatives are the textures and photos without text that scikit-image ships,
+noise of several grains, and drawn rules, frames and bars.
 
     python benchmarks/fit_text.py RECEIPTS
 
@@ -12,11 +12,13 @@ prints the constants for src/arr_coc/texture/strokes.py.
 from __future__ import annotations
 
 import argparse
+import random
 from pathlib import Path
 
 import skimage.data
 import torch
 import torch.nn.functional as F
+from PIL import Image, ImageDraw, ImageFilter
 
 from arr_coc.texture.filters import gaussian, luma
 from arr_coc.texture.image import read_picture
@@ -30,6 +32,36 @@ WITHOUT_TEXT = (
 )  # fmt: skip
 PIXELS_PER_IMAGE = 3000
 WEIGHT_OF_PHOTOS = 0.5  # of the receipts' weight, all photos together
+
+
+def ruled_pages(count: int = 24) -> list[torch.Tensor]:
+    """Pages with dashed and solid rules, frames and bars: drawn, but not text. Luma `[400, 400]` each."""
+    chance = random.Random(0)
+    pages = []
+    for _ in range(count):
+        paper, ink = chance.randint(180, 255), chance.randint(0, 120)
+        page = Image.new("L", (400, 400), paper)
+        pen = ImageDraw.Draw(page)
+        y = 10
+        while y < 330:
+            thickness, dash, gap = chance.randint(1, 3), chance.randint(3, 16), chance.randint(3, 12)
+            if chance.random() < 0.5:
+                for x in range(10, 390, dash + gap):
+                    pen.rectangle([x, y, x + dash - 1, y + thickness - 1], fill=ink)
+            elif chance.random() < 0.5:
+                pen.rectangle([10, y, 390, y + thickness - 1], fill=ink)
+            else:
+                pen.rectangle(
+                    [10, y, chance.randint(60, 390), y + chance.randint(12, 40)], outline=ink, width=thickness
+                )
+            y += chance.randint(20, 50)
+        x = 10
+        while x < 390:
+            bar = chance.randint(2, 7)
+            pen.rectangle([x, 350, x + bar - 1, 390], fill=ink)
+            x += bar + chance.randint(3, 9)
+        pages.append(luma(read_picture(page.filter(ImageFilter.GaussianBlur(chance.uniform(0.3, 1.0)))).pixels))
+    return pages
 
 
 def main() -> None:
@@ -60,6 +92,9 @@ def main() -> None:
             grain = ((grain - grain.mean()) / grain.std() * contrast / 4 + 0.5).clamp(0, 1)
             features = text_features(grain)
             photos.append(draw(features, torch.zeros(features.shape[1:])))
+    for page in ruled_pages():
+        features = text_features(page)
+        photos.append(draw(features, torch.zeros(features.shape[1:])))
     x = torch.cat([part[0] for part in receipts + photos])
     y = torch.cat([part[1] for part in receipts + photos])
     share = WEIGHT_OF_PHOTOS * len(receipts) / len(photos)

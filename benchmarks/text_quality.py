@@ -113,18 +113,18 @@ def untouched_engine() -> RapidOCR:
 
 
 def features_alone(receipts: list[ScannedReceipt], photos: list[Path]) -> dict[str, tuple[float, float, float]]:
-    """Precision, recall and share of photos for each of the four features by itself, at the threshold of its best F1."""
+    """Precision, recall and share of photos for each of the features by itself, at the threshold of its best F1."""
 
     def read(pixels: torch.Tensor) -> torch.Tensor:
         # Little unevenness speaks for text, so its sign is turned.
-        return text_features(luma(pixels)) * torch.tensor([1.0, 1.0, -1.0, 1.0])[:, None, None]
+        return text_features(luma(pixels)) * torch.tensor([1.0, 1.0, -1.0, 1.0, 1.0])[:, None, None]
 
     features = [read(receipt.picture.pixels) for receipt in receipts]
     sizes = [(int(f.shape[1]), int(f.shape[2])) for f in features]
     truth = torch.cat([pool(r.is_text, s, "nearest").flatten() for r, s in zip(receipts, sizes, strict=True)])
     on_photos = [read(read_picture(path).pixels) for path in photos]
     found = {}
-    for i, name in enumerate(("slopes", "swings", "evenness", "imbalance")):
+    for i, name in enumerate(("slopes", "swings", "evenness", "imbalance", "height")):
         values = torch.cat([f[i].flatten() for f in features])
         order = values.argsort(descending=True)
         right = truth[order].cumsum(0).double()

@@ -1,8 +1,9 @@
 """Text by its strokes: how likely a pixel belongs to a line of print, without a neural network.
 
-Four facts about print are used. Letters have slopes in both directions, unlike solid rules; brightness swings across its
-mean many times along a line; what the letters stand on is even, unlike fur or leaves; and there is more of it than of ink,
-unlike noise, where light and dark are in balance. A logistic curve over the four gives the likelihood.
+Five facts about print are used. Letters have slopes in both directions, unlike bars; brightness swings across its mean
+many times along a line; what the letters stand on is even, unlike fur or leaves; there is more of it than of ink, unlike
+noise, where light and dark are in balance; and a line of letters, joined, has some height, unlike a dashed rule. A
+logistic curve over the five gives the likelihood.
 `benchmarks/fit_text.py` made its weights; docs/texture.md has its precision, recall and limits.
 """
 
@@ -13,9 +14,10 @@ import torch
 from arr_coc.texture import filters
 from arr_coc.texture.pooling import pool
 
+HEIGHT = 5  # px at half size; what is lower than this is no line of letters
 # Logistic weights of text_features, in its order, and the constant.
-WEIGHTS = (2.418, 9.329, -1.577, 6.819)
-BIAS = -5.862
+WEIGHTS = (1.653, 7.589, -0.980, 5.797, 0.907)
+BIAS = -3.205
 
 
 def stroke_text(pixels: torch.Tensor) -> torch.Tensor:
@@ -30,14 +32,14 @@ def text_likelihood(brightness: torch.Tensor) -> torch.Tensor:
 
 
 def text_features(brightness: torch.Tensor) -> torch.Tensor:
-    """Luma `[H, W]` to (slopes, swings, unevenness, imbalance) at half the size: `[4, h, w]`.
+    """Luma `[H, W]` to (slopes, swings, unevenness, imbalance, height) at half the size: `[5, h, w]`.
 
-    All four are the same for light ink on dark ground.
+    All five are the same for light ink on dark ground.
     """
-    height, width = brightness.shape
-    small = pool(brightness, (max(1, height // 2), max(1, width // 2)), "mean")
-    slope_x, slope_y = (filters.box_mean(slope.abs_(), 7, 15) for slope in filters.sobel(small))
-    slopes = torch.minimum(slope_x, slope_y)
+    rows, columns = brightness.shape
+    small = pool(brightness, (max(1, rows // 2), max(1, columns // 2)), "mean")
+    across, down = (slope.abs_() for slope in filters.sobel(small))
+    slopes = torch.minimum(filters.box_mean(across, 7, 15), filters.box_mean(down, 7, 15))
 
     mean = filters.box_mean(small, 15, 15)
     spread = (filters.box_mean(small * small, 15, 15) - mean * mean).clamp_(min=0)
@@ -50,7 +52,12 @@ def text_features(brightness: torch.Tensor) -> torch.Tensor:
     unevenness = torch.minimum(_roughness(lightest), _roughness(darkest))
     reach = (lightest + darkest - 1).clamp_(min=0.02)  # from the darkest to the lightest pixel around
     imbalance = filters.box_mean(((lightest - darkest + 1 - 2 * mean) / reach).abs_().clamp_(max=1), 7, 15)
-    return torch.stack([torch.log(slopes + 0.01), swings, torch.log(unevenness + 0.01), imbalance])
+
+    joined = filters.window_max(torch.maximum(across, down), 1, 9)  # letters of a line, over the gaps between them
+    thinned = 1 - filters.window_max(1 - joined, HEIGHT, 1)
+    height = filters.box_mean(filters.window_max(thinned, HEIGHT, 1), 7, 15)
+    logs = [torch.log(feature + 0.01) for feature in (slopes, unevenness, height)]
+    return torch.stack([logs[0], swings, logs[1], imbalance, logs[2]])
 
 
 def _roughness(plane: torch.Tensor) -> torch.Tensor:

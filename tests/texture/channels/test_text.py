@@ -21,10 +21,11 @@ def receipt() -> np.ndarray:
 
 
 def slow_features(luma: np.ndarray) -> np.ndarray:
-    """The four features in scipy."""
+    """The five features in scipy."""
     small = luma.reshape(luma.shape[0] // 2, 2, luma.shape[1] // 2, 2).mean((1, 3))
     box = lambda x, size: ndimage.uniform_filter(x, size, mode="nearest")  # noqa: E731
-    slopes = np.minimum(*(box(np.abs(ndimage.sobel(small, axis, mode="nearest") / 4), (7, 15)) for axis in (0, 1)))
+    down, across = (np.abs(ndimage.sobel(small, axis, mode="nearest") / 4) for axis in (0, 1))
+    slopes = np.minimum(box(across, (7, 15)), box(down, (7, 15)))
     mean = box(small, 15)
     spread = box(small * small, 15) - mean * mean
     above = small > mean
@@ -33,16 +34,17 @@ def slow_features(luma: np.ndarray) -> np.ndarray:
     light, dark = ndimage.maximum_filter(small, 9, mode="nearest"), ndimage.minimum_filter(small, 9, mode="nearest")
     rough = [box(np.abs(extreme - box(extreme, 21)), 15) for extreme in (light, dark)]
     imbalance = np.clip(np.abs(light + dark - 2 * mean) / np.maximum(light - dark, 0.02), 0, 1)
-    return np.stack(
-        [np.log(slopes + 0.01), box(swing, (7, 21)), np.log(np.minimum(*rough) + 0.01), box(imbalance, (7, 15))]
-    )
+    joined = ndimage.maximum_filter(np.maximum(across, down), (1, 9), mode="nearest")
+    height = box(ndimage.grey_opening(joined, (5, 1), mode="nearest"), (7, 15))
+    logs = [np.log(feature + 0.01) for feature in (slopes, np.minimum(*rough), height)]
+    return np.stack([logs[0], box(swing, (7, 21)), logs[1], box(imbalance, (7, 15)), logs[2]])
 
 
 def test_features_and_likelihood_equal_scipys() -> None:
     luma = np.asarray(arr_coc.pictures.receipt().convert("L").crop((40, 100, 440, 400))).astype(np.float64) / 255
     expected = slow_features(luma)
     got = text_features(torch.from_numpy(luma).float())
-    assert np.abs(got[[0, 2, 3]].numpy() - expected[[0, 2, 3]]).max() < 1e-3
+    assert np.abs(got[[0, 2, 3, 4]].numpy() - expected[[0, 2, 3, 4]]).max() < 1e-3
     # A pixel exactly at its surroundings' mean may count as above or below.
     assert (np.abs(got[1].numpy() - expected[1]) < 1e-4).mean() > 0.99
     likelihood = 1 / (1 + np.exp(-(np.tensordot(WEIGHTS, expected, axes=1) + BIAS)))
@@ -71,9 +73,11 @@ def test_pictures_without_text_have_next_to_none(name: str) -> None:
     assert (TextureArray.from_image(held_out()[name])["text"] > 0.5).float().mean() < 0.02
 
 
-def test_a_solid_rule_is_no_text() -> None:
+@pytest.mark.parametrize("dash", [4, 8, 300])
+def test_rules_dashed_and_solid_are_no_text(dash: int) -> None:
     page = torch.full((3, 200, 300), 0.9)
-    page[:, 100:102, 30:270] = 0.1
+    for start in range(30, 270, 2 * dash):
+        page[:, 100:102, start : min(270, start + dash)] = 0.1
     assert TextureArray.from_image(page)["text"].max() < 0.5
 
 
