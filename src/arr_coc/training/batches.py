@@ -137,7 +137,7 @@ def make_row(rng: random.Random, document: Document, grid: Grid, room: int, read
     )
 
 
-def _as_channels(image: np.ndarray, channels: int) -> np.ndarray:
+def as_channels(image: np.ndarray, channels: int) -> np.ndarray:
     """[H, W] or [H, W, 3] -> [channels, H, W]."""
     if image.ndim == 3:
         return image.transpose(2, 0, 1)
@@ -150,7 +150,7 @@ def collate(kind: StepKind, grid: Grid, rows: list[Row]) -> Batch:
     return Batch(
         kind=kind,
         grid=grid,
-        images=torch.from_numpy(np.stack([_as_channels(row.image, channels) for row in rows])),
+        images=torch.from_numpy(np.stack([as_channels(row.image, channels) for row in rows])),
         warps=torch.from_numpy(np.stack([row.warp for row in rows])),
         cells=torch.from_numpy(np.stack([row.cells for row in rows])).view(len(rows), -1, SLOTS),
         evidence=torch.from_numpy(np.stack([row.evidence for row in rows])),

@@ -1,0 +1,64 @@
+"""A supply of batches on the accelerator that never makes it wait for the renderers."""
+
+import queue
+import threading
+from collections.abc import Iterable
+
+from arr_coc.training.batches import Batch
+
+
+class Supply:
+    """Fresh batches when there are any, else the one that was used least, at most `uses` times each.
+
+    Every use looks different, since noise, light and missing cells are drawn anew on the accelerator. Without worker
+    processes behind it, `background` must be False: rendering in a thread beside training slows both down.
+    """
+
+    def __init__(self, source: Iterable[Batch], device: str, uses: int = 3, remembered: int = 64, background: bool = True):
+        self.uses, self.remembered = uses, remembered
+        self.fresh_count = 0
+        self._recent: list[list] = []  # [batch, times used]
+        self._fresh: queue.Queue[Batch] = queue.Queue(maxsize=8)
+        self._failure: BaseException | None = None
+        self._stopped = False
+        self._direct = None if background else (batch.to(device) for batch in source)
+        if background:
+            threading.Thread(target=self._fetch, args=(source, device), daemon=True).start()
+
+    def _fetch(self, source: Iterable[Batch], device: str) -> None:
+        try:
+            for batch in source:
+                if self._stopped:
+                    return
+                self._fresh.put(batch.to(device))
+        except BaseException as failure:  # handed on to the training thread, which must not wait for ever
+            self._failure = failure
+
+    def _take_fresh(self, wait: bool) -> Batch | None:
+        while True:
+            try:
+                return self._fresh.get(block=wait, timeout=1.0 if wait else None)
+            except queue.Empty:
+                if self._failure is not None:
+                    raise RuntimeError("the renderers stopped") from self._failure
+                if not wait:
+                    return None
+
+    def next(self) -> Batch:
+        """The next batch to train on."""
+        if self._direct is not None:
+            self.fresh_count += 1
+            return next(self._direct)
+        candidates = [entry for entry in self._recent if entry[1] < self.uses]
+        batch = self._take_fresh(wait=not candidates)
+        if batch is None:
+            entry = min(candidates, key=lambda entry: entry[1])
+            entry[1] += 1
+            return entry[0]
+        self.fresh_count += 1
+        self._recent.append([batch, 1])
+        del self._recent[: -self.remembered]
+        return batch
+
+    def stop(self) -> None:
+        self._stopped = True
