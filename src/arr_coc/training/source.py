@@ -17,6 +17,7 @@ from arr_coc.training.documents.fonts import FontShelf
 from arr_coc.training.documents.page import Document
 from arr_coc.training.receipts import Placement, Receipt, scan
 from arr_coc.training.recipe import Grid, Mix, StepKind, pixels, shares
+from arr_coc.training.transplant import PieceShelf, transplanted
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,12 @@ class Library:
     fonts: FontShelf
     receipts: tuple[Receipt, ...] = ()
     common: frozenset[str] = frozenset()
+    pieces: PieceShelf = field(default_factory=lambda: PieceShelf([]))
     mix: Mix = field(default_factory=Mix)
 
     @classmethod
     def of(cls, fonts: FontShelf, receipts: list[Receipt], mix: Mix = Mix()) -> "Library":
-        return cls(fonts, tuple(receipts), retold.common_words(receipts), mix)
+        return cls(fonts, tuple(receipts), retold.common_words(receipts), PieceShelf(receipts), mix)
 
     def _fitting(self, rng: random.Random, width: int, height: int) -> Receipt:
         """A receipt of about the canvas's proportions: the best of a few drawn at random."""
@@ -46,7 +48,7 @@ class Library:
         if page_like and self.receipts:
             draw, scans, told = rng.random(), self.mix.at("scans", progress), self.mix.at("retold", progress)
             if draw < scans:
-                chosen = self._fitting(rng, width, height)
+                chosen = transplanted(rng, self._fitting(rng, width, height), self.pieces)
                 return scan(rng, chosen, width, height, Placement.varied(rng, chosen, width, height))
             if draw < scans + told:
                 return retold.render(rng, self.fonts, self._fitting(rng, width, height), self.common, width, height)

@@ -11,7 +11,7 @@ LONGEST = 60
 def _after(rng: random.Random, document: Document, texts: list[str], held_out: bool) -> Question | None:
     index = rng.randrange(len(texts))
     text = texts[index]
-    if not 8 <= len(text) <= LONGEST:
+    if not 8 <= len(text) <= LONGEST or not any(map(str.isalnum, text)):
         return None
     cut = rng.randint(3, min(10, len(text) - 3))
     prefix, rest = text[:cut].strip(), text[cut:].strip()
@@ -22,7 +22,7 @@ def _after(rng: random.Random, document: Document, texts: list[str], held_out: b
 
 def _place(rng: random.Random, document: Document, texts: list[str], starts: list[tuple[int, int]], held_out: bool) -> Question | None:
     index = rng.randrange(len(texts))
-    if not 1 <= len(texts[index]) <= LONGEST or starts.count(starts[index]) > 1 or min(starts[index]) < 0:
+    if not any(map(str.isalnum, texts[index][:LONGEST])) or len(texts[index]) > LONGEST or starts.count(starts[index]) > 1 or min(starts[index]) < 0:
         return None
     row, column = starts[index]
     return Question("place", ask(rng, "place", held_out, row=row, column=column), texts[index], (index,))
