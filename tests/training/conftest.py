@@ -1,10 +1,16 @@
-"""Fonts for rendering in tests: a folder named by ARR_COC_FONTS, else those that Pillow or the system brings."""
+"""Fonts, a small reader and pictures for the tests of training."""
 
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
+from arr_coc.reader import folder
+from arr_coc.reader.model import TINY, build
+from arr_coc.reader.processor import load_processor
 from arr_coc.training.documents.fonts import FontShelf
 
 _FOLDERS = ("/usr/share/fonts/truetype/dejavu", "/usr/share/fonts/truetype/liberation", "/usr/share/fonts/TTF")
@@ -12,7 +18,41 @@ _FOLDERS = ("/usr/share/fonts/truetype/dejavu", "/usr/share/fonts/truetype/liber
 
 @pytest.fixture(scope="session")
 def fonts() -> FontShelf:
-    for folder in (os.environ.get("ARR_COC_FONTS"), *_FOLDERS):
-        if folder and any(Path(folder).glob("*.ttf")):
-            return FontShelf.open(folder)
+    """Fonts from the folder that ARR_COC_FONTS names, else the system's."""
+    for place in (os.environ.get("ARR_COC_FONTS"), *_FOLDERS):
+        if place and any(Path(place).glob("*.ttf")):
+            return FontShelf.open(place)
     pytest.skip("no fonts here: set ARR_COC_FONTS to a folder of .ttf files")
+
+
+@pytest.fixture(scope="session")
+def reader(tmp_path_factory):
+    """A small random reader and the processor of its folder."""
+    torch.manual_seed(0)
+    model = build(TINY).eval()
+    for parameter in model.parameters():  # fresh weights are so small that wrong positions would go unnoticed
+        if parameter.ndim > 1:
+            parameter.data.mul_(6)
+    path = folder.write(model, tmp_path_factory.mktemp("reader"), dtype=torch.float32)
+    return model, load_processor(path)
+
+
+@pytest.fixture(scope="session")
+def picture():
+    """Makes pictures of noise."""
+
+    def make(width: int, height: int) -> Image.Image:
+        return Image.fromarray(np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def chat():
+    """Puts a question about a picture in the shipped chat format."""
+
+    def ask(processor, image: Image.Image, question: str):
+        messages = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": question}]}]
+        return processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt")
+
+    return ask

@@ -1,15 +1,10 @@
 """The training forward pass computes what `transformers` computes for one question at a time."""
 
-import random
-
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from arr_coc.reader import folder, vocabulary
-from arr_coc.reader.model import TINY, build
-from arr_coc.reader.processor import load_processor
+from arr_coc.reader import vocabulary
 from arr_coc.training.augment import plain
 from arr_coc.training.batches import pack
 from arr_coc.training.documents.page import Question
@@ -19,29 +14,9 @@ from arr_coc.training.missing import all_cells
 QUESTIONS = [Question("a", "What is it?", "a cat"), Question("b", "total amount?", "9.00"), Question("c", "?", "x")]
 
 
-@pytest.fixture(scope="module")
-def reader(tmp_path_factory):
-    torch.manual_seed(0)
-    model = build(TINY).eval()
-    for parameter in model.parameters():  # fresh weights are so small that wrong positions would go unnoticed
-        if parameter.ndim > 1:
-            parameter.data.mul_(6)
-    path = folder.write(model, tmp_path_factory.mktemp("reader"), dtype=torch.float32)
-    return model, load_processor(path)
-
-
-def picture(width: int, height: int) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8))
-
-
-def chat(processor, image: Image.Image, question: str):
-    messages = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": question}]}]
-    return processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt")
-
-
 @pytest.mark.parametrize("grid", [(8, 9), (16, 5)])
 @torch.no_grad()
-def test_logits_equal_those_of_transformers(reader, grid):
+def test_logits_equal_those_of_transformers(reader, chat, picture, grid):
     model, processor = reader
     columns, rows = grid
     image = picture(columns * 28, rows * 28)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.reader import vocabulary
-from arr_coc.training.forward import ReaderForward, Rotation, finish, prefix_positions, project, text_positions, to_patches
+from arr_coc.training.forward import ReaderForward, Rotation, finish, prefix_positions, project, text_positions
 from arr_coc.training.missing import all_cells
 
 _ROWS = 256  # questions answered side by side
@@ -32,9 +32,9 @@ class _Memory:
         return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
 
 
-def _read_picture(forward: ReaderForward, images: torch.Tensor, cells: torch.Tensor, grid: tuple[int, int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _read_picture(forward: ReaderForward, patches: torch.Tensor, cells: torch.Tensor, grid: tuple[int, int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Keys and values of the pictures, layer by layer."""
-    x = forward.prefix(forward.encode(to_patches(images), cells, grid[0]))
+    x = forward.prefix(forward.encode(patches, cells, grid[0]))
     rotation = forward.rotation(prefix_positions(cells, grid))
     memory = []
     for layer in forward.language.layers:
@@ -56,10 +56,10 @@ def _step(forward: ReaderForward, memory: _Memory, tokens: torch.Tensor, rotatio
 
 
 @torch.no_grad()
-def answer(forward: ReaderForward, images: torch.Tensor, questions: list[list[str]], grid: tuple[int, int], longest: int = 130) -> list[list[str]]:
-    """Answers to `questions[i]` about picture i of `images` [B, 3, H, W] from 0 to 1, all of one `grid`."""
-    device = images.device
-    prefix = _read_picture(forward, images, all_cells(len(images), grid[0] * grid[1], device), grid)
+def answer(forward: ReaderForward, patches: torch.Tensor, questions: list[list[str]], grid: tuple[int, int], longest: int = 130) -> list[list[str]]:
+    """Answers to `questions[i]` about picture i of `patches` [B, N, 4, 588], all of one `grid`."""
+    device = patches.device
+    prefix = _read_picture(forward, patches, all_cells(len(patches), grid[0] * grid[1], device), grid)
     asked = [(number, text) for number, texts in enumerate(questions) for text in texts]
     answers: list[str] = []
     for start in range(0, len(asked), _ROWS):

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 
 from arr_coc.reader.model import ReaderShape, build
 from arr_coc.training import source
 from arr_coc.training.augment import augment
-from arr_coc.training.batches import NO_TARGET, Batch
+from arr_coc.training.batches import NO_TARGET, Batch, collate, make_row
 from arr_coc.training.cells import CellHead, cell_accuracy, cell_loss
 from arr_coc.training.checkpoint import Run
 from arr_coc.training.forward import ReaderForward, take_cells, to_patches
@@ -95,11 +96,16 @@ def losses(forward: ReaderForward, head: CellHead, batch: Batch) -> Losses:
 class Trainer:
     """One training run, possibly the continuation of an earlier one."""
 
-    def __init__(self, settings: Settings, shape: ReaderShape = ReaderShape()):
+    def __init__(self, settings: Settings, shape: ReaderShape = ReaderShape(), weights: Path | None = None):
+        """`weights`: a model folder to start from instead of from scratch."""
         torch.manual_seed(settings.seed)
         torch.set_float32_matmul_precision("high")
         self.settings = settings
-        model = build(shape).to(settings.device)
+        model = build(shape)
+        if weights is not None:
+            model.load_state_dict(load_file(weights / "model.safetensors"), strict=False)
+            model.tie_weights()
+        model = model.to(settings.device)
         head = CellHead(shape.width).to(settings.device)
         average = copy.deepcopy(model).eval().requires_grad_(False)
         self.run = Run(model, head, average, optimizers(model, head, settings.lr, fused=settings.device == "cuda"))
@@ -125,13 +131,21 @@ class Trainer:
             torch._foreach_lerp_(list(run.average.parameters()), list(run.model.parameters()), 1 - keep)
         return found
 
-    def warm_up(self, batches: list[Batch]) -> None:
-        """Compile for every kind of step before the clock starts, without learning anything."""
-        for batch in batches:
+    def warm_up(self, batch: Batch) -> float:
+        """Compile for this kind of batch without learning anything; returns the seconds a compiled pass takes."""
+        for _ in range(2):
+            self._finish_work()
+            started = time.monotonic()
             found = losses(self.forward, self.run.head, batch)
             (found.answer + found.cell).backward()
-        for optimizer in self.run.optimizers:
-            optimizer.zero_grad(set_to_none=True)
+            for optimizer in self.run.optimizers:
+                optimizer.zero_grad(set_to_none=True)
+            self._finish_work()
+        return time.monotonic() - started
+
+    def _finish_work(self) -> None:
+        if self.settings.device == "cuda":
+            torch.cuda.synchronize()
 
     def measure(self, sheets: list[Sheet], log: Path) -> dict[str, dict]:
         started = time.monotonic()
@@ -168,7 +182,7 @@ def train(
     batches.progress.value = min(1.0, run.seconds / settings.schedule_seconds)
     supply = Supply(source.loader(batches, settings.workers, pin=settings.device == "cuda"), settings.device, settings.uses, background=settings.workers > 0)
     if settings.compiled:
-        _compile_all(trainer, batches, kinds)
+        _compile_all(trainer, library, kinds)
     begun, before = time.monotonic(), run.seconds
     end = started + settings.seconds - settings.reserve
     schedule = before + max(1.0, end - begun) if settings.finish else settings.schedule_seconds
@@ -205,12 +219,11 @@ def train(
     return run
 
 
-def _compile_all(trainer: Trainer, batches: source.TrainingBatches, kinds: tuple[StepKind, ...]) -> None:
+def _compile_all(trainer: Trainer, library: source.Library, kinds: tuple[StepKind, ...]) -> None:
     """Make one batch of every kind here and run it, so that nothing is compiled while the clock runs."""
     for kind in kinds:
         rng, grid, started = random.Random(kind.name), kind.grids[0], time.monotonic()
-        documents = [batches.library.document(rng, grid, 0.0, False) for _ in range(4)]
-        rows = [source.make_row(rng, document, grid, kind.text, 4) for document in documents]
-        batch = source.collate(kind, grid, (rows * kind.batch)[: kind.batch])
-        trainer.warm_up([batch.to(trainer.settings.device)])
-        print(f"compiled {kind.name!r} in {time.monotonic() - started:.0f} s", flush=True)
+        documents = [library.document(rng, grid, 0.0, False) for _ in range(4)]
+        rows = [make_row(rng, document, grid, kind.text, 4) for document in documents]
+        took = trainer.warm_up(collate(kind, grid, (rows * kind.batch)[: kind.batch]).to(trainer.settings.device))
+        print(f"{kind.name!r}: compiled in {time.monotonic() - started:.0f} s, then {took * 1000:.0f} ms for {kind.batch} images", flush=True)

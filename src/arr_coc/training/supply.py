@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from arr_coc.training.batches import Batch
 
@@ -21,13 +21,16 @@ class Supply:
         self._fresh: queue.Queue[Batch] = queue.Queue(maxsize=8)
         self._failure: BaseException | None = None
         self._stopped = False
-        self._direct = None if background else (batch.to(device) for batch in source)
+        # Worker processes start here, in the calling thread: a fork beside busy threads may inherit a lock for ever.
+        batches = iter(source)
+        self._direct = None if background else (batch.to(device) for batch in batches)
+        self._thread = threading.Thread(target=self._fetch, args=(batches, device), daemon=True)
         if background:
-            threading.Thread(target=self._fetch, args=(source, device), daemon=True).start()
+            self._thread.start()
 
-    def _fetch(self, source: Iterable[Batch], device: str) -> None:
+    def _fetch(self, batches: Iterator[Batch], device: str) -> None:
         try:
-            for batch in source:
+            for batch in batches:
                 if self._stopped:
                     return
                 self._fresh.put(batch.to(device))
@@ -61,4 +64,10 @@ class Supply:
         return batch
 
     def stop(self) -> None:
+        """Let the fetching thread, and with it the worker processes, come to an end."""
         self._stopped = True
+        while self._thread.is_alive():
+            try:
+                self._fresh.get(timeout=0.2)
+            except queue.Empty:
+                pass

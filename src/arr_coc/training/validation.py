@@ -13,7 +13,7 @@ from arr_coc.training.documents import form, notice, receipt, table
 from arr_coc.training.documents.page import Document, Question
 from arr_coc.training.documents.questions import HELD_OUT, TRAINING
 from arr_coc.training.documents.reading import reading_questions
-from arr_coc.training.forward import ReaderForward
+from arr_coc.training.forward import ReaderForward, to_patches
 from arr_coc.training.receipts import Placement, Receipt, scan
 from arr_coc.training.recipe import PAGE_GRIDS, Grid, pixels
 from arr_coc.training.source import Library
@@ -89,7 +89,8 @@ def measure(forward: ReaderForward, sheets: list[Sheet], device: str) -> tuple[d
         channels = 3 if any(document.image.ndim == 3 for document in sheet.documents) else 1
         pictures = torch.stack([torch.from_numpy(as_channels(document.image, channels).copy()) for document in sheet.documents])
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            said = answer(forward, plain(pictures.to(device)), [[q.text for q in questions] for questions in sheet.questions], sheet.grid)
+            patches = to_patches(plain(pictures.to(device)))
+            said = answer(forward, patches, [[q.text for q in questions] for questions in sheet.questions], sheet.grid)
         for questions, answers in zip(sheet.questions, said):
             for question, text in zip(questions, answers):
                 right = text.strip() == question.answer.strip()
