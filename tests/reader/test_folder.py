@@ -24,7 +24,13 @@ def test_the_tokenizer_is_the_alphabet(path):
 def test_a_picture_and_a_question_become_inputs(path):
     processor = load_processor(path)
     parts = [{"type": "text", "text": "total?"}, {"type": "image", "image": Image.new("L", (300, 200), 255)}]
-    inputs = processor.apply_chat_template([{"role": "user", "content": parts}], add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt")
+    inputs = processor.apply_chat_template(
+        [{"role": "user", "content": parts}],
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+    )
     ids = inputs["input_ids"][0].tolist()
     assert ids[:2] == [vocabulary.USER, vocabulary.VISION_START]
     assert ids[-8:] == [vocabulary.VISION_END, *vocabulary.encode("total?"), vocabulary.ASSISTANT]
@@ -41,9 +47,11 @@ def test_pictures_of_any_size_become_64_to_900_tokens(path, size):
 def test_the_default_reader_fits_into_40_megabytes(tmp_path):
     written = folder.write(build(), tmp_path)
     assert (written / "model.safetensors").stat().st_size < 40e6
-    assert Qwen2VLForConditionalGeneration.from_pretrained(written).config.text_config.hidden_size == ReaderShape().width
+    assert (
+        Qwen2VLForConditionalGeneration.from_pretrained(written).config.text_config.hidden_size == ReaderShape().width
+    )
 
 
 def test_a_folder_without_a_model_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="preprocessor_config.json"):
+    with pytest.raises(FileNotFoundError, match="preprocessor_config"):
         load_processor(tmp_path)

@@ -52,7 +52,11 @@ def chat():
     """Puts a question about a picture in the shipped chat format."""
 
     def ask(processor, image: Image.Image, question: str):
-        messages = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": question}]}]
-        return processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt")
+        messages = [
+            {"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": question}]}
+        ]
+        return processor.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+        )
 
     return ask

@@ -15,7 +15,7 @@ def test_answers_equal_those_of_generate(reader, chat, picture):
     questions = ["What is it?", "total?", "A rather long question, longer than the others by far"]
     said = answer(ReaderForward(model), patches.repeat(2, 1, 1, 1), [questions, questions[::-1]], (8, 9), longest=12)
     assert said[0] == said[1][::-1]
-    for question, mine in zip(questions, said[0]):
+    for question, mine in zip(questions, said[0], strict=True):
         inputs = chat(processor, image, question)
         theirs = model.generate(**inputs, max_new_tokens=12)[0, inputs["input_ids"].shape[1] :]
         assert mine == processor.tokenizer.decode(theirs, skip_special_tokens=True)

@@ -35,7 +35,9 @@ def test_either_case_is_right_where_the_printed_case_is_unknown():
 
 
 def test_only_answers_are_targets():
-    text, weights, packed = pack([Question("a", "hi?", "yo"), Question("b", "long" * 99, "no room"), Question("c", "x", "y")], 12)
+    text, weights, packed = pack(
+        [Question("a", "hi?", "yo"), Question("b", "long" * 99, "no room"), Question("c", "x", "y")], 12
+    )
     assert [question.kind for question in packed] == ["a", "c"]
     assert vocabulary.decode([code for code in text[1] if code not in (NO_TARGET, vocabulary.END)]) == "yoy"
     assert (weights > 0).tolist() == (text[1] != NO_TARGET).tolist()
@@ -63,11 +65,13 @@ def test_pixels_and_points_are_warped_alike():
     shown = warp_images(image, torch.from_numpy(warp)[None])[0, 0]
     row, column = divmod(int(shown.argmax()), 200)
     x, y = warp_points(warp, np.array([[151.5, 31.5]]))[0]
-    assert abs(column + 0.5 - x) < 1.5 and abs(row + 0.5 - y) < 1.5
+    assert abs(column + 0.5 - x) < 1.5
+    assert abs(row + 0.5 - y) < 1.5
 
 
 def test_batches_depend_on_the_seed_alone(fonts):
     batches = TrainingBatches(Library(fonts), TINY_STEP_KINDS, seed=0)
     first, second = (batches.make(random.Random("1"), 0.5) for _ in range(2))
-    assert torch.equal(first.images, second.images) and torch.equal(first.tokens, second.tokens)
+    assert torch.equal(first.images, second.images)
+    assert torch.equal(first.tokens, second.tokens)
     assert first.cells.shape == (6, 24, SLOTS)

@@ -38,7 +38,7 @@ def test_characters_stand_where_their_ink_is(fonts):
     hits = checked = 0
     for line in document.lines:
         top, bottom = int(line.box[1]), int(line.box[3]) + 1
-        for character, x in zip(line.text, line.middles):
+        for character, x in zip(line.text, line.middles, strict=True):
             if character.isalnum() and 4 < x < 556 and bottom < 1260:
                 around = image[top:bottom, int(x) - 2 : int(x) + 3]
                 hits += np.ptp(around) > 20

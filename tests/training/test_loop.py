@@ -11,13 +11,15 @@ from arr_coc.reader.model import TINY
 from arr_coc.training.documents.fonts import FontShelf
 from arr_coc.training.loop import Settings, Trainer, train
 from arr_coc.training.recipe import TINY_STEP_KINDS
-from arr_coc.training.source import Library, TrainingBatches
+from arr_coc.training.source import Library
 from arr_coc.training.validation import rendered_sheets
 
 
 def test_loss_goes_down_and_the_checkpoint_resumes(fonts: FontShelf, tmp_path: Path, capsys: pytest.CaptureFixture):
     library = Library(fonts)
-    settings = Settings(seconds=14, schedule_seconds=60, lr=3e-3, warmup_steps=10, reserve=2, workers=0, device="cpu", compiled=False)
+    settings = Settings(
+        seconds=14, schedule_seconds=60, lr=3e-3, warmup_steps=10, reserve=2, workers=0, device="cpu", compiled=False
+    )
     trainer = Trainer(settings, TINY)
     sheets = rendered_sheets(library, 1)[-1:]
     run = train(trainer, library, sheets, tmp_path / "checkpoint.pt", tmp_path / "log.jsonl", TINY_STEP_KINDS)

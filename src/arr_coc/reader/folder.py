@@ -51,8 +51,14 @@ def _tokenizer_config() -> dict:
         "model_max_length": 4096,
         "clean_up_tokenization_spaces": False,
         "added_tokens_decoder": {
-            str(vocabulary.SPECIAL_TOKENS[name]): {"content": name, "special": True, "lstrip": False,
-                                                   "rstrip": False, "normalized": False, "single_word": False}
+            str(vocabulary.SPECIAL_TOKENS[name]): {
+                "content": name,
+                "special": True,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "single_word": False,
+            }
             for name in [*names, "<|pad|>", "<|end|>", "<|unknown|>"]
         },
     }

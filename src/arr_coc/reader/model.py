@@ -39,6 +39,7 @@ class ReaderShape:
             )
 
 
+STANDARD = ReaderShape()
 TINY = ReaderShape(vision_depth=2, vision_width=64, depth=2, width=64, key_heads=2, head_width=32)
 
 
@@ -48,7 +49,7 @@ def mrope_section(head_width: int) -> list[int]:
     return [head_width // 2 - 2 * rows, rows, rows]
 
 
-def config(shape: ReaderShape = ReaderShape()) -> Qwen2VLConfig:
+def config(shape: ReaderShape = STANDARD) -> Qwen2VLConfig:
     return Qwen2VLConfig(
         vision_config={
             "depth": shape.vision_depth,
@@ -88,6 +89,6 @@ def config(shape: ReaderShape = ReaderShape()) -> Qwen2VLConfig:
     )
 
 
-def build(shape: ReaderShape = ReaderShape()) -> Qwen2VLForConditionalGeneration:
+def build(shape: ReaderShape = STANDARD) -> Qwen2VLForConditionalGeneration:
     """A freshly initialised reader in float32."""
     return Qwen2VLForConditionalGeneration._from_config(config(shape), attn_implementation="sdpa")

@@ -23,7 +23,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=Settings.lr)
     parser.add_argument("--workers", type=int, default=Settings.workers)
     parser.add_argument("--uses", type=int, default=Settings.uses, help="how often a batch may be used")
-    parser.add_argument("--measure-every", type=float, default=Settings.measure_every, help="seconds between measurements")
+    parser.add_argument(
+        "--measure-every", type=float, default=Settings.measure_every, help="seconds between measurements"
+    )
     parser.add_argument("--reserve", type=float, default=Settings.reserve, help="seconds kept for the last measurement")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--eager", action="store_true", help="do not compile")
@@ -51,7 +53,10 @@ def main() -> None:
     trainer = Trainer(settings, weights=given.start_from)
     run = train(trainer, library, sheets, given.out / "checkpoint.pt", given.out / "log.jsonl")
     folder.write(run.average, given.out / "reader")
-    print(f"wrote {given.out / 'reader'} after {run.seconds / 60:.1f} minutes of training, {run.images} images", flush=True)
+    print(
+        f"wrote {given.out / 'reader'} after {run.seconds / 60:.1f} minutes of training, {run.images} images",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

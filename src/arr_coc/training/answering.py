@@ -32,7 +32,9 @@ class _Memory:
         return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
 
 
-def _read_picture(forward: ReaderForward, patches: torch.Tensor, cells: torch.Tensor, grid: tuple[int, int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _read_picture(
+    forward: ReaderForward, patches: torch.Tensor, cells: torch.Tensor, grid: tuple[int, int]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Keys and values of the pictures, layer by layer."""
     x = forward.prefix(forward.encode(patches, cells, grid[0]))
     rotation = forward.rotation(prefix_positions(cells, grid))
@@ -44,7 +46,9 @@ def _read_picture(forward: ReaderForward, patches: torch.Tensor, cells: torch.Te
     return memory
 
 
-def _step(forward: ReaderForward, memory: _Memory, tokens: torch.Tensor, rotation: Rotation, mask: torch.Tensor) -> torch.Tensor:
+def _step(
+    forward: ReaderForward, memory: _Memory, tokens: torch.Tensor, rotation: Rotation, mask: torch.Tensor
+) -> torch.Tensor:
     """Logits `[R, V]` behind the last of `tokens` [R, L]."""
     x = forward.language.embed_tokens(tokens)
     for number, layer in enumerate(forward.language.layers):
@@ -56,7 +60,9 @@ def _step(forward: ReaderForward, memory: _Memory, tokens: torch.Tensor, rotatio
 
 
 @torch.no_grad()
-def answer(forward: ReaderForward, patches: torch.Tensor, questions: list[list[str]], grid: tuple[int, int], longest: int = 130) -> list[list[str]]:
+def answer(
+    forward: ReaderForward, patches: torch.Tensor, questions: list[list[str]], grid: tuple[int, int], longest: int = 130
+) -> list[list[str]]:
     """Answers to `questions[i]` about picture i of `patches` [B, N, 4, 588], all of one `grid`."""
     device = patches.device
     prefix = _read_picture(forward, patches, all_cells(len(patches), grid[0] * grid[1], device), grid)
@@ -64,23 +70,37 @@ def answer(forward: ReaderForward, patches: torch.Tensor, questions: list[list[s
     answers: list[str] = []
     for start in range(0, len(asked), _ROWS):
         rows = asked[start : start + _ROWS]
-        answers += _answer_rows(forward, prefix, torch.tensor([n for n, _ in rows], device=device), [t for _, t in rows], grid, longest)
+        answers += _answer_rows(
+            forward, prefix, torch.tensor([n for n, _ in rows], device=device), [t for _, t in rows], grid, longest
+        )
     found = iter(answers)
     return [[next(found) for _ in texts] for texts in questions]
 
 
-def _answer_rows(forward: ReaderForward, prefix: list, pictures: torch.Tensor, texts: list[str], grid: tuple[int, int], longest: int) -> list[str]:
+def _answer_rows(
+    forward: ReaderForward, prefix: list, pictures: torch.Tensor, texts: list[str], grid: tuple[int, int], longest: int
+) -> list[str]:
     device = pictures.device
     prompts = [[*vocabulary.encode(text), vocabulary.ASSISTANT] for text in texts]
     width = max(map(len, prompts))
-    padding = torch.tensor([width - len(prompt) for prompt in prompts], device=device)  # on the left, so that answers start together
+    padding = torch.tensor(
+        [width - len(prompt) for prompt in prompts], device=device
+    )  # on the left, so that answers start together
     tokens = torch.tensor([[vocabulary.PAD] * (width - len(prompt)) + prompt for prompt in prompts], device=device)
     memory = _Memory(prefix, pictures, width + longest)
     count, columns = memory.used, torch.arange(width + longest, device=device)
-    real = torch.cat([torch.ones(len(texts), count, dtype=torch.bool, device=device), columns >= padding[:, None]], 1)  # [R, P + width + longest]
+    real = torch.cat(
+        [torch.ones(len(texts), count, dtype=torch.bool, device=device), columns >= padding[:, None]], 1
+    )  # [R, P + width + longest]
     place = (columns[:width] - padding[:, None]).clamp(min=0)
     earlier = torch.ones(width, count + width, dtype=torch.bool, device=device).tril(count)
-    logits = _step(forward, memory, tokens, forward.rotation(text_positions(place, grid)), (earlier & real[:, None, : count + width])[:, None])
+    logits = _step(
+        forward,
+        memory,
+        tokens,
+        forward.rotation(text_positions(place, grid)),
+        (earlier & real[:, None, : count + width])[:, None],
+    )
     written, done = [], torch.zeros(len(texts), dtype=torch.bool, device=device)
     for number in range(longest):
         latest = torch.where(done, vocabulary.PAD, logits.argmax(-1))

@@ -19,8 +19,16 @@ def _some(batch: int, device: torch.device, chance: float) -> torch.Tensor:
 def _blurred(images: torch.Tensor) -> torch.Tensor:
     taps = torch.tensor([0.06, 0.24, 0.40, 0.24, 0.06], device=images.device)
     channels = images.shape[1]
-    images = F.conv2d(F.pad(images, (2, 2, 0, 0), mode="replicate"), taps.view(1, 1, 1, 5).expand(channels, -1, -1, -1), groups=channels)
-    return F.conv2d(F.pad(images, (0, 0, 2, 2), mode="replicate"), taps.view(1, 1, 5, 1).expand(channels, -1, -1, -1), groups=channels)
+    images = F.conv2d(
+        F.pad(images, (2, 2, 0, 0), mode="replicate"),
+        taps.view(1, 1, 1, 5).expand(channels, -1, -1, -1),
+        groups=channels,
+    )
+    return F.conv2d(
+        F.pad(images, (0, 0, 2, 2), mode="replicate"),
+        taps.view(1, 1, 5, 1).expand(channels, -1, -1, -1),
+        groups=channels,
+    )
 
 
 def _coarse(images: torch.Tensor) -> torch.Tensor:

@@ -42,13 +42,18 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         moved = {
-            field.name: value.to(device, non_blocking=True) if isinstance(value := getattr(self, field.name), torch.Tensor) else value
+            field.name: value.to(device, non_blocking=True)
+            if isinstance(value := getattr(self, field.name), torch.Tensor)
+            else value
             for field in fields(self)
         }
         return Batch(**moved)
 
     def pin_memory(self) -> "Batch":
-        pinned = {field.name: value.pin_memory() if isinstance(value := getattr(self, field.name), torch.Tensor) else value for field in fields(self)}
+        pinned = {
+            field.name: value.pin_memory() if isinstance(value := getattr(self, field.name), torch.Tensor) else value
+            for field in fields(self)
+        }
         return Batch(**pinned)
 
 
@@ -105,7 +110,9 @@ def _line_cells(document: Document, points: np.ndarray, lengths: list[int], grid
     return mask.reshape(-1)
 
 
-def make_row(rng: random.Random, document: Document, grid: Grid, room: int, readings: int, straight: bool = False) -> Row:
+def make_row(
+    rng: random.Random, document: Document, grid: Grid, room: int, readings: int, straight: bool = False
+) -> Row:
     """One document as arrays: warped text places, dense targets, packed questions."""
     columns, rows = grid
     warp = STRAIGHT if straight or rng.random() < 0.25 else random_warp(rng, columns * CELL, rows * CELL)
@@ -120,7 +127,9 @@ def make_row(rng: random.Random, document: Document, grid: Grid, room: int, read
     starts = np.cumsum([0, *lengths])
     sequence = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in order]) if lines else np.empty(0, np.int64)
     codes = np.frombuffer("".join(line.text for line in lines).encode("ascii", "replace"), np.uint8).astype(np.int64)
-    first_cells = [(int(points[starts[i], 1]), int(points[starts[i], 0])) if lengths[i] else (-1, -1) for i in range(len(lines))]
+    first_cells = [
+        (int(points[starts[i], 1]), int(points[starts[i], 0])) if lengths[i] else (-1, -1) for i in range(len(lines))
+    ]
     asked = list(document.questions)
     rng.shuffle(asked)
     asked = asked[: max(4, len(asked) - readings)] if len(asked) > 6 else asked

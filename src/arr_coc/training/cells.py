@@ -23,7 +23,14 @@ def cell_targets(codes: np.ndarray, points: np.ndarray, rows: int, columns: int)
     """
     targets = np.zeros((rows * columns, SLOTS), np.uint8)
     column, row = np.floor(points).astype(np.int64).T
-    inside = (codes > FIRST_CHARACTER) & (codes <= LAST_CHARACTER) & (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
+    inside = (
+        (codes > FIRST_CHARACTER)
+        & (codes <= LAST_CHARACTER)
+        & (row >= 0)
+        & (row < rows)
+        & (column >= 0)
+        & (column < columns)
+    )
     cell, code = (row * columns + column)[inside], codes[inside]
     order = np.argsort(cell, kind="stable")
     cell, code = cell[order], code[order]

@@ -45,10 +45,14 @@ def sit(folder: Path, samples: Path, device: str = "cpu", limit: int | None = No
         _, rows, columns = inputs["image_grid_thw"][0].tolist()
         # [4N, channels * frames * 14 * 14]: both frames are the same picture, and training sees one of them
         patches = inputs["pixel_values"].view(1, rows * columns // 4, 4, 3, 2, -1)[..., 0, :].flatten(3)
-        said = answer(forward, patches.to(device), [[sample["question"] for sample in asked]], (columns // 2, rows // 2))[0]
-        for sample, text in zip(asked, said):
+        said = answer(
+            forward, patches.to(device), [[sample["question"] for sample in asked]], (columns // 2, rows // 2)
+        )[0]
+        for sample, text in zip(asked, said, strict=True):
             exact = text.strip() == sample["answer"].strip()
-            results.append(sample | {"said": text, "exact": exact, "similarity": edit_similarity(text, sample["answer"])})
+            results.append(
+                sample | {"said": text, "exact": exact, "similarity": edit_similarity(text, sample["answer"])}
+            )
     return results
 
 
@@ -83,7 +87,9 @@ def main() -> None:
     results = sit(given.reader, given.samples, given.device, given.limit)
     for name, row in report(results).items():
         low, high = row["interval"]
-        print(f"{name:28s} exact {row['exact']:.3f} [{low:.2f}, {high:.2f}]  similarity {row['similarity']:.3f}  of {row['count']}")
+        print(
+            f"{name:28s} exact {row['exact']:.3f} [{low:.2f}, {high:.2f}]  similarity {row['similarity']:.3f}  of {row['count']}"
+        )
     if given.out is not None:
         given.out.write_text("".join(json.dumps(result) + "\n" for result in results))
 

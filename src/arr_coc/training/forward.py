@@ -33,7 +33,9 @@ def to_patches(images: torch.Tensor) -> torch.Tensor:
     """Pictures `[B, 3, H, W]` from 0 to 1 as the encoder's input `[B, N, 4, 3 * PATCH * PATCH]`, cell by cell."""
     batch, channels, height, width = images.shape
     merge = CELL // PATCH
-    split = ((images - IMAGE_MEAN) / IMAGE_STD).view(batch, channels, height // CELL, merge, PATCH, width // CELL, merge, PATCH)
+    split = ((images - IMAGE_MEAN) / IMAGE_STD).view(
+        batch, channels, height // CELL, merge, PATCH, width // CELL, merge, PATCH
+    )
     return split.permute(0, 2, 5, 3, 6, 1, 4, 7).reshape(batch, -1, merge * merge, channels * PATCH * PATCH)
 
 
@@ -117,7 +119,9 @@ def finish(layer: nn.Module, x: torch.Tensor, seen: torch.Tensor) -> torch.Tenso
     return x + layer.mlp(layer.post_attention_layernorm(x))
 
 
-def language_layer(layer: nn.Module, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def language_layer(
+    layer: nn.Module, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
     """One layer over picture and text, `x` [B, P + T, width]; `mask` [B, 1, T, P + T] is for the text's queries."""
     q, k, v = project(layer, x, Rotation(cos, sin))
     prefix = x.shape[1] - mask.shape[2]
@@ -156,7 +160,13 @@ class ReaderForward:
         return text_rotation(positions, self.language.layers[0].self_attn.head_dim)
 
     def logits(
-        self, visual: torch.Tensor, cells: torch.Tensor, grid: tuple[int, int], tokens: torch.Tensor, segment: torch.Tensor, place: torch.Tensor
+        self,
+        visual: torch.Tensor,
+        cells: torch.Tensor,
+        grid: tuple[int, int],
+        tokens: torch.Tensor,
+        segment: torch.Tensor,
+        place: torch.Tensor,
     ) -> torch.Tensor:
         """Next-token logits `[B, T, V]` of the text behind each picture."""
         start = self.prefix(visual)

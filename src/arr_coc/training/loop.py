@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from arr_coc.reader.model import ReaderShape, build
+from arr_coc.reader.model import STANDARD, ReaderShape, build
 from arr_coc.training import source
 from arr_coc.training.augment import augment
 from arr_coc.training.batches import NO_TARGET, Batch, collate, make_row
 from arr_coc.training.cells import CellHead, cell_accuracy, cell_loss
 from arr_coc.training.checkpoint import Run
 from arr_coc.training.forward import ReaderForward, take_cells, to_patches
-from arr_coc.training.missing import all_cells, choose_cells
+from arr_coc.training.missing import choose_cells
 from arr_coc.training.optimizer import optimizers
 from arr_coc.training.recipe import STEP_KINDS, StepKind
 from arr_coc.training.supply import Supply
@@ -60,7 +60,11 @@ class Losses:
 def rate(settings: Settings, step: int, progress: float) -> float:
     """Learning rate: a linear start, then a cosine by the clock."""
     cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-    return settings.lr * min(1.0, (step + 1) / settings.warmup_steps) * (settings.last_lr + (1 - settings.last_lr) * cosine)
+    return (
+        settings.lr
+        * min(1.0, (step + 1) / settings.warmup_steps)
+        * (settings.last_lr + (1 - settings.last_lr) * cosine)
+    )
 
 
 def losses(forward: ReaderForward, head: CellHead, batch: Batch) -> Losses:
@@ -84,7 +88,9 @@ def losses(forward: ReaderForward, head: CellHead, batch: Batch) -> Losses:
             cells_seen = cells
         logits = forward.logits(visual, cells_seen, batch.grid, batch.tokens, batch.segment, batch.place)
     targets = take_cells(batch.cells, cells).long()
-    wanted = F.cross_entropy(logits.float().flatten(0, 1), batch.targets.flatten(), ignore_index=NO_TARGET, reduction="none")
+    wanted = F.cross_entropy(
+        logits.float().flatten(0, 1), batch.targets.flatten(), ignore_index=NO_TARGET, reduction="none"
+    )
     weights = batch.weights.flatten()
     return Losses(
         answer=(wanted * weights).sum() / weights.sum().clamp(min=1e-6),
@@ -96,7 +102,7 @@ def losses(forward: ReaderForward, head: CellHead, batch: Batch) -> Losses:
 class Trainer:
     """One training run, possibly the continuation of an earlier one."""
 
-    def __init__(self, settings: Settings, shape: ReaderShape = ReaderShape(), weights: Path | None = None):
+    def __init__(self, settings: Settings, shape: ReaderShape = STANDARD, weights: Path | None = None):
         """`weights`: a model folder to start from instead of from scratch."""
         torch.manual_seed(settings.seed)
         torch.set_float32_matmul_precision("high")
@@ -152,7 +158,10 @@ class Trainer:
         report, wrong = measure(self.measured, sheets, self.settings.device)
         _note(log, {"minutes": self.run.seconds / 60, "step": self.run.step, "measured": report})
         for name, row in report.items():
-            print(f"  {name:42s} exact {row['exact']:.3f}  similarity {row['similarity']:.3f}  of {row['count']}", flush=True)
+            print(
+                f"  {name:42s} exact {row['exact']:.3f}  similarity {row['similarity']:.3f}  of {row['count']}",
+                flush=True,
+            )
         for question, expected, said in wrong:
             print(f"  {question!r}: expected {expected!r}, got {said!r}", flush=True)
         print(f"  measured in {time.monotonic() - started:.1f} s", flush=True)
@@ -180,7 +189,12 @@ def train(
         print(f"going on from step {run.step}, {run.seconds / 60:.1f} minutes", flush=True)
     batches = source.TrainingBatches(library, kinds, seed=settings.seed + run.step)
     batches.progress.value = min(1.0, run.seconds / settings.schedule_seconds)
-    supply = Supply(source.loader(batches, settings.workers, pin=settings.device == "cuda"), settings.device, settings.uses, background=settings.workers > 0)
+    supply = Supply(
+        source.loader(batches, settings.workers, pin=settings.device == "cuda"),
+        settings.device,
+        settings.uses,
+        background=settings.workers > 0,
+    )
     if settings.compiled:
         _compile_all(trainer, library, kinds)
     begun, before = time.monotonic(), run.seconds
@@ -226,4 +240,7 @@ def _compile_all(trainer: Trainer, library: source.Library, kinds: tuple[StepKin
         documents = [library.document(rng, grid, 0.0, False) for _ in range(4)]
         rows = [make_row(rng, document, grid, kind.text, 4) for document in documents]
         took = trainer.warm_up(collate(kind, grid, (rows * kind.batch)[: kind.batch]).to(trainer.settings.device))
-        print(f"{kind.name!r}: compiled in {time.monotonic() - started:.0f} s, then {took * 1000:.0f} ms for {kind.batch} images", flush=True)
+        print(
+            f"{kind.name!r}: compiled in {time.monotonic() - started:.0f} s, then {took * 1000:.0f} ms for {kind.batch} images",
+            flush=True,
+        )

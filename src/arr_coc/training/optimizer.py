@@ -27,7 +27,9 @@ def orthogonalized(matrices: torch.Tensor, steps: int = 5) -> torch.Tensor:
 class Muon(torch.optim.Optimizer):
     """Momentum, orthogonalised. Matrices of one shape are handled together, a fused query-key-value matrix as three."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = 0.05):
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = 0.05
+    ):
         super().__init__(list(parameters), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -49,10 +51,14 @@ class Muon(torch.optim.Optimizer):
                 updates = orthogonalized(torch.stack(ahead).view(-1, rows // parts, columns))
                 scale = 0.2 * max(rows // parts, columns) ** 0.5
                 torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-                torch._foreach_add_(parameters, list(updates.view(-1, rows, columns).unbind()), alpha=-group["lr"] * scale)
+                torch._foreach_add_(
+                    parameters, list(updates.view(-1, rows, columns).unbind()), alpha=-group["lr"] * scale
+                )
 
 
-def optimizers(model: nn.Module, head: nn.Module, lr: float, weight_decay: float = 0.05, fused: bool = False) -> list[torch.optim.Optimizer]:
+def optimizers(
+    model: nn.Module, head: nn.Module, lr: float, weight_decay: float = 0.05, fused: bool = False
+) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the encoder's and the language model's blocks, AdamW for the rest."""
     matrices, others, plain = [], [], []
     for name, parameter in model.named_parameters():

@@ -32,7 +32,7 @@ class Receipt:
     def text_box(self) -> Box:
         """The smallest box around all text."""
         boxes = np.array([box for _, box in self.lines])
-        return tuple([*boxes[:, :2].min(0), *boxes[:, 2:].max(0)])
+        return (*boxes[:, :2].min(0), *boxes[:, 2:].max(0))
 
 
 def read_receipts(folder: str | Path) -> list[Receipt]:
@@ -97,7 +97,9 @@ class Placement:
             )
         crop_wide, crop_tall = max(28, crop[2] - crop[0]), max(28, crop[3] - crop[1])
         stretch = rng.uniform(0.9, 1.1)
-        scale = min(width / (crop_wide * stretch), height / crop_tall) * (1.0 if rng.random() < 0.4 else rng.uniform(0.8, 1.0))
+        scale = min(width / (crop_wide * stretch), height / crop_tall) * (
+            1.0 if rng.random() < 0.4 else rng.uniform(0.8, 1.0)
+        )
         scale = min(scale, 2.2)  # a small scan blown up further shows nothing more
         size = (min(width, round(crop_wide * scale * stretch)), min(height, round(crop_tall * scale)))
         offset = (rng.randint(0, width - size[0]), rng.randint(0, height - size[1]))
@@ -110,12 +112,16 @@ def find_evidence(kind: str, answer: str, lines: list[str]) -> tuple[int, ...]:
         found = [index for index, text in enumerate(lines) if answer in text]
     else:
         flat = answer.replace(" ", "")
-        found = [index for index, text in enumerate(lines) if len(text) > 3 and text.replace(" ", "").strip(",.") in flat]
+        found = [
+            index for index, text in enumerate(lines) if len(text) > 3 and text.replace(" ", "").strip(",.") in flat
+        ]
         found = found or [index for index, text in enumerate(lines) if flat and flat in text.replace(" ", "")]
     return tuple(found) or tuple(range(len(lines)))
 
 
-def field_questions(rng: random.Random, fields: dict[str, str], lines: list[str], held_out: bool = False) -> list[Question]:
+def field_questions(
+    rng: random.Random, fields: dict[str, str], lines: list[str], held_out: bool = False
+) -> list[Question]:
     """The four questions of a receipt."""
     questions = []
     for kind in FIELDS:

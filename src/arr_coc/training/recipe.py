@@ -43,7 +43,9 @@ class StepKind:
     def __post_init__(self) -> None:
         sizes = {columns * rows for columns, rows in self.grids}
         if len(sizes) != 1:
-            raise ValueError(f"expected all grids of {self.name!r} to have the same number of cells, got {sorted(sizes)}")
+            raise ValueError(
+                f"expected all grids of {self.name!r} to have the same number of cells, got {sorted(sizes)}"
+            )
         if not self.kept <= self.encoded <= self.cells:
             raise ValueError(f"expected kept <= encoded <= cells, got {self.kept}, {self.encoded}, {self.cells}")
 
@@ -79,6 +81,9 @@ class Mix:
     def at(self, name: str, progress: float) -> float:
         early, late = getattr(self, name)
         return early + (late - early) * eased(progress)
+
+
+DEFAULT_MIX = Mix()
 
 
 def eased(progress: float) -> float:

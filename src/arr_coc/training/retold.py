@@ -61,7 +61,9 @@ class Retelling:
         return self.pattern.sub(exchange, told)
 
 
-def render(rng: random.Random, shelf: FontShelf, receipt: Receipt, common: frozenset[str], width: int, height: int) -> Document:
+def render(
+    rng: random.Random, shelf: FontShelf, receipt: Receipt, common: frozenset[str], width: int, height: int
+) -> Document:
     """A retelling of `receipt`, rendered on a canvas of `width` x `height` pixels."""
     retold = Retelling(rng, common, receipt.fields.get("date"))
     case = text.Case.choose(rng, 0.6)
@@ -77,7 +79,9 @@ def render(rng: random.Random, shelf: FontShelf, receipt: Receipt, common: froze
         wide = load(face, size).width(told)
         if wide > (right - left) * 1.05:
             size = max(6, int(size * (right - left) * 1.05 / wide))
-        page.write(left, top + (bottom - top - size) / 2, case(told), load(face, size), max(0, ink + rng.randint(-10, 10)))
+        page.write(
+            left, top + (bottom - top - size) / 2, case(told), load(face, size), max(0, ink + rng.randint(-10, 10))
+        )
     fields = {kind: retold(answer) for kind, answer in receipt.fields.items()}
     lines = [line.text.upper() for line in page.lines]
     # Where the label never agreed with the print, the exchanged words need not agree either: not asked.

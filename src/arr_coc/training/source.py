@@ -16,7 +16,7 @@ from arr_coc.training.documents import form, notice, receipt, table
 from arr_coc.training.documents.fonts import FontShelf
 from arr_coc.training.documents.page import Document
 from arr_coc.training.receipts import Placement, Receipt, scan
-from arr_coc.training.recipe import Grid, Mix, StepKind, pixels, shares
+from arr_coc.training.recipe import DEFAULT_MIX, Grid, Mix, StepKind, pixels, shares
 from arr_coc.training.transplant import PieceShelf, transplanted
 
 
@@ -28,10 +28,10 @@ class Library:
     receipts: tuple[Receipt, ...] = ()
     common: frozenset[str] = frozenset()
     pieces: PieceShelf = field(default_factory=lambda: PieceShelf([]))
-    mix: Mix = field(default_factory=Mix)
+    mix: Mix = DEFAULT_MIX
 
     @classmethod
-    def of(cls, fonts: FontShelf, receipts: list[Receipt], mix: Mix = Mix()) -> "Library":
+    def of(cls, fonts: FontShelf, receipts: list[Receipt], mix: Mix = DEFAULT_MIX) -> "Library":
         return cls(fonts, tuple(receipts), retold.common_words(receipts), PieceShelf(receipts), mix)
 
     def _fitting(self, rng: random.Random, width: int, height: int) -> Receipt:
@@ -92,5 +92,11 @@ def loader(batches: TrainingBatches, workers: int, pin: bool) -> DataLoader:
     if workers == 0:
         return DataLoader(batches, batch_size=None)
     return DataLoader(
-        batches, batch_size=None, num_workers=workers, prefetch_factor=2, pin_memory=pin, worker_init_fn=_settle_worker, in_order=False
+        batches,
+        batch_size=None,
+        num_workers=workers,
+        prefetch_factor=2,
+        pin_memory=pin,
+        worker_init_fn=_settle_worker,
+        in_order=False,
     )

@@ -1,5 +1,6 @@
 """A supply of batches on the accelerator that never makes it wait for the renderers."""
 
+import contextlib
 import queue
 import threading
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,9 @@ class Supply:
     processes behind it, `background` must be False: rendering in a thread beside training slows both down.
     """
 
-    def __init__(self, source: Iterable[Batch], device: str, uses: int = 3, remembered: int = 64, background: bool = True):
+    def __init__(
+        self, source: Iterable[Batch], device: str, uses: int = 3, remembered: int = 64, background: bool = True
+    ):
         self.uses, self.remembered = uses, remembered
         self.fresh_count = 0
         self._recent: list[list] = []  # [batch, times used]
@@ -67,7 +70,5 @@ class Supply:
         """Let the fetching thread, and with it the worker processes, come to an end."""
         self._stopped = True
         while self._thread.is_alive():
-            try:
+            with contextlib.suppress(queue.Empty):
                 self._fresh.get(timeout=0.2)
-            except queue.Empty:
-                pass

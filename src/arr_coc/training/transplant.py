@@ -34,7 +34,7 @@ class Piece:
 
 def _around(boxes: list[Box]) -> Box:
     edges = np.array(boxes)
-    return tuple([*edges[:, :2].min(0), *edges[:, 2:].max(0)])
+    return (*edges[:, :2].min(0), *edges[:, 2:].max(0))
 
 
 def _lines_of(receipt: Receipt, kind: str) -> list[int]:
@@ -44,7 +44,11 @@ def _lines_of(receipt: Receipt, kind: str) -> list[int]:
         return []
     if kind == "total":
         shown = [index for index, text in enumerate(texts) if answer in text]
-        return shown if all((found := _AMOUNT.fullmatch(texts[index])) and found.group(1) == answer for index in shown) else []
+        return (
+            shown
+            if all((found := _AMOUNT.fullmatch(texts[index])) and found.group(1) == answer for index in shown)
+            else []
+        )
     if kind == "date":
         return [index for index, text in enumerate(texts) if answer in text and "TOTAL" not in text]
     if kind == "company":
@@ -63,7 +67,9 @@ def _pieces(receipt: Receipt, kind: str) -> list[Piece]:
     if not lines:
         return []
     box = _around([receipt.lines[index][1] for index in lines])
-    middles = [((b[0] + b[2]) / 2, (b[1] + b[3]) / 2) for index, (_, b) in enumerate(receipt.lines) if index not in lines]
+    middles = [
+        ((b[0] + b[2]) / 2, (b[1] + b[3]) / 2) for index, (_, b) in enumerate(receipt.lines) if index not in lines
+    ]
     if any(box[0] < x < box[2] and box[1] < y < box[3] for x, y in middles):
         return []  # something else stands between the lines
     return [Piece(receipt, tuple(lines), box, answer)]
@@ -92,10 +98,10 @@ def _paper(pixels: np.ndarray) -> float:
 
 def _paste(canvas: np.ndarray, host: Piece, donor: Piece) -> list[tuple[str, Box]]:
     """Paint over the host's box and paste the donor's picture into it; returns the pasted lines."""
-    left, top, right, bottom = (int(round(edge)) for edge in host.box)
+    left, top, right, bottom = (round(edge) for edge in host.box)
     left, top = max(0, left - 1), max(0, top - 1)
     right, bottom = min(canvas.shape[1], right + 1), min(canvas.shape[0], bottom + 1)
-    crop = donor.receipt.image.crop(tuple(int(round(edge)) for edge in donor.box))
+    crop = donor.receipt.image.crop(tuple(round(edge) for edge in donor.box))
     scale = min((right - left) / crop.width, (bottom - top) / crop.height)
     wide, tall = max(1, int(crop.width * scale)), max(1, int(crop.height * scale))
     pasted = np.asarray(crop.resize((wide, tall)), np.float32)
@@ -107,7 +113,12 @@ def _paste(canvas: np.ndarray, host: Piece, donor: Piece) -> list[tuple[str, Box
     for index in donor.lines:
         text, box = donor.receipt.lines[index]
         shift = (donor.box[0], donor.box[1])
-        moved = ((box[0] - shift[0]) * scale + x, (box[1] - shift[1]) * scale + y, (box[2] - shift[0]) * scale + x, (box[3] - shift[1]) * scale + y)
+        moved = (
+            (box[0] - shift[0]) * scale + x,
+            (box[1] - shift[1]) * scale + y,
+            (box[2] - shift[0]) * scale + x,
+            (box[3] - shift[1]) * scale + y,
+        )
         lines.append((text, moved))
     return lines
 
@@ -132,4 +143,3 @@ def transplanted(rng: random.Random, receipt: Receipt, shelf: PieceShelf, chance
         return receipt
     kept = tuple(line for index, line in enumerate(lines) if index not in gone)
     return replace(receipt, image=Image.fromarray(canvas), fields=fields, lines=(*added, *kept))
-

@@ -58,7 +58,9 @@ def receipt_sheets(receipts: list[Receipt], held_out: bool = False) -> list[Shee
     phrasings = {kind: texts[0] for kind, texts in (HELD_OUT if held_out else TRAINING).items()}
     sheets = []
     for grid, documents in groups.items():
-        questions = tuple(tuple(Question(q.kind, phrasings[q.kind], q.answer) for q in document.questions) for document in documents)
+        questions = tuple(
+            tuple(Question(q.kind, phrasings[q.kind], q.answer) for q in document.questions) for document in documents
+        )
         sheets.append(Sheet("receipts, new phrasing" if held_out else "receipts", grid, tuple(documents), questions))
     return sheets
 
@@ -72,7 +74,10 @@ def rendered_sheets(library: Library, count: int, held_out: bool = False) -> lis
         for number in range(count):
             rng = random.Random(_SEED + number)
             document = family.render(rng, library.fonts, *pixels(grid), held_out=held_out)
-            starts = [(int((line.box[1] + line.box[3]) / 2 / 28), int(line.middles[0] / 28)) if line.text else (-1, -1) for line in document.lines]
+            starts = [
+                (int((line.box[1] + line.box[3]) / 2 / 28), int(line.middles[0] / 28)) if line.text else (-1, -1)
+                for line in document.lines
+            ]
             asked = rng.sample(document.questions, min(6, len(document.questions)))
             documents.append(document)
             questions.append((*asked, *reading_questions(rng, document, starts, 2, held_out)))
@@ -81,24 +86,32 @@ def rendered_sheets(library: Library, count: int, held_out: bool = False) -> lis
     return sheets
 
 
-def measure(forward: ReaderForward, sheets: list[Sheet], device: str) -> tuple[dict[str, dict], list[tuple[str, str, str]]]:
+def measure(
+    forward: ReaderForward, sheets: list[Sheet], device: str
+) -> tuple[dict[str, dict], list[tuple[str, str, str]]]:
     """Exact match, edit similarity and count per sheet and kind, and a few `(question, expected, said)` that went wrong."""
     marks: dict[str, list[tuple[bool, float]]] = defaultdict(list)
     wrong = []
     for sheet in sheets:
         channels = 3 if any(document.image.ndim == 3 for document in sheet.documents) else 1
-        pictures = torch.stack([torch.from_numpy(as_channels(document.image, channels).copy()) for document in sheet.documents])
+        pictures = torch.stack(
+            [torch.from_numpy(as_channels(document.image, channels).copy()) for document in sheet.documents]
+        )
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             patches = to_patches(plain(pictures.to(device)))
             said = answer(forward, patches, [[q.text for q in questions] for questions in sheet.questions], sheet.grid)
-        for questions, answers in zip(sheet.questions, said):
-            for question, text in zip(questions, answers):
+        for questions, answers in zip(sheet.questions, said, strict=True):
+            for question, text in zip(questions, answers, strict=True):
                 right = text.strip() == question.answer.strip()
                 marks[f"{sheet.name}: {question.kind}"].append((right, edit_similarity(text, question.answer)))
                 if not right:
                     wrong.append((question.text, question.answer, text))
     report = {
-        name: {"exact": round(sum(r for r, _ in rows) / len(rows), 4), "similarity": round(sum(s for _, s in rows) / len(rows), 4), "count": len(rows)}
+        name: {
+            "exact": round(sum(r for r, _ in rows) / len(rows), 4),
+            "similarity": round(sum(s for _, s in rows) / len(rows), 4),
+            "count": len(rows),
+        }
         for name, rows in sorted(marks.items())
     }
     return report, random.Random(0).sample(wrong, min(12, len(wrong)))

@@ -12,19 +12,69 @@ from arr_coc.training.documents.questions import NOT_FOUND, ask
 _Maker = Callable[[random.Random], str]
 
 _FIELDS: dict[str, _Maker] = {
-    **dict.fromkeys(("invoice number", "order number", "reference", "account number", "policy number", "serial number", "ticket number", "tracking number", "customer ID", "batch", "license", "booking code"), text.code),
-    **dict.fromkeys(("invoice date", "due date", "date of birth", "issue date", "expiry date", "delivery date", "date", "valid until"), text.date),
-    **dict.fromkeys(("name", "customer", "contact", "manager", "patient", "passenger", "author", "signed by", "recipient"), text.person),
+    **dict.fromkeys(
+        (
+            "invoice number",
+            "order number",
+            "reference",
+            "account number",
+            "policy number",
+            "serial number",
+            "ticket number",
+            "tracking number",
+            "customer ID",
+            "batch",
+            "license",
+            "booking code",
+        ),
+        text.code,
+    ),
+    **dict.fromkeys(
+        (
+            "invoice date",
+            "due date",
+            "date of birth",
+            "issue date",
+            "expiry date",
+            "delivery date",
+            "date",
+            "valid until",
+        ),
+        text.date,
+    ),
+    **dict.fromkeys(
+        ("name", "customer", "contact", "manager", "patient", "passenger", "author", "signed by", "recipient"),
+        text.person,
+    ),
     **dict.fromkeys(("company", "supplier", "bank", "employer", "carrier"), text.company),
     **dict.fromkeys(("total", "amount due", "balance", "deposit", "tax", "price", "fee", "subtotal"), text.money),
     **dict.fromkeys(("phone", "fax", "mobile"), text.phone),
     **dict.fromkeys(("time", "departure", "arrival", "check-in"), text.time),
-    **dict.fromkeys(("quantity", "age", "gate", "room", "seat", "platform", "floor", "weight", "pages"), lambda rng: str(rng.randint(1, 999))),
-    **dict.fromkeys(("city", "country", "department", "status", "colour", "destination", "product", "model", "type"), lambda rng: text.words(rng, 1, 2)),
+    **dict.fromkeys(
+        ("quantity", "age", "gate", "room", "seat", "platform", "floor", "weight", "pages"),
+        lambda rng: str(rng.randint(1, 999)),
+    ),
+    **dict.fromkeys(
+        ("city", "country", "department", "status", "colour", "destination", "product", "model", "type"),
+        lambda rng: text.words(rng, 1, 2),
+    ),
     **dict.fromkeys(("address", "deliver to"), lambda rng: text.address(rng)[0].rstrip(",")),
     "email": lambda rng: f"{text.invented_word(rng)}@{text.invented_word(rng)}.com".lower(),
 }
-_HEADINGS = ("INVOICE", "ORDER FORM", "DELIVERY NOTE", "APPLICATION", "CERTIFICATE", "BOARDING PASS", "STATEMENT", "TICKET", "REGISTRATION", "PURCHASE ORDER", "MEDICAL RECORD", "SHIPPING LABEL")
+_HEADINGS = (
+    "INVOICE",
+    "ORDER FORM",
+    "DELIVERY NOTE",
+    "APPLICATION",
+    "CERTIFICATE",
+    "BOARDING PASS",
+    "STATEMENT",
+    "TICKET",
+    "REGISTRATION",
+    "PURCHASE ORDER",
+    "MEDICAL RECORD",
+    "SHIPPING LABEL",
+)
 
 
 def _value(rng: random.Random, key: str, case: text.Case) -> str:
@@ -43,7 +93,10 @@ def _put_pair(pen: Pen, layout: str, key: str, value: str, column: float, bold_p
     if layout == "columns":
         key_font = load(bold_path, pen.font.size)
         room = pen.width * column - 6
-        found = (pen.put(key_font.shortened(key, room) if key_font.width(key) > room else key, font=key_font), pen.put(pen.font.shortened(value, pen.width * (1 - column)), indent=pen.width * column))
+        found = (
+            pen.put(key_font.shortened(key, room) if key_font.width(key) > room else key, font=key_font),
+            pen.put(pen.font.shortened(value, pen.width * (1 - column)), indent=pen.width * column),
+        )
         pen.down()
         return found
     small = pen.resized(-3)  # layout "stacked": a small key above its value
@@ -64,7 +117,9 @@ def render(rng: random.Random, shelf: FontShelf, width: int, height: int, held_o
     questions: list[Question] = []
     if rng.random() < 0.7 and pen.rows_left > 3:
         font = pen.resized(rng.randint(3, 14))
-        heading = font.shortened(text.Case.choose(rng)(rng.choice(_HEADINGS) if rng.random() < 0.7 else text.words(rng, 1, 2)), pen.width)
+        heading = font.shortened(
+            text.Case.choose(rng)(rng.choice(_HEADINGS) if rng.random() < 0.7 else text.words(rng, 1, 2)), pen.width
+        )
         index = pen.line(heading, rng.choice(("left", "center")), font)
         questions.append(Question("heading", ask(rng, "heading", held_out), heading, (index,)))
         pen.down(rng.uniform(0, 0.6))
@@ -76,13 +131,19 @@ def render(rng: random.Random, shelf: FontShelf, width: int, height: int, held_o
             break
         shown = key_case(key)
         value = _value(rng, key, value_case) if key in _FIELDS else value_case(text.code(rng))
-        limit = pen.width - pen.font.width(shown + ": ") if layout == "inline" else pen.width * (1 - column if layout == "columns" else 1)
+        limit = (
+            pen.width - pen.font.width(shown + ": ")
+            if layout == "inline"
+            else pen.width * (1 - column if layout == "columns" else 1)
+        )
         value = pen.font.shortened(value, limit)
         if layout == "columns" and load(bold, pen.font.size).width(shown) > pen.width * column - 6:
             continue
         lines = _put_pair(pen, layout, shown, value, column, bold)
         written.append(key)
-        questions.append(Question("field", ask(rng, "field", held_out, key=key if rng.random() < 0.7 else shown), value, lines))
+        questions.append(
+            Question("field", ask(rng, "field", held_out, key=key if rng.random() < 0.7 else shown), value, lines)
+        )
         if rng.random() < 0.1:
             pen.rule()
         elif rng.random() < 0.15:

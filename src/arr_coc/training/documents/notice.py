@@ -17,9 +17,35 @@ _COLOURS = {
     "brown": (115, 70, 30),
 }
 _MESSAGES = (
-    "NO PARKING", "EXIT", "MEET AT DOCK {n}", "GATE {n}", "CLOSED ON MONDAYS", "WET FLOOR", "STAFF ONLY", "PUSH", "PULL", "SALE {n}% OFF", "KEEP LEFT",
-    "ROOM {n}", "PLATFORM {n}", "DOORS OPEN AT {n}", "MAXIMUM {n} PERSONS", "DO NOT ENTER", "MIND THE STEP", "PLEASE RING THE BELL", "KEY UNDER BOX {n}", "CODE {n}",
-    "LUNCH AT {n}", "OPEN DAILY", "NO SMOKING", "PRIVATE ROAD", "TICKETS HERE", "BEWARE OF THE DOG", "LIFT OUT OF ORDER", "CALL {n}", "PIN {n}",
+    "NO PARKING",
+    "EXIT",
+    "MEET AT DOCK {n}",
+    "GATE {n}",
+    "CLOSED ON MONDAYS",
+    "WET FLOOR",
+    "STAFF ONLY",
+    "PUSH",
+    "PULL",
+    "SALE {n}% OFF",
+    "KEEP LEFT",
+    "ROOM {n}",
+    "PLATFORM {n}",
+    "DOORS OPEN AT {n}",
+    "MAXIMUM {n} PERSONS",
+    "DO NOT ENTER",
+    "MIND THE STEP",
+    "PLEASE RING THE BELL",
+    "KEY UNDER BOX {n}",
+    "CODE {n}",
+    "LUNCH AT {n}",
+    "OPEN DAILY",
+    "NO SMOKING",
+    "PRIVATE ROAD",
+    "TICKETS HERE",
+    "BEWARE OF THE DOG",
+    "LIFT OUT OF ORDER",
+    "CALL {n}",
+    "PIN {n}",
 )
 
 
@@ -57,7 +83,9 @@ def _shapes(rng: random.Random, page: Page) -> None:
             page.draw.rectangle((x, y, x + size * 1.5, y + tall), fill=colour)
 
 
-def _place(rng: random.Random, page: Page, taken: list[tuple[float, float, float, float]], wide: float, tall: float) -> tuple[float, float] | None:
+def _place(
+    rng: random.Random, page: Page, taken: list[tuple[float, float, float, float]], wide: float, tall: float
+) -> tuple[float, float] | None:
     """A free spot for a text of that size, or None when the page is full."""
     for _ in range(12):
         x, y = rng.uniform(4, max(5, page.width - wide - 4)), rng.uniform(4, max(5, page.height - tall - 8))

@@ -9,7 +9,18 @@ from arr_coc.training.documents.page import Page
 class Pen:
     """Writes on `page` between `left` and `right`, from `y` down to `bottom`."""
 
-    def __init__(self, page: Page, rng: random.Random, path: str, size: int, left: float, right: float, y: float, bottom: float, ink: int):
+    def __init__(
+        self,
+        page: Page,
+        rng: random.Random,
+        path: str,
+        size: int,
+        left: float,
+        right: float,
+        y: float,
+        bottom: float,
+        ink: int,
+    ):
         self.page, self.rng, self.path, self.ink = page, rng, path, ink
         self.left, self.right, self.y, self.bottom = left, right, y, bottom
         self.font = load(path, size)

@@ -20,9 +20,16 @@ def _after(rng: random.Random, document: Document, texts: list[str], held_out: b
     return Question("after", ask(rng, "after", held_out, prefix=prefix), rest, (index,))
 
 
-def _place(rng: random.Random, document: Document, texts: list[str], starts: list[tuple[int, int]], held_out: bool) -> Question | None:
+def _place(
+    rng: random.Random, document: Document, texts: list[str], starts: list[tuple[int, int]], held_out: bool
+) -> Question | None:
     index = rng.randrange(len(texts))
-    if not any(map(str.isalnum, texts[index][:LONGEST])) or len(texts[index]) > LONGEST or starts.count(starts[index]) > 1 or min(starts[index]) < 0:
+    if (
+        not any(map(str.isalnum, texts[index][:LONGEST]))
+        or len(texts[index]) > LONGEST
+        or starts.count(starts[index]) > 1
+        or min(starts[index]) < 0
+    ):
         return None
     row, column = starts[index]
     return Question("place", ask(rng, "place", held_out, row=row, column=column), texts[index], (index,))
@@ -37,7 +44,11 @@ def reading_questions(
     texts = [line.text.upper() if document.capitals else line.text for line in document.lines]
     questions = []
     for _ in range(count):
-        question = _after(rng, document, texts, held_out) if rng.random() < 0.4 else _place(rng, document, texts, starts, held_out)
+        question = (
+            _after(rng, document, texts, held_out)
+            if rng.random() < 0.4
+            else _place(rng, document, texts, starts, held_out)
+        )
         if question is not None:
             questions.append(question)
     return questions

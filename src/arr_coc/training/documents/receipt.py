@@ -12,17 +12,59 @@ from arr_coc.training.documents.page import Document, Page, Question
 from arr_coc.training.documents.pen import Pen, text_size
 from arr_coc.training.documents.questions import NOT_FOUND, ask
 
-_TITLES = ("TAX INVOICE", "SIMPLIFIED TAX INVOICE", "RECEIPT", "INVOICE", "CASH BILL", "CASH RECEIPT", "- INVOICE -", "SALES RECEIPT")
+_TITLES = (
+    "TAX INVOICE",
+    "SIMPLIFIED TAX INVOICE",
+    "RECEIPT",
+    "INVOICE",
+    "CASH BILL",
+    "CASH RECEIPT",
+    "- INVOICE -",
+    "SALES RECEIPT",
+)
 _TOTALS = (
-    "TOTAL", "TOTAL", "TOTAL:", "TOTAL :", "GRAND TOTAL", "TOTAL SALES", "TOTAL AMOUNT", "NETT TOTAL:", "NET TOTAL", "TOTAL RM", "TOTAL (RM)",
-    "TOTAL INCL. GST", "TOTAL INCL. GST@6%", "TOTAL PAYABLE:", "TOTAL (INCLUSIVE OF GST):", "TOTAL SALES (INCLUSIVE OF GST) :", "FINAL TOTAL",
-    "TOTAL ROUNDED", "TOTAL AFTER ROUNDING", "ROUNDED TOTAL (RM):", "TOTAL DUE", "AMOUNT DUE", "NET AMT :", "TOTAL AMT INCL. GST @ 6% :",
-    "TOTAL SALES INCLUSIVE GST @6%", "TOTAL AFTER ADJ INCL GST", "TOTAL AMT ROUNDED",
+    "TOTAL",
+    "TOTAL",
+    "TOTAL:",
+    "TOTAL :",
+    "GRAND TOTAL",
+    "TOTAL SALES",
+    "TOTAL AMOUNT",
+    "NETT TOTAL:",
+    "NET TOTAL",
+    "TOTAL RM",
+    "TOTAL (RM)",
+    "TOTAL INCL. GST",
+    "TOTAL INCL. GST@6%",
+    "TOTAL PAYABLE:",
+    "TOTAL (INCLUSIVE OF GST):",
+    "TOTAL SALES (INCLUSIVE OF GST) :",
+    "FINAL TOTAL",
+    "TOTAL ROUNDED",
+    "TOTAL AFTER ROUNDING",
+    "ROUNDED TOTAL (RM):",
+    "TOTAL DUE",
+    "AMOUNT DUE",
+    "NET AMT :",
+    "TOTAL AMT INCL. GST @ 6% :",
+    "TOTAL SALES INCLUSIVE GST @6%",
+    "TOTAL AFTER ADJ INCL GST",
+    "TOTAL AMT ROUNDED",
 )
 _PAYMENTS = ("CASH", "CASH :", "CASH", "VISA", "CARD", "MASTER", "PAID", "PAYMENT :", "TENDERED")
 _FAREWELLS = (
-    "THANK YOU", "THANK YOU PLEASE COME AGAIN", "PLEASE COME AGAIN", "GOODS SOLD ARE NOT RETURNABLE", "GOODS SOLD ARE NOT REFUNDABLE", "HAVE A NICE DAY",
-    "STRICTLY NO CASH REFUND", "EXCHANGE ARE ALLOWED WITHIN", "7 DAYS WITH RECEIPT", "CUSTOMER COPY", "NO REFUND OR EXCHANGE", "ALL PRICES INCLUDE TAX",
+    "THANK YOU",
+    "THANK YOU PLEASE COME AGAIN",
+    "PLEASE COME AGAIN",
+    "GOODS SOLD ARE NOT RETURNABLE",
+    "GOODS SOLD ARE NOT REFUNDABLE",
+    "HAVE A NICE DAY",
+    "STRICTLY NO CASH REFUND",
+    "EXCHANGE ARE ALLOWED WITHIN",
+    "7 DAYS WITH RECEIPT",
+    "CUSTOMER COPY",
+    "NO REFUND OR EXCHANGE",
+    "ALL PRICES INCLUDE TAX",
 )
 
 
@@ -33,7 +75,11 @@ def _paper(rng: random.Random, width: int, height: int) -> tuple[Page, tuple[flo
     if style < 0.6:
         page = Page(width, height, paper)
         side = width * 0.09
-        return page, (rng.uniform(3, side), rng.uniform(3, height * 0.12), width - rng.uniform(3, side), height - 3), ink
+        return (
+            page,
+            (rng.uniform(3, side), rng.uniform(3, height * 0.12), width - rng.uniform(3, side), height - 3),
+            ink,
+        )
     page = Page(width, height, rng.randint(0, 140) if style < 0.8 else rng.randint(235, 255))
     share = rng.uniform(0.75, 0.96) if style < 0.8 else rng.uniform(0.5, 0.9)
     wide, tall = width * share, height * min(1.0, share * rng.uniform(0.95, 1.2))
@@ -69,14 +115,32 @@ class _Till:
         else:
             self.answer("company", "", ())
         if rng.random() < 0.4:
-            pen.line(case(rng.choice((f"({text.digits(rng, 6)}-{rng.choice('ADHKMPTUWX')})", f"(CO. REG : {text.digits(rng, 6)}-{rng.choice('ADHX')})", f"ROC NO: {text.digits(rng, 6)}-U"))), self.middle)
+            pen.line(
+                case(
+                    rng.choice(
+                        (
+                            f"({text.digits(rng, 6)}-{rng.choice('ADHKMPTUWX')})",
+                            f"(CO. REG : {text.digits(rng, 6)}-{rng.choice('ADHX')})",
+                            f"ROC NO: {text.digits(rng, 6)}-U",
+                        )
+                    )
+                ),
+                self.middle,
+            )
         if rng.random() < 0.92:
             rows = [pen.font.shortened(case(row), pen.width) for row in text.address(rng)]
             indices = tuple(pen.line(row, self.middle) for row in rows)
             self.answer("address", " ".join(rows), indices)
         else:
             self.answer("address", "", ())
-        for chance, row in ((0.6, f"TEL{rng.choice((': ', ' : ', ' '))}{text.phone(rng)}"), (0.15, f"FAX: {text.phone(rng)}"), (0.5, f"GST {rng.choice(('ID', 'REG NO', 'NO', 'ID NO'))}{rng.choice((': ', ' : '))}{text.digits(rng, 12)}")):
+        for chance, row in (
+            (0.6, f"TEL{rng.choice((': ', ' : ', ' '))}{text.phone(rng)}"),
+            (0.15, f"FAX: {text.phone(rng)}"),
+            (
+                0.5,
+                f"GST {rng.choice(('ID', 'REG NO', 'NO', 'ID NO'))}{rng.choice((': ', ' : '))}{text.digits(rng, 12)}",
+            ),
+        ):
             if rng.random() < chance:
                 pen.line(case(row), self.middle)
         if rng.random() < 0.6:
@@ -99,9 +163,17 @@ class _Till:
     def _date_row(self) -> None:
         pen, rng, case = self.pen, self.rng, self.case
         date = case(text.date(rng))
-        label = case(rng.choice(("", "", "DATE: ", "DATE : ", "DATE ", "INVOICE DATE: ", "DATE/TIME: ", "SALES DATE : ", "DT ")))
+        label = case(
+            rng.choice(("", "", "DATE: ", "DATE : ", "DATE ", "INVOICE DATE: ", "DATE/TIME: ", "SALES DATE : ", "DT "))
+        )
         if rng.random() < 0.25 and label:  # label and value in two columns
-            index = (pen.put(label.strip()), pen.put(date + (" " + text.time(rng) if rng.random() < 0.4 else ""), indent=pen.width * rng.uniform(0.25, 0.5)))
+            index = (
+                pen.put(label.strip()),
+                pen.put(
+                    date + (" " + text.time(rng) if rng.random() < 0.4 else ""),
+                    indent=pen.width * rng.uniform(0.25, 0.5),
+                ),
+            )
             pen.down()
         else:
             row = label + date + (rng.choice((" ", " ", "  ")) + text.time(rng) if rng.random() < 0.6 else "")
@@ -115,7 +187,18 @@ class _Till:
 
     def particulars(self, with_date: bool) -> None:
         pen, rng, case = self.pen, self.rng, self.case
-        rows = [f"INVOICE NO: {text.code(rng)}", f"CASHIER: {text.person(rng)}", f"TABLE {rng.randint(1, 60)}", f"BILL# {text.code(rng)}", f"COUNTER: {rng.randint(1, 9)}", f"DOC NO : {text.code(rng)}", f"SALESPERSON : {text.person(rng)}", f"MEMBER: {text.digits(rng, 8)}", f"TERMINAL : {rng.randint(1, 300)}", f"PAX: {rng.randint(1, 9)}"]
+        rows = [
+            f"INVOICE NO: {text.code(rng)}",
+            f"CASHIER: {text.person(rng)}",
+            f"TABLE {rng.randint(1, 60)}",
+            f"BILL# {text.code(rng)}",
+            f"COUNTER: {rng.randint(1, 9)}",
+            f"DOC NO : {text.code(rng)}",
+            f"SALESPERSON : {text.person(rng)}",
+            f"MEMBER: {text.digits(rng, 8)}",
+            f"TERMINAL : {rng.randint(1, 300)}",
+            f"PAX: {rng.randint(1, 9)}",
+        ]
         chosen: list[str | None] = list(rng.sample(rows, rng.randint(0, 4)))
         if with_date:
             chosen.insert(rng.randint(0, len(chosen)), None)
@@ -130,7 +213,11 @@ class _Till:
         style, total, listed = rng.choice(("plain", "plain", "below", "below", "columns", "coded")), 0, []
         tax_mark = rng.choice(("", "", " SR", " S", " Z"))
         if style != "plain" and rng.random() < 0.7:
-            for at, name, indent in (("left", "ITEM", 0), ("left", "QTY", pen.width * 0.45), ("right", rng.choice(("AMOUNT", "AMT", "TOTAL", "RM")), 0)):
+            for at, name, indent in (
+                ("left", "ITEM", 0),
+                ("left", "QTY", pen.width * 0.45),
+                ("right", rng.choice(("AMOUNT", "AMT", "TOTAL", "RM")), 0),
+            ):
                 pen.put(case(name), at, indent=indent)
             pen.down()
         for _ in range(count):
@@ -144,7 +231,11 @@ class _Till:
                 found = (pen.put(name), pen.put(shown, "right"))
                 pen.down()
             else:
-                first = pen.put(name if style != "coded" else pen.font.shortened(f"{text.digits(rng, rng.choice((4, 7, 13)))} {name}", pen.width * 0.95))
+                first = pen.put(
+                    name
+                    if style != "coded"
+                    else pen.font.shortened(f"{text.digits(rng, rng.choice((4, 7, 13)))} {name}", pen.width * 0.95)
+                )
                 pen.down() if style != "columns" else None
                 mark = f"{quantity} {rng.choice('Xx*')} {each}" if style != "columns" else str(quantity)
                 if style != "columns" or pen.font.width(name) < pen.width * 0.42:
@@ -175,10 +266,32 @@ class _Till:
         if rng.random() < 0.35:
             rows.append((rng.choice(("TOTAL QTY:", "ITEM COUNT", "TOTAL ITEMS:", "QTY")), rng.randint(1, 30), False))
         if rng.random() < 0.5:
-            rows.append((rng.choice(("SUB TOTAL", "SUB-TOTAL", "SUBTOTAL", "SUBTOTAL:", "TOTAL (EXCLUDING GST):", "GROSS AMT", "AMOUNT")), subtotal, True))
+            rows.append(
+                (
+                    rng.choice(
+                        (
+                            "SUB TOTAL",
+                            "SUB-TOTAL",
+                            "SUBTOTAL",
+                            "SUBTOTAL:",
+                            "TOTAL (EXCLUDING GST):",
+                            "GROSS AMT",
+                            "AMOUNT",
+                        )
+                    ),
+                    subtotal,
+                    True,
+                )
+            )
         tax = round(subtotal * rng.choice((0.06, 0.06, 0.1, 0.05))) if rng.random() < 0.5 else 0
         if tax:
-            rows.append((rng.choice(("GST 6%", "TAX", "SERVICE TAX", "GST PAYABLE (6%):", "SVR CHG 10%", "GOV TAX :")), tax, True))
+            rows.append(
+                (
+                    rng.choice(("GST 6%", "TAX", "SERVICE TAX", "GST PAYABLE (6%):", "SVR CHG 10%", "GOV TAX :")),
+                    tax,
+                    True,
+                )
+            )
         off = rng.choice((0, 0, 0, rng.randint(1, 9) * 10))
         if off or rng.random() < 0.2:
             rows.append((rng.choice(("DISCOUNT", "DISC :", "TOTAL SAVINGS", "LESS DISCOUNT")), off, True))
@@ -187,7 +300,13 @@ class _Till:
         if total != exact or rng.random() < 0.3:
             if rng.random() < 0.5:  # the amount before rounding is called a total too; the rounded one is the answer
                 rows.append((rng.choice(("TOTAL", "TOTAL SALES", "TOTAL AMOUNT")), exact, True))
-            rows.append((rng.choice(("ROUNDING", "ROUNDING ADJ", "ROUNDING ADJUSTMENT", "ROUND ADJ :")), abs(total - exact), True))
+            rows.append(
+                (
+                    rng.choice(("ROUNDING", "ROUNDING ADJ", "ROUNDING ADJUSTMENT", "ROUND ADJ :")),
+                    abs(total - exact),
+                    True,
+                )
+            )
         rows.append(("*", total, True))
         if rng.random() < 0.7:
             given = total if rng.random() < 0.4 else (total // 1000 + rng.choice((1, 1, 2, 5))) * 1000
@@ -200,7 +319,9 @@ class _Till:
             font = pen.resized(rng.choice((0, 0, 0, 2, 4, 8))) if main else pen.font
             value = text.money(rng, cents) if is_money else str(cents)
             shown = (self.currency if is_money else "") + value
-            name = font.shortened(case(rng.choice(_TOTALS) if main else label), pen.width - indent - font.width(shown) - 6)
+            name = font.shortened(
+                case(rng.choice(_TOTALS) if main else label), pen.width - indent - font.width(shown) - 6
+            )
             if rng.random() < 0.12:
                 index = (pen.put(f"{name} {shown}", "right", font),)
             else:
@@ -214,8 +335,11 @@ class _Till:
         pen, rng, case = self.pen, self.rng, self.case
         if rng.random() < 0.4 and pen.rows_left > 4:
             pen.down(rng.uniform(0.2, 1))
-            for row in (("GST SUMMARY", "AMT(RM)", "TAX(RM)"), ("SR = 6%", text.money(rng), text.money(rng, rng.randint(0, 999)))):
-                for at, cell, indent in zip(("left", "left", "right"), row, (0, pen.width * 0.5, 0)):
+            for row in (
+                ("GST SUMMARY", "AMT(RM)", "TAX(RM)"),
+                ("SR = 6%", text.money(rng), text.money(rng, rng.randint(0, 999))),
+            ):
+                for at, cell, indent in zip(("left", "left", "right"), row, (0, pen.width * 0.5, 0), strict=False):
                     pen.put(case(cell), at, indent=indent)
                 pen.down()
         for _ in range(rng.randint(0, 4)):

@@ -26,7 +26,9 @@ _COLUMNS = {
 }
 
 
-def _grid(rng: random.Random, pen: Pen, names: list[str], columns: list[str], case: text.Case) -> list[tuple[str, str, str, tuple[int, ...]]]:
+def _grid(
+    rng: random.Random, pen: Pen, names: list[str], columns: list[str], case: text.Case
+) -> list[tuple[str, str, str, tuple[int, ...]]]:
     """Write the table and return `(row name, column name, value, lines)` for every value that is fully shown."""
     first = pen.width * rng.uniform(0.34, 0.46) if len(columns) > 1 else pen.width * 0.55
     room = (pen.width - first) / len(columns)
@@ -37,7 +39,9 @@ def _grid(rng: random.Random, pen: Pen, names: list[str], columns: list[str], ca
         return first + room * column + 3 if at == "left" else pen.width - first - room * (column + 1) + 3
 
     pen.put(case(rng.choice(("item", "name", "product", "part", "city", "team"))))
-    heads = [pen.put(pen.font.shortened(case(column), room - 6), at, indent=indent(k)) for k, column in enumerate(columns)]
+    heads = [
+        pen.put(pen.font.shortened(case(column), room - 6), at, indent=indent(k)) for k, column in enumerate(columns)
+    ]
     pen.down(1.2)
     found = []
     for name in names:

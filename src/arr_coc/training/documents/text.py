@@ -7,28 +7,250 @@ import random
 from dataclasses import dataclass
 
 _CONSONANTS, _VOWELS = "BCDFGHJKLMNPQRSTVWXYZ", "AEIOU"
-_TRADES = (
-    "RESTAURANT RESTORAN TRADING ENTERPRISE CAFE MARKET MINI SUPER MART HARDWARE BOOK STORE FOOD HOUSE KITCHEN PHARMACY "
-    "ELECTRICAL BAKERY STATIONERY SUPPLIES MOTOR CENTRE GROUP HOLDINGS INDUSTRIES SERVICES GALLERY OPTICAL FASHION "
-    "CONFECTIONERY SEAFOOD BISTRO CORNER DENTAL CLINIC AUTO PARTS FURNITURE COMPUTER GARDEN SPORTS TEXTILE PERNIAGAAN "
-    "SYARIKAT KEDAI PASARAYA BUTIK INTERNATIONAL GLOBAL STATION PETROL FRESH HEALTH BEAUTY SHOP VENTURES"
-).split()
-_GOODS = (
-    "COFFEE TEA RICE NASI GORENG AYAM ICE MILK WATER BREAD EGG FISH CHICKEN NOODLE SOUP CAKE SODA JUICE PEN PAPER TAPE "
-    "GLUE PAINT BRUSH NAIL BOLT LAMP CABLE BATTERY SOAP SHAMPOO TISSUE KOPI TEH LIMAU ROTI MEE BEEF LAMB SALAD SAUCE "
-    "PEPPER SALT SUGAR FLOUR OIL BUTTER CHEESE APPLE ORANGE BANANA MANGO TOWEL BAG BOX SET CLIP FILE NOTE CARD BOARD "
-    "SCREW HOSE VALVE PIPE FILTER LARGE SMALL RED BLUE GREEN WHITE BLACK PREMIUM ORIGINAL FRESH HOT COLD EXTRA MIXED VEGE"
-).split()
-_STREETS = "JALAN JLN LORONG PERSIARAN LEBUH TINGKAT STREET ROAD AVENUE LANE DRIVE".split()
-_AREAS = "TAMAN TMN BANDAR BANDAR BARU KAMPUNG SEKSYEN PUSAT DESA KAWASAN PERINDUSTRIAN BUKIT".split()
-_TOWNS = (
-    "JOHOR BAHRU,KUALA LUMPUR,PETALING JAYA,SHAH ALAM,KLANG,SUBANG JAYA,SERI KEMBANGAN,PUCHONG,CHERAS,IPOH,SEREMBAN,"
-    "MELAKA,BATU CAVES,KAJANG,SEMENYIH,RAWANG,SKUDAI,MASAI,KUCHING,PENANG,SPRINGFIELD,ASHFORD,RIVERSIDE,NEWPORT,LEEDS"
-).split(",")
-_STATES = "JOHOR,SELANGOR,SELANGOR DARUL EHSAN,SELANGOR.,KUALA LUMPUR,PERAK,SARAWAK,W.P. KUALA LUMPUR,MALAYSIA".split(",")
-_ENDINGS = ("SDN BHD", "SDN. BHD.", "S/B", "BHD", "ENTERPRISE", "TRADING", "CO", "PLT", "LTD", "INC", "& SONS", "(M) SDN BHD")
-_MONTHS = "JANUARY FEBRUARY MARCH APRIL MAY JUNE JULY AUGUST SEPTEMBER OCTOBER NOVEMBER DECEMBER".split()
-_FIRST_NAMES = "ANNA BEN CHLOE DANIEL EMMA FARID GRACE HASSAN IVY JOHN KUMAR LIM MEI NORA OMAR PETER SITI TAN VICTOR WEI".split()
+_TRADES = [
+    "RESTAURANT",
+    "RESTORAN",
+    "TRADING",
+    "ENTERPRISE",
+    "CAFE",
+    "MARKET",
+    "MINI",
+    "SUPER",
+    "MART",
+    "HARDWARE",
+    "BOOK",
+    "STORE",
+    "FOOD",
+    "HOUSE",
+    "KITCHEN",
+    "PHARMACY",
+    "ELECTRICAL",
+    "BAKERY",
+    "STATIONERY",
+    "SUPPLIES",
+    "MOTOR",
+    "CENTRE",
+    "GROUP",
+    "HOLDINGS",
+    "INDUSTRIES",
+    "SERVICES",
+    "GALLERY",
+    "OPTICAL",
+    "FASHION",
+    "CONFECTIONERY",
+    "SEAFOOD",
+    "BISTRO",
+    "CORNER",
+    "DENTAL",
+    "CLINIC",
+    "AUTO",
+    "PARTS",
+    "FURNITURE",
+    "COMPUTER",
+    "GARDEN",
+    "SPORTS",
+    "TEXTILE",
+    "PERNIAGAAN",
+    "SYARIKAT",
+    "KEDAI",
+    "PASARAYA",
+    "BUTIK",
+    "INTERNATIONAL",
+    "GLOBAL",
+    "STATION",
+    "PETROL",
+    "FRESH",
+    "HEALTH",
+    "BEAUTY",
+    "SHOP",
+    "VENTURES",
+]
+_GOODS = [
+    "COFFEE",
+    "TEA",
+    "RICE",
+    "NASI",
+    "GORENG",
+    "AYAM",
+    "ICE",
+    "MILK",
+    "WATER",
+    "BREAD",
+    "EGG",
+    "FISH",
+    "CHICKEN",
+    "NOODLE",
+    "SOUP",
+    "CAKE",
+    "SODA",
+    "JUICE",
+    "PEN",
+    "PAPER",
+    "TAPE",
+    "GLUE",
+    "PAINT",
+    "BRUSH",
+    "NAIL",
+    "BOLT",
+    "LAMP",
+    "CABLE",
+    "BATTERY",
+    "SOAP",
+    "SHAMPOO",
+    "TISSUE",
+    "KOPI",
+    "TEH",
+    "LIMAU",
+    "ROTI",
+    "MEE",
+    "BEEF",
+    "LAMB",
+    "SALAD",
+    "SAUCE",
+    "PEPPER",
+    "SALT",
+    "SUGAR",
+    "FLOUR",
+    "OIL",
+    "BUTTER",
+    "CHEESE",
+    "APPLE",
+    "ORANGE",
+    "BANANA",
+    "MANGO",
+    "TOWEL",
+    "BAG",
+    "BOX",
+    "SET",
+    "CLIP",
+    "FILE",
+    "NOTE",
+    "CARD",
+    "BOARD",
+    "SCREW",
+    "HOSE",
+    "VALVE",
+    "PIPE",
+    "FILTER",
+    "LARGE",
+    "SMALL",
+    "RED",
+    "BLUE",
+    "GREEN",
+    "WHITE",
+    "BLACK",
+    "PREMIUM",
+    "ORIGINAL",
+    "FRESH",
+    "HOT",
+    "COLD",
+    "EXTRA",
+    "MIXED",
+    "VEGE",
+]
+_STREETS = ["JALAN", "JLN", "LORONG", "PERSIARAN", "LEBUH", "TINGKAT", "STREET", "ROAD", "AVENUE", "LANE", "DRIVE"]
+_AREAS = [
+    "TAMAN",
+    "TMN",
+    "BANDAR",
+    "BANDAR",
+    "BARU",
+    "KAMPUNG",
+    "SEKSYEN",
+    "PUSAT",
+    "DESA",
+    "KAWASAN",
+    "PERINDUSTRIAN",
+    "BUKIT",
+]
+_TOWNS = [
+    "JOHOR BAHRU",
+    "KUALA LUMPUR",
+    "PETALING JAYA",
+    "SHAH ALAM",
+    "KLANG",
+    "SUBANG JAYA",
+    "SERI KEMBANGAN",
+    "PUCHONG",
+    "CHERAS",
+    "IPOH",
+    "SEREMBAN",
+    "MELAKA",
+    "BATU CAVES",
+    "KAJANG",
+    "SEMENYIH",
+    "RAWANG",
+    "SKUDAI",
+    "MASAI",
+    "KUCHING",
+    "PENANG",
+    "SPRINGFIELD",
+    "ASHFORD",
+    "RIVERSIDE",
+    "NEWPORT",
+    "LEEDS",
+]
+_STATES = [
+    "JOHOR",
+    "SELANGOR",
+    "SELANGOR DARUL EHSAN",
+    "SELANGOR.",
+    "KUALA LUMPUR",
+    "PERAK",
+    "SARAWAK",
+    "W.P. KUALA LUMPUR",
+    "MALAYSIA",
+]
+_ENDINGS = (
+    "SDN BHD",
+    "SDN. BHD.",
+    "S/B",
+    "BHD",
+    "ENTERPRISE",
+    "TRADING",
+    "CO",
+    "PLT",
+    "LTD",
+    "INC",
+    "& SONS",
+    "(M) SDN BHD",
+)
+_MONTHS = [
+    "JANUARY",
+    "FEBRUARY",
+    "MARCH",
+    "APRIL",
+    "MAY",
+    "JUNE",
+    "JULY",
+    "AUGUST",
+    "SEPTEMBER",
+    "OCTOBER",
+    "NOVEMBER",
+    "DECEMBER",
+]
+_FIRST_NAMES = [
+    "ANNA",
+    "BEN",
+    "CHLOE",
+    "DANIEL",
+    "EMMA",
+    "FARID",
+    "GRACE",
+    "HASSAN",
+    "IVY",
+    "JOHN",
+    "KUMAR",
+    "LIM",
+    "MEI",
+    "NORA",
+    "OMAR",
+    "PETER",
+    "SITI",
+    "TAN",
+    "VICTOR",
+    "WEI",
+]
 
 
 def invented_word(rng: random.Random, syllables: tuple[int, int] = (1, 4)) -> str:
@@ -69,7 +291,11 @@ def company(rng: random.Random) -> str:
 def code(rng: random.Random) -> str:
     """A document number, such as `INV-00412` or `CS00018751`."""
     letters = "".join(rng.choice(_CONSONANTS + _VOWELS) for _ in range(rng.randint(0, 3)))
-    return letters + rng.choice(("", "", "-", "/")) * bool(letters) + f"{rng.randint(0, 10 ** rng.randint(3, 9)):0{rng.randint(3, 8)}d}"
+    return (
+        letters
+        + rng.choice(("", "", "-", "/")) * bool(letters)
+        + f"{rng.randint(0, 10 ** rng.randint(3, 9)):0{rng.randint(3, 8)}d}"
+    )
 
 
 def digits(rng: random.Random, count: int) -> str:
@@ -124,7 +350,14 @@ def time(rng: random.Random) -> str:
 
 def _street(rng: random.Random) -> str:
     name = invented_word(rng, (1, 3))
-    number = rng.choice(("", f" {rng.randint(1, 40)}", f" {rng.randint(1, 30)}/{rng.randint(1, 99)}", f" SS{rng.randint(1, 30)}/{rng.randint(1, 99)}"))
+    number = rng.choice(
+        (
+            "",
+            f" {rng.randint(1, 40)}",
+            f" {rng.randint(1, 30)}/{rng.randint(1, 99)}",
+            f" SS{rng.randint(1, 30)}/{rng.randint(1, 99)}",
+        )
+    )
     kind = rng.choice(_STREETS)
     return f"{name} {kind}" if kind in ("STREET", "ROAD", "AVENUE", "LANE", "DRIVE") else f"{kind} {name}{number}"
 
@@ -132,13 +365,24 @@ def _street(rng: random.Random) -> str:
 def address(rng: random.Random) -> list[str]:
     """The lines of a postal address, in capitals; the commas are part of the lines."""
     house = rng.choice(
-        (f"NO {rng.randint(1, 300)}", f"NO.{rng.randint(1, 300)}", f"NO. {rng.randint(1, 99)}-{rng.choice('GAB')}", f"LOT {rng.randint(1, 2000)}",
-         f"{rng.randint(1, 400)}", f"LOT {rng.randint(1, 999)}-{rng.choice('ABC')} & {rng.randint(1, 999)}", f"{rng.randint(1, 9)}-{rng.randint(1, 60)}", f"NO:{rng.randint(1, 99)}")
+        (
+            f"NO {rng.randint(1, 300)}",
+            f"NO.{rng.randint(1, 300)}",
+            f"NO. {rng.randint(1, 99)}-{rng.choice('GAB')}",
+            f"LOT {rng.randint(1, 2000)}",
+            f"{rng.randint(1, 400)}",
+            f"LOT {rng.randint(1, 999)}-{rng.choice('ABC')} & {rng.randint(1, 999)}",
+            f"{rng.randint(1, 9)}-{rng.randint(1, 60)}",
+            f"NO:{rng.randint(1, 99)}",
+        )
     )
     comma = "," if rng.random() < 0.85 else ""
     parts = [f"{house}{rng.choice((', ', ',', ' '))}{_street(rng)}"]
     if rng.random() < 0.7:
-        parts.append(f"{rng.choice(_AREAS)} {invented_word(rng, (1, 3))}" + (f" {rng.randint(1, 12)}" if rng.random() < 0.2 else ""))
+        parts.append(
+            f"{rng.choice(_AREAS)} {invented_word(rng, (1, 3))}"
+            + (f" {rng.randint(1, 12)}" if rng.random() < 0.2 else "")
+        )
     if rng.random() < 0.25:
         parts.append(words(rng, 1, 3))
     town = rng.choice(_TOWNS) if rng.random() < 0.7 else invented_word(rng, (2, 3))
