@@ -33,7 +33,7 @@ class Settings:
     seconds: float  # of this call, from its start to its end
     schedule_seconds: float  # of training over all calls
     finish: bool = False  # bring the schedule to its end within this call
-    lr: float = 1e-3
+    lr: float = 2e-3
     warmup_steps: int = 200
     last_lr: float = 0.02  # of the highest
     cell_weight: float = 1.0
@@ -123,7 +123,7 @@ class Trainer:
         run, settings = self.run, self.settings
         for optimizer in run.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = rate(settings, run.step, progress)
+                group["lr"] = rate(settings, run.step, progress) * group.get("rate_share", 1.0)
             optimizer.zero_grad(set_to_none=True)
         found = losses(self.forward, run.head, batch)
         (found.answer + settings.cell_weight * found.cell).backward()

@@ -71,6 +71,8 @@ def optimizers(
     others += [parameter for parameter in head.parameters() if parameter.ndim > 1]
     plain += [parameter for parameter in head.parameters() if parameter.ndim <= 1]
     groups = [{"params": others, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    # Orthogonal steps bear a higher rate than AdamW does.
+    groups = [group | {"rate_share": 0.5} for group in groups]
     return [
         Muon(matrices, lr=lr, weight_decay=weight_decay),
         torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=fused),
