@@ -106,6 +106,7 @@ def write(model: Qwen2VLForConditionalGeneration, folder: Path, dtype: torch.dty
         if name != "lm_head.weight"
     }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # safetensors leaves it readable by its owner only
     tokenizer().save(str(folder / "tokenizer.json"))
     _write_json(folder / "tokenizer_config.json", _tokenizer_config())
     _write_json(folder / "preprocessor_config.json", _image_processor_config())

@@ -3,7 +3,6 @@
 import argparse
 from pathlib import Path
 
-from arr_coc.reader import folder
 from arr_coc.training.documents.fonts import FontShelf
 from arr_coc.training.loop import Settings, Trainer, train
 from arr_coc.training.receipts import read_receipts, split
@@ -51,12 +50,7 @@ def main() -> None:
     library = Library.of(FontShelf.open(given.fonts), training)
     sheets = receipt_sheets(validation) + receipt_sheets(validation, held_out=True) + rendered_sheets(library, 24)
     trainer = Trainer(settings, weights=given.start_from)
-    run = train(trainer, library, sheets, given.out / "checkpoint.pt", given.out / "log.jsonl")
-    folder.write(run.average, given.out / "reader")
-    print(
-        f"wrote {given.out / 'reader'} after {run.seconds / 60:.1f} minutes of training, {run.images} images",
-        flush=True,
-    )
+    train(trainer, library, sheets, given.out)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
+from arr_coc.reader import folder
 from arr_coc.reader.model import STANDARD, ReaderShape, build
 from arr_coc.training import source
 from arr_coc.training.augment import augment
@@ -33,6 +34,7 @@ class Settings:
     seconds: float  # of this call, from its start to its end
     schedule_seconds: float  # of training over all calls
     finish: bool = False  # bring the schedule to its end within this call
+    steps: int | None = None  # stop after so many even if there is time left
     lr: float = 2e-3
     warmup_steps: int = 200
     last_lr: float = 0.02  # of the highest
@@ -178,11 +180,14 @@ def train(
     trainer: Trainer,
     library: source.Library,
     sheets: list[Sheet],
-    checkpoint: Path,
-    log: Path,
+    out: Path,
     kinds: tuple[StepKind, ...] = STEP_KINDS,
 ) -> Run:
-    """Train until this call's time is used up; goes on from `checkpoint` where there is one."""
+    """Train until this call's time is used up; goes on from `out/checkpoint.pt` where there is one.
+
+    Writes the checkpoint, the log and the model folder `reader` to `out`.
+    """
+    checkpoint, log = out / "checkpoint.pt", out / "log.jsonl"
     settings, run, started = trainer.settings, trainer.run, time.monotonic()
     if checkpoint.is_file():
         run.load(checkpoint, settings.device)
@@ -202,7 +207,7 @@ def train(
     schedule = before + max(1.0, end - begun) if settings.finish else settings.schedule_seconds
     print(f"ready after {begun - started:.0f} s; training for {end - begun:.0f} s", flush=True)
     paused, told, measured, first_step, first_images = 0.0, begun, begun, run.step, run.images
-    while time.monotonic() < end:
+    while time.monotonic() < end and (settings.steps is None or run.step < settings.steps):
         run.seconds = before + time.monotonic() - begun - paused
         progress = min(1.0, (run.seconds + paused * settings.finish) / schedule)
         batches.progress.value = progress
@@ -223,12 +228,18 @@ def train(
             _note(log, entry)
             print(f"{progress:4.0%} " + "  ".join(f"{name} {value}" for name, value in entry.items()), flush=True)
         if now - measured > settings.measure_every and end - now > 60:
-            trainer.measure(sheets, log)
             run.save(checkpoint)
+            batches.pause()
+            trainer.measure(sheets, log)
+            batches.resume()
             measured = time.monotonic()
             paused += measured - now
-    supply.stop()
+    # Kept before anything else is done: a call that runs out of time while measuring must not lose what was learned.
     run.save(checkpoint)
+    folder.write(run.average, out / "reader")
+    print(f"wrote {out / 'reader'} after {run.seconds / 60:.1f} minutes, {run.images} images", flush=True)
+    batches.end()
+    supply.stop()
     trainer.measure(sheets, log)
     return run
 

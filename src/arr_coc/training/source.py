@@ -3,6 +3,7 @@
 import ctypes
 import os
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing import Value
@@ -18,6 +19,8 @@ from arr_coc.training.documents.page import Document
 from arr_coc.training.receipts import Placement, Receipt, scan
 from arr_coc.training.recipe import DEFAULT_MIX, Grid, Mix, StepKind, pixels, shares
 from arr_coc.training.transplant import PieceShelf, transplanted
+
+_RUNNING, _PAUSED, _ENDED = range(3)
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,18 @@ class TrainingBatches(IterableDataset):
     def __init__(self, library: Library, kinds: tuple[StepKind, ...], seed: int):
         self.library, self.kinds, self.seed = library, kinds, seed
         self.progress = Value(ctypes.c_double, 0.0)  # shared with the workers, so that the mix can follow the clock
+        self._state = Value(ctypes.c_int, _RUNNING)
+
+    def pause(self) -> None:
+        """Let the workers rest, so that measuring has the processor for itself."""
+        self._state.value = _PAUSED
+
+    def resume(self) -> None:
+        self._state.value = _RUNNING
+
+    def end(self) -> None:
+        """End the stream: every worker finishes its batch and stops, which is much quicker than stopping it from outside."""
+        self._state.value = _ENDED
 
     def make(self, rng: random.Random, progress: float) -> Batch:
         kind = rng.choices(self.kinds, shares(self.kinds, progress))[0]
@@ -77,14 +92,17 @@ class TrainingBatches(IterableDataset):
         info = get_worker_info()
         worker = info.id if info else 0
         count = 0
-        while True:
+        while (state := self._state.value) != _ENDED:
+            if state == _PAUSED:
+                time.sleep(0.05)
+                continue
             yield self.make(random.Random(f"{self.seed}/{worker}/{count}"), self.progress.value)
             count += 1
 
 
 def _settle_worker(_: int) -> None:
     torch.set_num_threads(1)
-    os.nice(5)  # the training process must never wait for a core
+    os.nice(10)  # the training process must never wait for a core
 
 
 def loader(batches: TrainingBatches, workers: int, pin: bool) -> DataLoader:

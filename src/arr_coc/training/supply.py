@@ -34,9 +34,8 @@ class Supply:
     def _fetch(self, batches: Iterator[Batch], device: str) -> None:
         try:
             for batch in batches:
-                if self._stopped:
-                    return
-                self._fresh.put(batch.to(device))
+                if not self._stopped:
+                    self._fresh.put(batch.to(device))
         except BaseException as failure:  # handed on to the training thread, which must not wait for ever
             self._failure = failure
 
@@ -67,7 +66,7 @@ class Supply:
         return batch
 
     def stop(self) -> None:
-        """Let the fetching thread, and with it the worker processes, come to an end."""
+        """Take in what still comes from a stream that has been ended, so that its processes can leave."""
         self._stopped = True
         while self._thread.is_alive():
             with contextlib.suppress(queue.Empty):
