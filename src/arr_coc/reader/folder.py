@@ -6,6 +6,7 @@ the chat template and generation defaults. Nothing in it refers to this package.
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -31,7 +32,7 @@ def tokenizer() -> Tokenizer:
     return tokens
 
 
-def _tokenizer_config() -> dict:
+def _tokenizer_config() -> dict[str, Any]:
     names = [name for name in vocabulary.SPECIAL_TOKENS if name not in ("<|pad|>", "<|end|>", "<|unknown|>")]
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -64,7 +65,7 @@ def _tokenizer_config() -> dict:
     }
 
 
-def _image_processor_config() -> dict:
+def _image_processor_config() -> dict[str, Any]:
     return {
         "image_processor_type": "Qwen2VLImageProcessor",
         "processor_class": "Qwen2VLProcessor",
@@ -80,7 +81,7 @@ def _image_processor_config() -> dict:
     }
 
 
-def _generation_config() -> dict:
+def _generation_config() -> dict[str, Any]:
     return {
         "bos_token_id": vocabulary.USER,
         "eos_token_id": vocabulary.END,
@@ -90,7 +91,7 @@ def _generation_config() -> dict:
     }
 
 
-def _write_json(path: Path, content: dict) -> None:
+def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 

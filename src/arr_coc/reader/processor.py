@@ -5,6 +5,7 @@ a Pillow backend, and the processor takes it alone.
 """
 
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoTokenizer, Qwen2VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -17,8 +18,10 @@ class PictureProcessor(Qwen2VLProcessor):
     def get_attributes(cls) -> list[str]:
         return ["image_processor", "tokenizer"]
 
-    def __init__(self, image_processor=None, tokenizer=None, chat_template=None, **kwargs):
-        super().__init__(image_processor, tokenizer, chat_template=chat_template, **kwargs)
+    def __init__(
+        self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(image_processor, tokenizer, chat_template=chat_template, **kwargs)  # type: ignore[no-untyped-call]
 
 
 def load_processor(folder: str | Path) -> PictureProcessor:

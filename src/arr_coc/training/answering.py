@@ -11,13 +11,14 @@ from arr_coc.reader import vocabulary
 from arr_coc.training.forward import ReaderForward, Rotation, finish, prefix_positions, project, text_positions
 from arr_coc.training.missing import all_cells
 
+_KeysAndValues = list[tuple[torch.Tensor, torch.Tensor]]  # layer by layer
 _ROWS = 256  # questions answered side by side
 
 
 class _Memory:
     """Keys and values of every layer: those of the picture, then those of the text so far."""
 
-    def __init__(self, prefix: list[tuple[torch.Tensor, torch.Tensor]], pictures: torch.Tensor, room: int):
+    def __init__(self, prefix: _KeysAndValues, pictures: torch.Tensor, room: int):
         self.used = prefix[0][0].shape[2]
         self.keys, self.values = [], []
         for keys, values in prefix:
@@ -34,7 +35,7 @@ class _Memory:
 
 def _read_picture(
     forward: ReaderForward, patches: torch.Tensor, cells: torch.Tensor, grid: tuple[int, int]
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
+) -> _KeysAndValues:
     """Keys and values of the pictures, layer by layer."""
     x = forward.prefix(forward.encode(patches, cells, grid[0]))
     rotation = forward.rotation(prefix_positions(cells, grid))
@@ -78,7 +79,12 @@ def answer(
 
 
 def _answer_rows(
-    forward: ReaderForward, prefix: list, pictures: torch.Tensor, texts: list[str], grid: tuple[int, int], longest: int
+    forward: ReaderForward,
+    prefix: _KeysAndValues,
+    pictures: torch.Tensor,
+    texts: list[str],
+    grid: tuple[int, int],
+    longest: int,
 ) -> list[str]:
     device = pictures.device
     prompts = [[*vocabulary.encode(text), vocabulary.ASSISTANT] for text in texts]

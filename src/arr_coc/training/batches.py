@@ -6,7 +6,8 @@ reader is used.
 """
 
 import random
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -40,21 +41,15 @@ class Batch:
     place: torch.Tensor  # [B, T] long, position within the segment
     weights: torch.Tensor  # [B, T] float, what a target counts
 
+    def _mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
+        tensors = {f.name: change(getattr(self, f.name)) for f in fields(self) if f.type is torch.Tensor}
+        return replace(self, **tensors)
+
     def to(self, device: torch.device | str) -> "Batch":
-        moved = {
-            field.name: value.to(device, non_blocking=True)
-            if isinstance(value := getattr(self, field.name), torch.Tensor)
-            else value
-            for field in fields(self)
-        }
-        return Batch(**moved)
+        return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> "Batch":
-        pinned = {
-            field.name: value.pin_memory() if isinstance(value := getattr(self, field.name), torch.Tensor) else value
-            for field in fields(self)
-        }
-        return Batch(**pinned)
+        return self._mapped(torch.Tensor.pin_memory)
 
 
 @dataclass(frozen=True)
@@ -79,7 +74,8 @@ def pack(questions: list[Question], room: int) -> tuple[np.ndarray, np.ndarray, 
     weights = np.zeros(room, np.float32)
     text = np.empty((4, room), np.int64)
     text[0], text[1], text[2], text[3] = vocabulary.PAD, NO_TARGET, NO_SEGMENT, 0
-    used, packed = 0, []
+    used = 0
+    packed: list[Question] = []
     for question in questions:
         asked = [*vocabulary.encode(question.text), vocabulary.ASSISTANT]
         answer = [*vocabulary.encode(question.answer), vocabulary.END]

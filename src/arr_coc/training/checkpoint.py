@@ -5,16 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from transformers import Qwen2VLForConditionalGeneration
+
+from arr_coc.training.cells import CellHead
 
 
 @dataclass
 class Run:
     """Everything that changes while training."""
 
-    model: nn.Module
-    head: nn.Module
-    average: nn.Module  # moving average of the model's weights: what is measured and shipped
+    model: Qwen2VLForConditionalGeneration
+    head: CellHead
+    average: Qwen2VLForConditionalGeneration  # moving average of the model's weights: what is measured and shipped
     optimizers: list[torch.optim.Optimizer]
     step: int = 0
     seconds: float = 0.0  # of training, measuring not counted

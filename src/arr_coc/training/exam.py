@@ -9,6 +9,7 @@ import json
 import math
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -30,11 +31,12 @@ def interval(right: int, count: int) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def sit(folder: Path, samples: Path, device: str = "cpu", limit: int | None = None) -> list[dict]:
+def sit(folder: Path, samples: Path, device: str = "cpu", limit: int | None = None) -> list[dict[str, Any]]:
     """Answer every sample; returns the samples with `said`, `exact` and `similarity` added."""
-    model = Qwen2VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).to(device).eval()
+    model = Qwen2VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+    model.to(torch.device(device))
     images, forward = load_processor(folder).image_processor, ReaderForward(model)
-    by_picture: dict[str, list[dict]] = defaultdict(list)
+    by_picture: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for line in (samples / "samples.jsonl").read_text().splitlines():
         sample = json.loads(line)
         by_picture[sample["image"]].append(sample)
@@ -56,9 +58,9 @@ def sit(folder: Path, samples: Path, device: str = "cpu", limit: int | None = No
     return results
 
 
-def report(results: list[dict]) -> dict[str, dict]:
+def report(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Accuracy per kind of question, and per kind for shops seen and not seen in training."""
-    groups: dict[str, list[dict]] = defaultdict(list)
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for result in results:
         groups[result["kind"]].append(result)
         if "store_seen" in result:

@@ -7,10 +7,10 @@ one, so that all of them share the same few compiled kernels.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 from transformers import Qwen2VLForConditionalGeneration
 
 from arr_coc.reader import vocabulary
@@ -19,6 +19,8 @@ from arr_coc.reader.model import CELL, PATCH, ROPE_THETA, mrope_section
 
 PREFIX_EXTRA = 3  # <|user|> and <|vision_start|> before the picture, <|vision_end|> behind it
 _FIRST_CELL = 2  # position of the picture in the sequence
+
+Module = Any  # a block of the transformers model: its parts are found by name
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def _rotate(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     return turned.to(x.dtype)
 
 
-def vision_block(block: nn.Module, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def vision_block(block: Module, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     rotation = Rotation(cos, sin)
     q, k, v = block.attn.qkv(block.norm1(x)).unflatten(-1, (3, block.attn.num_heads, -1)).permute(2, 0, 3, 1, 4)
     seen = F.scaled_dot_product_attention(_rotate(q, rotation), _rotate(k, rotation), v)
@@ -102,7 +104,7 @@ def vision_block(block: nn.Module, x: torch.Tensor, cos: torch.Tensor, sin: torc
     return x + block.mlp(block.norm2(x))
 
 
-def project(layer: nn.Module, x: torch.Tensor, rotation: Rotation) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def project(layer: Module, x: torch.Tensor, rotation: Rotation) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries, keys and values of a language layer, `[B, heads, L, head_width]`, keys and values repeated for all heads."""
     attention = layer.self_attn
     y = layer.input_layernorm(x)
@@ -113,14 +115,14 @@ def project(layer: nn.Module, x: torch.Tensor, rotation: Rotation) -> tuple[torc
     return _rotate(q, rotation), k, v
 
 
-def finish(layer: nn.Module, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+def finish(layer: Module, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
     """The rest of a language layer: `seen` [B, heads, L, head_width] is what attention brought."""
     x = x + layer.self_attn.o_proj(seen.transpose(1, 2).flatten(2))
     return x + layer.mlp(layer.post_attention_layernorm(x))
 
 
 def language_layer(
-    layer: nn.Module, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mask: torch.Tensor
+    layer: Module, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
     """One layer over picture and text, `x` [B, P + T, width]; `mask` [B, 1, T, P + T] is for the text's queries."""
     q, k, v = project(layer, x, Rotation(cos, sin))

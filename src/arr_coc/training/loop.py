@@ -7,6 +7,7 @@ import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -113,7 +114,7 @@ class Trainer:
         if weights is not None:
             model.load_state_dict(load_file(weights / "model.safetensors"), strict=False)
             model.tie_weights()
-        model = model.to(settings.device)
+        model.to(torch.device(settings.device))
         head = CellHead(shape.width).to(settings.device)
         average = copy.deepcopy(model).eval().requires_grad_(False)
         self.run = Run(model, head, average, optimizers(model, head, settings.lr, fused=settings.device == "cuda"))
@@ -155,7 +156,7 @@ class Trainer:
         if self.settings.device == "cuda":
             torch.cuda.synchronize()
 
-    def measure(self, sheets: list[Sheet], log: Path) -> dict[str, dict]:
+    def measure(self, sheets: list[Sheet], log: Path) -> dict[str, dict[str, float]]:
         started = time.monotonic()
         report, wrong = measure(self.measured, sheets, self.settings.device)
         _note(log, {"minutes": self.run.seconds / 60, "step": self.run.step, "measured": report})
@@ -170,7 +171,7 @@ class Trainer:
         return report
 
 
-def _note(log: Path, entry: dict) -> None:
+def _note(log: Path, entry: dict[str, Any]) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as file:
         file.write(json.dumps(entry) + "\n")

@@ -5,7 +5,7 @@ Its step is scaled to the size of an AdamW step, which lets both share one learn
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
@@ -33,9 +33,9 @@ class Muon(torch.optim.Optimizer):
         super().__init__(list(parameters), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure=None) -> None:
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            shapes: dict[tuple[int, ...], list[nn.Parameter]] = defaultdict(list)
+            shapes: dict[tuple[int, ...], list[torch.Tensor]] = defaultdict(list)
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     shapes[tuple(parameter.shape)].append(parameter)
@@ -45,7 +45,7 @@ class Muon(torch.optim.Optimizer):
                     if "momentum" not in self.state[parameter]:
                         self.state[parameter]["momentum"] = torch.zeros_like(parameter)
                 buffers = [self.state[parameter]["momentum"] for parameter in parameters]
-                gradients = [parameter.grad for parameter in parameters]
+                gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
                 torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
                 ahead = torch._foreach_lerp(gradients, buffers, group["momentum"])  # Nesterov's look ahead
                 updates = orthogonalized(torch.stack(ahead).view(-1, rows // parts, columns))

@@ -52,7 +52,7 @@ class Retelling:
         return first + "".join(self.rng.choice("0123456789") if c.isdigit() else c for c in found[1:])
 
     def __call__(self, told: str) -> str:
-        def exchange(match: re.Match) -> str:
+        def exchange(match: re.Match[str]) -> str:
             found = match.group()
             if found not in self.known:
                 self.known[found] = self._exchange(found)

@@ -61,7 +61,7 @@ class Library:
         return (form if family < (0.87 if page_like else 0.75) else table).render(rng, self.fonts, width, height)
 
 
-class TrainingBatches(IterableDataset):
+class TrainingBatches(IterableDataset[Batch]):
     """An endless stream of batches; each worker draws its own, deterministic in seed, worker and count."""
 
     def __init__(self, library: Library, kinds: tuple[StepKind, ...], seed: int):
@@ -105,7 +105,7 @@ def _settle_worker(_: int) -> None:
     os.nice(10)  # the training process must never wait for a core
 
 
-def loader(batches: TrainingBatches, workers: int, pin: bool) -> DataLoader:
+def loader(batches: TrainingBatches, workers: int, pin: bool) -> DataLoader[Batch]:
     """Batches from `workers` processes, in whatever order they get ready."""
     if workers == 0:
         return DataLoader(batches, batch_size=None)

@@ -4,8 +4,15 @@ import contextlib
 import queue
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from arr_coc.training.batches import Batch
+
+
+@dataclass
+class _Used:
+    batch: Batch
+    times: int = 1
 
 
 class Supply:
@@ -20,7 +27,7 @@ class Supply:
     ):
         self.uses, self.remembered = uses, remembered
         self.fresh_count = 0
-        self._recent: list[list] = []  # [batch, times used]
+        self._recent: list[_Used] = []
         self._fresh: queue.Queue[Batch] = queue.Queue(maxsize=8)
         self._failure: BaseException | None = None
         self._stopped = False
@@ -54,14 +61,14 @@ class Supply:
         if self._direct is not None:
             self.fresh_count += 1
             return next(self._direct)
-        candidates = [entry for entry in self._recent if entry[1] < self.uses]
+        candidates = [entry for entry in self._recent if entry.times < self.uses]
         batch = self._take_fresh(wait=not candidates)
         if batch is None:
-            entry = min(candidates, key=lambda entry: entry[1])
-            entry[1] += 1
-            return entry[0]
+            entry = min(candidates, key=lambda entry: entry.times)
+            entry.times += 1
+            return entry.batch
         self.fresh_count += 1
-        self._recent.append([batch, 1])
+        self._recent.append(_Used(batch))
         del self._recent[: -self.remembered]
         return batch
 

@@ -101,7 +101,8 @@ def _paste(canvas: np.ndarray, host: Piece, donor: Piece) -> list[tuple[str, Box
     left, top, right, bottom = (round(edge) for edge in host.box)
     left, top = max(0, left - 1), max(0, top - 1)
     right, bottom = min(canvas.shape[1], right + 1), min(canvas.shape[0], bottom + 1)
-    crop = donor.receipt.image.crop(tuple(round(edge) for edge in donor.box))
+    taken = donor.box
+    crop = donor.receipt.image.crop((round(taken[0]), round(taken[1]), round(taken[2]), round(taken[3])))
     scale = min((right - left) / crop.width, (bottom - top) / crop.height)
     wide, tall = max(1, int(crop.width * scale)), max(1, int(crop.height * scale))
     pasted = np.asarray(crop.resize((wide, tall)), np.float32)

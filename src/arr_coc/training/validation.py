@@ -88,7 +88,7 @@ def rendered_sheets(library: Library, count: int, held_out: bool = False) -> lis
 
 def measure(
     forward: ReaderForward, sheets: list[Sheet], device: str
-) -> tuple[dict[str, dict], list[tuple[str, str, str]]]:
+) -> tuple[dict[str, dict[str, float]], list[tuple[str, str, str]]]:
     """Exact match, edit similarity and count per sheet and kind, and a few `(question, expected, said)` that went wrong."""
     marks: dict[str, list[tuple[bool, float]]] = defaultdict(list)
     wrong = []

@@ -57,13 +57,15 @@ def _message(rng: random.Random) -> str:
 
 
 def _shade(rng: random.Random, colour: tuple[int, int, int]) -> tuple[int, int, int]:
-    return tuple(min(255, max(0, part + rng.randint(-18, 18))) for part in colour)
+    red, green, blue = (min(255, max(0, part + rng.randint(-18, 18))) for part in colour)
+    return red, green, blue
 
 
 def _background(rng: random.Random) -> tuple[int, int, int]:
     if rng.random() < 0.75:
         level = rng.randint(215, 255)
-        return tuple(min(255, level + rng.randint(-14, 6)) for _ in range(3))
+        red, green, blue = (min(255, level + rng.randint(-14, 6)) for _ in range(3))
+        return red, green, blue
     return rng.choice(((250, 240, 200), (225, 240, 250), (245, 225, 225), (255, 235, 120), (225, 245, 225)))
 
 

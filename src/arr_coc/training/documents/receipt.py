@@ -7,7 +7,7 @@ labelled that way.
 import random
 
 from arr_coc.training.documents import text
-from arr_coc.training.documents.fonts import FontShelf
+from arr_coc.training.documents.fonts import Font, FontShelf
 from arr_coc.training.documents.page import Document, Page, Question
 from arr_coc.training.documents.pen import Pen, text_size
 from arr_coc.training.documents.questions import NOT_FOUND, ask
@@ -148,9 +148,10 @@ class _Till:
             pen.line(case(rng.choice(_TITLES)), self.middle, pen.resized(rng.choice((0, 0, 2, 5))))
         pen.down(rng.uniform(0, 0.8))
 
-    def _wrapped(self, name: str, font) -> list[str]:
+    def _wrapped(self, name: str, font: Font) -> list[str]:
         """The name on one line, or on two when it is too wide for the paper."""
-        rows, current = [], ""
+        rows: list[str] = []
+        current = ""
         for part in name.split(" "):
             longer = f"{current} {part}".strip()
             if current and font.width(longer) > self.pen.width and len(rows) < 1:
@@ -166,6 +167,7 @@ class _Till:
         label = case(
             rng.choice(("", "", "DATE: ", "DATE : ", "DATE ", "INVOICE DATE: ", "DATE/TIME: ", "SALES DATE : ", "DT "))
         )
+        index: tuple[int, ...]
         if rng.random() < 0.25 and label:  # label and value in two columns
             index = (
                 pen.put(label.strip()),
@@ -314,6 +316,7 @@ class _Till:
             if given != total or rng.random() < 0.6:
                 rows.append((rng.choice(("CHANGE", "CHANGE :", "CHANGE DUE", "BALANCE")), given - total, True))
         indent = rng.choice((0.0, 0.0, 0.0, pen.width * rng.uniform(0.1, 0.35)))
+        index: tuple[int, ...]
         for label, cents, is_money in rows:
             main = label == "*"
             font = pen.resized(rng.choice((0, 0, 0, 2, 4, 8))) if main else pen.font

@@ -1,6 +1,7 @@
 """Small tables: a header row, named rows and values to look up where the two cross."""
 
 import random
+from collections.abc import Callable
 
 from arr_coc.training.documents import text
 from arr_coc.training.documents.fonts import FontShelf
@@ -8,7 +9,7 @@ from arr_coc.training.documents.page import Document, Page, Question
 from arr_coc.training.documents.pen import Pen, pick_pen
 from arr_coc.training.documents.questions import NOT_FOUND, ask
 
-_COLUMNS = {
+_COLUMNS: dict[str, Callable[[random.Random], str]] = {
     "quantity": lambda rng: str(rng.randint(1, 500)),
     "price": text.money,
     "amount": text.money,
@@ -43,7 +44,7 @@ def _grid(
         pen.put(pen.font.shortened(case(column), room - 6), at, indent=indent(k)) for k, column in enumerate(columns)
     ]
     pen.down(1.2)
-    found = []
+    found: list[tuple[str, str, str, tuple[int, ...]]] = []
     for name in names:
         if pen.rows_left < 1:
             break
