@@ -62,11 +62,20 @@ def _step(
 
 @torch.no_grad()
 def answer(
-    forward: ReaderForward, patches: torch.Tensor, questions: list[list[str]], grid: tuple[int, int], longest: int = 130
+    forward: ReaderForward,
+    patches: torch.Tensor,
+    questions: list[list[str]],
+    grid: tuple[int, int],
+    cells: torch.Tensor | None = None,
+    longest: int = 130,
 ) -> list[list[str]]:
-    """Answers to `questions[i]` about picture i of `patches` [B, N, 4, 588], all of one `grid`."""
+    """Answers to `questions[i]` about picture i of `patches` [B, M, 4, 588], all of one `grid`.
+
+    `cells` [B, M] says where the patches stand when some are missing; without it they are the whole picture.
+    """
     device = patches.device
-    prefix = _read_picture(forward, patches, all_cells(len(patches), grid[0] * grid[1], device), grid)
+    cells = all_cells(len(patches), grid[0] * grid[1], device) if cells is None else cells
+    prefix = _read_picture(forward, patches, cells, grid)
     asked = [(number, text) for number, texts in enumerate(questions) for text in texts]
     answers: list[str] = []
     for start in range(0, len(asked), _ROWS):
