@@ -6,66 +6,11 @@ labelled that way.
 
 import random
 
-from arr_coc.training.documents import text
+from arr_coc.training.documents import lexicon, text
 from arr_coc.training.documents.fonts import Font, FontShelf
 from arr_coc.training.documents.page import Document, Page, Question
 from arr_coc.training.documents.pen import Pen, text_size
 from arr_coc.training.documents.questions import NOT_FOUND, ask
-
-_TITLES = (
-    "TAX INVOICE",
-    "SIMPLIFIED TAX INVOICE",
-    "RECEIPT",
-    "INVOICE",
-    "CASH BILL",
-    "CASH RECEIPT",
-    "- INVOICE -",
-    "SALES RECEIPT",
-)
-_TOTALS = (
-    "TOTAL",
-    "TOTAL",
-    "TOTAL:",
-    "TOTAL :",
-    "GRAND TOTAL",
-    "TOTAL SALES",
-    "TOTAL AMOUNT",
-    "NETT TOTAL:",
-    "NET TOTAL",
-    "TOTAL RM",
-    "TOTAL (RM)",
-    "TOTAL INCL. GST",
-    "TOTAL INCL. GST@6%",
-    "TOTAL PAYABLE:",
-    "TOTAL (INCLUSIVE OF GST):",
-    "TOTAL SALES (INCLUSIVE OF GST) :",
-    "FINAL TOTAL",
-    "TOTAL ROUNDED",
-    "TOTAL AFTER ROUNDING",
-    "ROUNDED TOTAL (RM):",
-    "TOTAL DUE",
-    "AMOUNT DUE",
-    "NET AMT :",
-    "TOTAL AMT INCL. GST @ 6% :",
-    "TOTAL SALES INCLUSIVE GST @6%",
-    "TOTAL AFTER ADJ INCL GST",
-    "TOTAL AMT ROUNDED",
-)
-_PAYMENTS = ("CASH", "CASH :", "CASH", "VISA", "CARD", "MASTER", "PAID", "PAYMENT :", "TENDERED")
-_FAREWELLS = (
-    "THANK YOU",
-    "THANK YOU PLEASE COME AGAIN",
-    "PLEASE COME AGAIN",
-    "GOODS SOLD ARE NOT RETURNABLE",
-    "GOODS SOLD ARE NOT REFUNDABLE",
-    "HAVE A NICE DAY",
-    "STRICTLY NO CASH REFUND",
-    "EXCHANGE ARE ALLOWED WITHIN",
-    "7 DAYS WITH RECEIPT",
-    "CUSTOMER COPY",
-    "NO REFUND OR EXCHANGE",
-    "ALL PRICES INCLUDE TAX",
-)
 
 
 def _paper(rng: random.Random, width: int, height: int) -> tuple[Page, tuple[float, float, float, float], int]:
@@ -145,7 +90,7 @@ class _Till:
                 pen.line(case(row), self.middle)
         if rng.random() < 0.6:
             pen.down(rng.uniform(0.1, 1))
-            pen.line(case(rng.choice(_TITLES)), self.middle, pen.resized(rng.choice((0, 0, 2, 5))))
+            pen.line(case(rng.choice(lexicon.TITLES)), self.middle, pen.resized(rng.choice((0, 0, 2, 5))))
         pen.down(rng.uniform(0, 0.8))
 
     def _wrapped(self, name: str, font: Font) -> list[str]:
@@ -312,7 +257,7 @@ class _Till:
         rows.append(("*", total, True))
         if rng.random() < 0.7:
             given = total if rng.random() < 0.4 else (total // 1000 + rng.choice((1, 1, 2, 5))) * 1000
-            rows.append((rng.choice(_PAYMENTS), given, True))
+            rows.append((rng.choice(lexicon.PAYMENTS), given, True))
             if given != total or rng.random() < 0.6:
                 rows.append((rng.choice(("CHANGE", "CHANGE :", "CHANGE DUE", "BALANCE")), given - total, True))
         indent = rng.choice((0.0, 0.0, 0.0, pen.width * rng.uniform(0.1, 0.35)))
@@ -323,7 +268,7 @@ class _Till:
             value = text.money(rng, cents) if is_money else str(cents)
             shown = (self.currency if is_money else "") + value
             name = font.shortened(
-                case(rng.choice(_TOTALS) if main else label), pen.width - indent - font.width(shown) - 6
+                case(rng.choice(lexicon.TOTALS) if main else label), pen.width - indent - font.width(shown) - 6
             )
             if rng.random() < 0.12:
                 index = (pen.put(f"{name} {shown}", "right", font),)
@@ -348,7 +293,7 @@ class _Till:
         for _ in range(rng.randint(0, 4)):
             if pen.rows_left < 1:
                 break
-            pen.line(case(rng.choice(_FAREWELLS) if rng.random() < 0.6 else text.words(rng, 2, 4)), self.middle)
+            pen.line(case(rng.choice(lexicon.FAREWELLS) if rng.random() < 0.6 else text.words(rng, 2, 4)), self.middle)
 
 
 def render(rng: random.Random, shelf: FontShelf, width: int, height: int, held_out: bool = False) -> Document:

@@ -6,251 +6,9 @@ Half of the words are made up from syllables: a reader that has only met real wo
 import random
 from dataclasses import dataclass
 
+from arr_coc.training.documents import lexicon
+
 _CONSONANTS, _VOWELS = "BCDFGHJKLMNPQRSTVWXYZ", "AEIOU"
-_TRADES = [
-    "RESTAURANT",
-    "RESTORAN",
-    "TRADING",
-    "ENTERPRISE",
-    "CAFE",
-    "MARKET",
-    "MINI",
-    "SUPER",
-    "MART",
-    "HARDWARE",
-    "BOOK",
-    "STORE",
-    "FOOD",
-    "HOUSE",
-    "KITCHEN",
-    "PHARMACY",
-    "ELECTRICAL",
-    "BAKERY",
-    "STATIONERY",
-    "SUPPLIES",
-    "MOTOR",
-    "CENTRE",
-    "GROUP",
-    "HOLDINGS",
-    "INDUSTRIES",
-    "SERVICES",
-    "GALLERY",
-    "OPTICAL",
-    "FASHION",
-    "CONFECTIONERY",
-    "SEAFOOD",
-    "BISTRO",
-    "CORNER",
-    "DENTAL",
-    "CLINIC",
-    "AUTO",
-    "PARTS",
-    "FURNITURE",
-    "COMPUTER",
-    "GARDEN",
-    "SPORTS",
-    "TEXTILE",
-    "PERNIAGAAN",
-    "SYARIKAT",
-    "KEDAI",
-    "PASARAYA",
-    "BUTIK",
-    "INTERNATIONAL",
-    "GLOBAL",
-    "STATION",
-    "PETROL",
-    "FRESH",
-    "HEALTH",
-    "BEAUTY",
-    "SHOP",
-    "VENTURES",
-]
-_GOODS = [
-    "COFFEE",
-    "TEA",
-    "RICE",
-    "NASI",
-    "GORENG",
-    "AYAM",
-    "ICE",
-    "MILK",
-    "WATER",
-    "BREAD",
-    "EGG",
-    "FISH",
-    "CHICKEN",
-    "NOODLE",
-    "SOUP",
-    "CAKE",
-    "SODA",
-    "JUICE",
-    "PEN",
-    "PAPER",
-    "TAPE",
-    "GLUE",
-    "PAINT",
-    "BRUSH",
-    "NAIL",
-    "BOLT",
-    "LAMP",
-    "CABLE",
-    "BATTERY",
-    "SOAP",
-    "SHAMPOO",
-    "TISSUE",
-    "KOPI",
-    "TEH",
-    "LIMAU",
-    "ROTI",
-    "MEE",
-    "BEEF",
-    "LAMB",
-    "SALAD",
-    "SAUCE",
-    "PEPPER",
-    "SALT",
-    "SUGAR",
-    "FLOUR",
-    "OIL",
-    "BUTTER",
-    "CHEESE",
-    "APPLE",
-    "ORANGE",
-    "BANANA",
-    "MANGO",
-    "TOWEL",
-    "BAG",
-    "BOX",
-    "SET",
-    "CLIP",
-    "FILE",
-    "NOTE",
-    "CARD",
-    "BOARD",
-    "SCREW",
-    "HOSE",
-    "VALVE",
-    "PIPE",
-    "FILTER",
-    "LARGE",
-    "SMALL",
-    "RED",
-    "BLUE",
-    "GREEN",
-    "WHITE",
-    "BLACK",
-    "PREMIUM",
-    "ORIGINAL",
-    "FRESH",
-    "HOT",
-    "COLD",
-    "EXTRA",
-    "MIXED",
-    "VEGE",
-]
-_STREETS = ["JALAN", "JLN", "LORONG", "PERSIARAN", "LEBUH", "TINGKAT", "STREET", "ROAD", "AVENUE", "LANE", "DRIVE"]
-_AREAS = [
-    "TAMAN",
-    "TMN",
-    "BANDAR",
-    "BANDAR",
-    "BARU",
-    "KAMPUNG",
-    "SEKSYEN",
-    "PUSAT",
-    "DESA",
-    "KAWASAN",
-    "PERINDUSTRIAN",
-    "BUKIT",
-]
-_TOWNS = [
-    "JOHOR BAHRU",
-    "KUALA LUMPUR",
-    "PETALING JAYA",
-    "SHAH ALAM",
-    "KLANG",
-    "SUBANG JAYA",
-    "SERI KEMBANGAN",
-    "PUCHONG",
-    "CHERAS",
-    "IPOH",
-    "SEREMBAN",
-    "MELAKA",
-    "BATU CAVES",
-    "KAJANG",
-    "SEMENYIH",
-    "RAWANG",
-    "SKUDAI",
-    "MASAI",
-    "KUCHING",
-    "PENANG",
-    "SPRINGFIELD",
-    "ASHFORD",
-    "RIVERSIDE",
-    "NEWPORT",
-    "LEEDS",
-]
-_STATES = [
-    "JOHOR",
-    "SELANGOR",
-    "SELANGOR DARUL EHSAN",
-    "SELANGOR.",
-    "KUALA LUMPUR",
-    "PERAK",
-    "SARAWAK",
-    "W.P. KUALA LUMPUR",
-    "MALAYSIA",
-]
-_ENDINGS = (
-    "SDN BHD",
-    "SDN. BHD.",
-    "S/B",
-    "BHD",
-    "ENTERPRISE",
-    "TRADING",
-    "CO",
-    "PLT",
-    "LTD",
-    "INC",
-    "& SONS",
-    "(M) SDN BHD",
-)
-_MONTHS = [
-    "JANUARY",
-    "FEBRUARY",
-    "MARCH",
-    "APRIL",
-    "MAY",
-    "JUNE",
-    "JULY",
-    "AUGUST",
-    "SEPTEMBER",
-    "OCTOBER",
-    "NOVEMBER",
-    "DECEMBER",
-]
-_FIRST_NAMES = [
-    "ANNA",
-    "BEN",
-    "CHLOE",
-    "DANIEL",
-    "EMMA",
-    "FARID",
-    "GRACE",
-    "HASSAN",
-    "IVY",
-    "JOHN",
-    "KUMAR",
-    "LIM",
-    "MEI",
-    "NORA",
-    "OMAR",
-    "PETER",
-    "SITI",
-    "TAN",
-    "VICTOR",
-    "WEI",
-]
 
 
 def invented_word(rng: random.Random, syllables: tuple[int, int] = (1, 4)) -> str:
@@ -263,7 +21,7 @@ def invented_word(rng: random.Random, syllables: tuple[int, int] = (1, 4)) -> st
 
 
 def word(rng: random.Random) -> str:
-    return rng.choice(_GOODS) if rng.random() < 0.5 else invented_word(rng)
+    return rng.choice(lexicon.GOODS) if rng.random() < 0.5 else invented_word(rng)
 
 
 def words(rng: random.Random, low: int, high: int) -> str:
@@ -271,20 +29,23 @@ def words(rng: random.Random, low: int, high: int) -> str:
 
 
 def person(rng: random.Random) -> str:
-    first = rng.choice(_FIRST_NAMES) if rng.random() < 0.6 else invented_word(rng, (1, 3))
+    first = rng.choice(lexicon.FIRST_NAMES) if rng.random() < 0.6 else invented_word(rng, (1, 3))
     return first if rng.random() < 0.3 else f"{first} {invented_word(rng, (1, 3))}"
 
 
 def company(rng: random.Random) -> str:
     """A shop's or a firm's name, in capitals."""
-    parts = [invented_word(rng, (1, 3)) if rng.random() < 0.7 else rng.choice(_GOODS) for _ in range(rng.randint(1, 2))]
-    parts += rng.sample(_TRADES, rng.randint(0, 2))
+    parts = [
+        invented_word(rng, (1, 3)) if rng.random() < 0.7 else rng.choice(lexicon.GOODS)
+        for _ in range(rng.randint(1, 2))
+    ]
+    parts += rng.sample(lexicon.TRADES, rng.randint(0, 2))
     if rng.random() < 0.12:
         parts.insert(rng.randint(0, 1), rng.choice(("&", str(rng.randint(1, 99)), "D.I.Y.", "MR.")))
     if rng.random() < 0.15:
         parts.append(f"({invented_word(rng, (1, 3))})")
     if rng.random() < 0.6:
-        parts.append(rng.choice(_ENDINGS))
+        parts.append(rng.choice(lexicon.ENDINGS))
     return " ".join(parts).strip("& ")
 
 
@@ -333,7 +94,7 @@ def date(rng: random.Random) -> str:
         return f"{year}{mark}{month:02d}{mark}{day:02d}"
     if kind < 0.87:
         return f"{month:02d}/{day:02d}/{year}"
-    name = _MONTHS[month - 1] if rng.random() < 0.25 else _MONTHS[month - 1][:3]
+    name = lexicon.MONTHS[month - 1] if rng.random() < 0.25 else lexicon.MONTHS[month - 1][:3]
     if rng.random() < 0.2:
         return f"{name} {day}, {year}"
     gap = rng.choice((" ", " ", "-", "/"))
@@ -358,7 +119,7 @@ def _street(rng: random.Random) -> str:
             f" SS{rng.randint(1, 30)}/{rng.randint(1, 99)}",
         )
     )
-    kind = rng.choice(_STREETS)
+    kind = rng.choice(lexicon.STREETS)
     return f"{name} {kind}" if kind in ("STREET", "ROAD", "AVENUE", "LANE", "DRIVE") else f"{kind} {name}{number}"
 
 
@@ -380,15 +141,15 @@ def address(rng: random.Random) -> list[str]:
     parts = [f"{house}{rng.choice((', ', ',', ' '))}{_street(rng)}"]
     if rng.random() < 0.7:
         parts.append(
-            f"{rng.choice(_AREAS)} {invented_word(rng, (1, 3))}"
+            f"{rng.choice(lexicon.AREAS)} {invented_word(rng, (1, 3))}"
             + (f" {rng.randint(1, 12)}" if rng.random() < 0.2 else "")
         )
     if rng.random() < 0.25:
         parts.append(words(rng, 1, 3))
-    town = rng.choice(_TOWNS) if rng.random() < 0.7 else invented_word(rng, (2, 3))
+    town = rng.choice(lexicon.TOWNS) if rng.random() < 0.7 else invented_word(rng, (2, 3))
     parts.append(f"{digits(rng, 5)} {town}")
     if rng.random() < 0.6:
-        parts.append(rng.choice(_STATES))
+        parts.append(rng.choice(lexicon.STATES))
     lines, current = [], parts[0]
     for part in parts[1:]:
         if rng.random() < 0.35:
