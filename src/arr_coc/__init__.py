@@ -1,3 +1,27 @@
-"""ARR-COC: keep the visual tokens that matter for the question."""
+"""ARR-COC: keep the visual tokens that matter for the question, at their original positions.
+
+texture = arr_coc.TextureArray.from_image("receipt.jpg")    # 40 named channels, each built when asked for
+texture["edges"], texture.grid(44, 20), texture.sample(points, level=2.0)
+texture.sheet().save("channels.png")
+"""
+
+from arr_coc import pictures
+from arr_coc.errors import ArrCocError, ChannelError, ImageError
+from arr_coc.texture import FULL40, LAYOUTS, MVP13, Channel, TextureArray, TextureBatch, all_channels, channel
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "FULL40",
+    "LAYOUTS",
+    "MVP13",
+    "ArrCocError",
+    "Channel",
+    "ChannelError",
+    "ImageError",
+    "TextureArray",
+    "TextureBatch",
+    "all_channels",
+    "channel",
+    "pictures",
+]

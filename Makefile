@@ -1,0 +1,53 @@
+# Each target makes the environment it needs in .venv, and again when the requirements change.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint format pictures bench clean help
+
+help:
+	@echo "make demo      channel sheets and timings of the bundled pictures, into out/"
+	@echo "make test      all tests"
+	@echo "make lint      ruff and mypy"
+	@echo "make format    let ruff rewrite the code"
+	@echo "make bench     texture timings on this machine, beside scikit-image"
+	@echo "make pictures  draw the pictures of the docs again"
+	@echo "make clean     remove the environment and what was made"
+
+demo: .venv/ready
+	$(BIN)/arr-coc demo
+
+test: .venv/ready-dev
+	$(BIN)/python -m pytest
+
+lint: .venv/ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/ready-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/ready-dev
+	$(BIN)/arr-coc bench texture
+
+pictures: .venv/ready
+	$(BIN)/arr-coc demo -o docs/images
+	$(BIN)/python docs/channel_table.py
+
+clean:
+	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Torch goes first and at the tested version, so that no other package brings a newer build of it.
+.venv/torch: constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q -c constraints.txt torch
+	@touch $@
+
+.venv/ready: .venv/torch pyproject.toml
+	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	@touch $@
+
+.venv/ready-dev: .venv/ready
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	@touch $@

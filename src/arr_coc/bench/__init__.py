@@ -1,0 +1,1 @@
+"""What `arr-coc bench` measures."""

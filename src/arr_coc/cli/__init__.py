@@ -1,0 +1,59 @@
+"""The command `arr-coc`: one file per subcommand. Bad input is one sentence on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from collections.abc import Sequence
+
+from arr_coc import __version__
+from arr_coc.cli import bench, channels, demo
+from arr_coc.errors import ArrCocError
+
+_EPILOG = """\
+start here:
+  arr-coc demo                              pictures and timings from a bundled receipt
+  arr-coc channels photo.jpg -o sheet.png   see what the texture array sees
+  arr-coc channels --json                   every channel: meaning, range, pooling, cost
+  arr-coc bench texture                     how fast it is here, beside scikit-image
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="arr-coc",
+        description="Look at an image as 40 named channels, the raw material for keeping only the visual tokens that matter.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"arr-coc {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in (channels, bench, demo):
+        module.add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # file names may hold letters that the terminal's encoding lacks
+            stream.reconfigure(errors="backslashreplace")
+    arguments = build_parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()  # here, so that a full disk is an error with a sentence
+        return code
+    except ArrCocError as error:
+        print(f"arr-coc: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader of our output (head, less) has gone: nothing to say, and nobody to say it to.
+        sys.stderr.close()
+        return 1
+    except OSError as error:
+        print(f"arr-coc: cannot write the output: {error.strerror or error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("arr-coc: interrupted", file=sys.stderr)
+        return 130

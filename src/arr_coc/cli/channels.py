@@ -1,0 +1,149 @@
+"""`arr-coc channels`: the channels of an image as a contact sheet, a table or JSON; without an image, what there is."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from arr_coc.cli.output import check_writable, print_json, progress, save_image, work_steadily
+from arr_coc.errors import ArrCocError
+from arr_coc.texture import LAYOUTS, TextureArray
+from arr_coc.texture.layout import Channel, all_channels, find_channel, resolve_layout
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "channels",
+        help="see an image's channels, or list them",
+        description="Compute the channels of an image and draw them on a labelled sheet. Without IMAGE, list what there is.",
+        epilog="example: arr-coc channels receipt.jpg -o sheet.png --layout mvp13",
+    )
+    parser.add_argument("image", nargs="?", metavar="IMAGE", help="an image file of any common format")
+    parser.add_argument("-o", "--output", type=Path, metavar="SHEET", help="write the contact sheet here (.png, .jpg)")
+    parser.add_argument(
+        "--layout", default=None, help="full40 (the default), mvp13, or channel names with commas: edges,text"
+    )
+    parser.add_argument("--text", default="strokes", help="text detector: strokes (fast) or rapidocr (extra 'ocr')")
+    parser.add_argument(
+        "--max-side", type=int, default=1024, metavar="PX", help="scale the longer side down to this (1024)"
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.output:
+        check_writable(arguments.output)
+        if arguments.image and arguments.output.exists() and arguments.output.samefile(arguments.image):
+            raise ArrCocError("the sheet would overwrite the image itself; choose another name for -o")
+    layout = _layout(arguments.layout)
+    if arguments.image is None:
+        return _list_channels(arguments, layout)
+    work_steadily()
+    texture = TextureArray.from_image(
+        arguments.image, layout="full40" if layout is None else layout, max_side=arguments.max_side, text=arguments.text
+    )
+    records = _compute(texture)
+    if arguments.output:
+        save_image(texture.sheet(title=Path(arguments.image).name), arguments.output)
+    if arguments.json:
+        print_json(
+            {
+                "image": arguments.image,
+                "original_size": {"width": texture.original_size[1], "height": texture.original_size[0]},
+                "size": {"width": texture.size[1], "height": texture.size[0]},
+                "notes": list(texture.notes),
+                "absent": list(texture.absent),
+                "sheet": str(arguments.output) if arguments.output else None,
+                "channels": records,
+            }
+        )
+        return 0
+    _print_table(texture, records)
+    if arguments.output:
+        print(f"sheet written to {arguments.output}")
+    return 0
+
+
+def _layout(given: str | None) -> str | list[str] | None:
+    """A layout's name as it is, one channel or several with commas as a list."""
+    if given is None or given in LAYOUTS:
+        return given
+    if "," in given or given in {c.name for c in all_channels()}:
+        return [name.strip() for name in given.split(",") if name.strip()]
+    resolve_layout(given)  # says what is wrong with it
+    return given
+
+
+def _compute(texture: TextureArray) -> list[dict[str, object]]:
+    """Each channel's description with its values and the milliseconds it took; shared work counts where it first falls."""
+    records = []
+    with progress() as bar:
+        task = bar.add_task("channels", total=len(texture.names))
+        for channel in texture.channels:
+            bar.update(task, description=f"channel {channel.name}")
+            start = time.perf_counter()
+            plane = texture[channel.name]
+            milliseconds = (time.perf_counter() - start) * 1e3
+            values = {"min": float(plane.min()), "max": float(plane.max()), "mean": float(plane.float().mean())}
+            records.append({**describe(channel), "values": values, "ms": round(milliseconds, 3)})
+            bar.advance(task)
+    return records
+
+
+def describe(channel: Channel) -> dict[str, object]:
+    """A channel for JSON, which has no infinity: an open range ends in null."""
+    described = channel.describe()
+    described["range"] = [None if abs(v) == float("inf") else v for v in channel.range]
+    return described
+
+
+def _list_channels(arguments: argparse.Namespace, layout: str | list[str] | None) -> int:
+    if arguments.output:
+        raise ArrCocError("a sheet needs an image: arr-coc channels IMAGE -o sheet.png")
+    known = all_channels() if layout is None else [find_channel(name) for name in resolve_layout(layout)]
+    if arguments.json:
+        layouts = {name: list(names) for name, names in LAYOUTS.items()}
+        print_json({"layouts": layouts, "channels": [describe(c) for c in known]})
+        return 0
+    table = Table(box=None, header_style="bold")
+    for heading in ("channel", "family", "range", "pooled", "cost", "meaning"):
+        table.add_column(heading, overflow="fold")
+    embeddings = [c.name for c in known if c.family == "embedding"]
+    for c in known:
+        name, meaning = c.name, c.meaning
+        if len(embeddings) > 1 and name in embeddings:  # sixteen like lines tell no more than one
+            if name != embeddings[0]:
+                continue
+            name, meaning = f"{name} .. {embeddings[-1][-2:]}", "the joint image-text space in 16 dimensions"
+        table.add_row(name, c.family, f"{c.range[0]:.3g} .. {c.range[1]:.3g}", c.pool, c.cost, meaning)
+    Console().print(table)
+    return 0
+
+
+def _print_table(texture: TextureArray, records: list[dict[str, Any]]) -> None:
+    console = Console()
+    table = Table(box=None, header_style="bold")
+    for heading in ("channel", "family"):
+        table.add_column(heading)
+    for heading in ("min", "mean", "max", "ms"):
+        table.add_column(heading, justify="right")
+    table.add_column("meaning", overflow="fold")
+    for record in records:
+        if record["name"] in texture.absent:
+            continue
+        values = record["values"]
+        numbers = [f"{values[key]:.3f}" for key in ("min", "mean", "max")]
+        table.add_row(record["name"], record["family"], *numbers, f"{record['ms']:.1f}", record["meaning"])
+    console.print(table)
+    original, size = texture.original_size, texture.size
+    print(f"image {original[1]}x{original[0]}, texture {size[1]}x{size[0]} pixels")
+    for note in texture.notes:
+        print(f"note: {note}")
+    if texture.absent:
+        print(f"{len(texture.absent)} channels are zero because nobody supplied them; --json names them")

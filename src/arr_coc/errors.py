@@ -1,0 +1,29 @@
+"""The errors a user can cause.
+
+Each message is one sentence: what was expected, what came, what to do. The command line prints it and exits with code 2.
+"""
+
+from __future__ import annotations
+
+import operator
+
+
+class ArrCocError(ValueError):
+    """Base of every error that bad input can cause."""
+
+
+class ImageError(ArrCocError):
+    """The image cannot be read, or is not an image."""
+
+
+class ChannelError(ArrCocError):
+    """A channel, layout or supplied map is unknown or does not fit."""
+
+
+def whole_number(value: object, least: int = 1) -> int | None:
+    """`value` as an int if it is a whole number of any integer type (numpy's too) and at least `least`; None if not."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    return number if number >= least and not isinstance(value, bool) else None

@@ -1,0 +1,349 @@
+"""The texture array: one image as a stack of named channels, built lazily, asked often.
+
+Notable:
+- a channel is computed when something first asks for it, and kept; asking for `edges` computes no clusters;
+- channels live as single planes and are stacked on demand, because the many that nobody supplied then cost nothing;
+- what a channel read of the caller's maps is remembered, so that `supply` forgets exactly what the new maps change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+
+import numpy as np
+import torch
+from PIL import Image
+
+from arr_coc.errors import ArrCocError, ChannelError, whole_number
+from arr_coc.texture import pooling, sampler
+from arr_coc.texture.backends import SEGMENTERS, TEXT_DETECTORS, Segmenter, TextDetector, check_backend
+from arr_coc.texture.image import ImageLike, Picture, is_batch, read_batch, read_picture
+from arr_coc.texture.layout import Channel, find_channel, resolve_layout
+from arr_coc.texture.memo import Memo
+from arr_coc.texture.pyramid import Pyramid, level_count
+from arr_coc.texture.supplied import SuppliedMap, read_supplied
+from arr_coc.texture.tensors import Numbers, as_tensor
+
+if TYPE_CHECKING:
+    from arr_coc.texture.batch import TextureBatch
+
+T = TypeVar("T")
+
+
+class TextureOptions(TypedDict, total=False):
+    """The keywords of `TextureArray.from_image`, which explains them."""
+
+    layout: str | Iterable[str]
+    device: torch.device | str | None
+    dtype: torch.dtype
+    max_side: int | None
+    supplied: Mapping[str, SuppliedMap] | None
+    segmenter: str | Segmenter
+    text: str | TextDetector
+
+
+POINTS_AT_ONCE = 1 << 16
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class TextureArray:
+    """One image as named channels `[C, H, W]`, with a mip pyramid.
+
+    >>> import arr_coc
+    >>> texture = arr_coc.TextureArray.from_image(arr_coc.pictures.receipt())
+    >>> texture.shape
+    (40, 1024, 473)
+    >>> texture["edges"].shape, texture.grid(44, 20).shape
+    (torch.Size([1024, 473]), torch.Size([40, 44, 20]))
+    """
+
+    def __init__(
+        self,
+        picture: Picture,
+        names: tuple[str, ...],
+        dtype: torch.dtype = torch.float32,
+        supplied: Mapping[str, SuppliedMap] | None = None,
+        segmenter: str | Segmenter = "slic",
+        text: str | TextDetector = "strokes",
+    ) -> None:
+        if dtype not in DTYPES:
+            raise ChannelError(f"expected dtype torch.float32, torch.float16 or torch.bfloat16, got {dtype!r}")
+        self.picture = picture
+        self.names = names
+        self.dtype = dtype
+        self.segmenter = check_backend("segmenter", segmenter, SEGMENTERS)
+        self.text = check_backend("text detector", text, TEXT_DETECTORS)
+        self._supplied = {k: v for k, v in read_supplied(supplied or {}, picture).items() if v is not None}
+        self._memo = Memo()
+
+    @overload
+    @classmethod
+    def from_image(cls, image: ImageLike, **options: Unpack[TextureOptions]) -> TextureArray: ...
+    @overload
+    @classmethod
+    def from_image(cls, image: list[Any] | tuple[Any, ...], **options: Unpack[TextureOptions]) -> TextureBatch: ...
+    @classmethod
+    def from_image(
+        cls,
+        image: ImageLike | list[Any] | tuple[Any, ...],
+        *,
+        layout: str | Iterable[str] = "full40",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+        max_side: int | None = 1024,
+        supplied: Mapping[str, SuppliedMap] | None = None,
+        segmenter: str | Segmenter = "slic",
+        text: str | TextDetector = "strokes",
+    ) -> TextureArray | TextureBatch:
+        """The texture of an image, or a `TextureBatch` for a list of images (or a 4-d array or tensor).
+
+        image: a path, a PIL image, numpy `[H, W]` or `[H, W, 1|3|4]`, or torch `[H, W]` or `[1|3|4, H, W]`.
+        layout: "full40", "mvp13", or a list of channel names.
+        max_side: the longer side is scaled down to this; None keeps every pixel. Boxes stay in original pixels.
+        supplied: maps that only the caller has, by name: see `supply`.
+        segmenter: "slic", or a function that returns segment ids `[H, W]` for an image `[3, H, W]`.
+        text: "strokes" (fast), "rapidocr" (extra `ocr`), or a function from `[3, H, W]` to a likelihood `[H, W]`.
+        """
+        names = resolve_layout(layout)
+        if is_batch(image):
+            from arr_coc.texture.batch import TextureBatch
+
+            if supplied:
+                raise ChannelError("maps are supplied per image: build the batch first, then call batch[i].supply(...)")
+            pictures = read_batch(image, max_side=max_side, device=device)  # type: ignore[arg-type]
+            return TextureBatch([cls(one, names, dtype, None, segmenter, text) for one in pictures])
+        picture = read_picture(image, max_side=max_side, device=device)  # type: ignore[arg-type]
+        return cls(picture, names, dtype, supplied, segmenter, text)
+
+    @classmethod
+    def from_planes(cls, planes: Mapping[str, torch.Tensor]) -> TextureArray:
+        """A texture of ready planes `[H, W]`, by channel name; gradients flow back into them from `sample` and `grid`."""
+        names = resolve_layout(planes)
+        planes = {name: as_tensor(plane, f"plane {name!r}") for name, plane in planes.items()}
+        shapes = {tuple(plane.shape) for plane in planes.values()}
+        first = next(iter(planes.values()))
+        if len(shapes) != 1 or first.ndim != 2 or 0 in first.shape:
+            raise ChannelError(
+                f"expected planes [H, W] of one size, got {', '.join(str(list(s)) for s in sorted(shapes))}"
+            )
+        if len({(p.dtype, p.device) for p in planes.values()}) != 1:
+            raise ChannelError("expected planes of one dtype on one device")
+        height, width = first.shape
+        nothing = Picture(torch.empty(0, height, width, device=first.device), (int(height), int(width)))
+        texture = cls(nothing, names, first.dtype)
+        for name, plane in planes.items():
+            texture._keep(name, plane)
+        return texture
+
+    # What it is
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        return (len(self.names), *self.size)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) in texture pixels."""
+        return self.picture.size
+
+    @property
+    def original_size(self) -> tuple[int, int]:
+        """(height, width) of the image as it came, EXIF orientation applied."""
+        return self.picture.original_size
+
+    @property
+    def device(self) -> torch.device:
+        return self.picture.pixels.device
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done to the image on the way in, e.g. transparency laid over white."""
+        return self.picture.notes
+
+    @property
+    def channels(self) -> list[Channel]:
+        """The layout's channels, with meaning, range, pooling rule and cost."""
+        return [find_channel(name) for name in self.names]
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """The layout's channels that only the caller can fill, and has not: they are zero."""
+        if len(self.picture.pixels) == 0:
+            return ()
+        return tuple(c.name for c in self.channels if c.supplied_by and not self._supplied.keys() & set(c.supplied_by))
+
+    @property
+    def levels(self) -> int:
+        """How many pyramid levels there are, down to 1x1."""
+        return level_count(self.size)
+
+    def __repr__(self) -> str:
+        channels, height, width = self.shape
+        return f"TextureArray({channels} channels, {height}x{width}, {str(self.dtype).removeprefix('torch.')}, {self.device})"
+
+    # Reading it
+
+    @overload
+    def __getitem__(self, name: str) -> torch.Tensor: ...
+    @overload
+    def __getitem__(self, name: Sequence[str]) -> torch.Tensor: ...
+    def __getitem__(self, name: str | Sequence[str]) -> torch.Tensor:
+        """A channel `[H, W]` by name, or several as `[K, H, W]`; any registered channel, also outside the layout.
+
+        A single plane is the texture's own: read it, and clone it before changing anything.
+        """
+        return self.level(name, 0)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the layout has a channel of this name."""
+        return name in self.names
+
+    def __iter__(self) -> Iterator[str]:
+        """The layout's names."""
+        return iter(self.names)
+
+    def level(self, name: str | Sequence[str], level: int) -> torch.Tensor:
+        """A channel (or several) on a pyramid level: `[H_l, W_l]` or `[K, H_l, W_l]`."""
+        number = whole_number(level, least=0)
+        if number is None or number >= self.levels:
+            raise ArrCocError(
+                f"expected a level from 0 to {self.levels - 1} for {self.size[1]}x{self.size[0]} pixels, got {level!r}"
+            )
+        if isinstance(name, str):
+            return self._pyramid(name).level(number)
+        if not isinstance(name, Iterable):
+            raise ChannelError(f"expected a channel's name or a list of names, got {name!r}")
+        return torch.stack([self._pyramid(one).level(number) for one in resolve_layout(name)])
+
+    def tensor(self, level: int = 0) -> torch.Tensor:
+        """All channels of the layout in one tensor `[C, H_l, W_l]`: a copy, for those who need one block of memory."""
+        return self.level(self.names, level)
+
+    def grid(self, height: int, width: int, names: Iterable[str] | None = None) -> torch.Tensor:
+        """Every channel on a grid of equal cells, each by its own rule: `[C, height, width]`.
+
+        The mean is the exact area average of the cell, whether or not the sizes divide.
+        """
+        size = _checked_grid(height, width)
+        chosen = self._chosen(names)
+        return torch.stack([pooling.pool(self[c.name], size, c.pool) for c in chosen])
+
+    def boxes(self, height: int, width: int) -> torch.Tensor:
+        """The grid's cells as (x0, y0, x1, y1) in original pixels: float64 `[height * width, 4]`, row by row."""
+        return pooling.cell_boxes(_checked_grid(height, width), self.original_size)
+
+    def to_original(self, boxes: Numbers) -> torch.Tensor:
+        """Boxes or points in texture pixels, `[..., 2 or 4]` as x, y(, x, y), in original pixels (float64)."""
+        given, scale = self._with_scale(boxes)
+        return given * scale
+
+    def from_original(self, boxes: Numbers) -> torch.Tensor:
+        """The inverse of `to_original`."""
+        given, scale = self._with_scale(boxes)
+        return given / scale
+
+    def sample(self, xy: Numbers, level: Numbers = 0.0, names: Iterable[str] | None = None) -> torch.Tensor:
+        """All channels at points `[N, 2]` (x, y in [0, 1]), trilinear in (x, y, level): `[N, C]`.
+
+        `level` is a number or `[N]`, clamped to the levels there are. Ids are read at the nearest pixel and level.
+        Differentiable in the texture and in the points.
+        """
+        chosen = self._chosen(names)
+        points, levels = sampler.check_points(xy, level, self.device)
+        smooth = [c.name for c in chosen if c.pool != "nearest"]
+        ids = [c.name for c in chosen if c.pool == "nearest"]
+        parts = []
+        # In portions, because four neighbours of every point and channel are in memory at once.
+        for part, at in zip(torch.split(points, POINTS_AT_ONCE), torch.split(levels, POINTS_AT_ONCE), strict=True):
+            read = [
+                rule(lambda n, group=group: [self.level(name, n) for name in group], part, at, self.levels - 1)  # type: ignore[misc]
+                for rule, group in ((sampler.trilinear, smooth), (sampler.nearest, ids))
+                if group
+            ]
+            parts.append(torch.cat(read, dim=1).to(self.dtype))
+        order = [[*smooth, *ids].index(c.name) for c in chosen]
+        return torch.cat(parts)[:, order]
+
+    def sheet(self, **options: Any) -> Image.Image:
+        """A labelled contact sheet of the layout's channels; options as in `arr_coc.texture.sheet.contact_sheet`."""
+        from arr_coc.texture.sheet import contact_sheet
+
+        return contact_sheet(self, **options)
+
+    # Filling it
+
+    def supply(self, **maps: SuppliedMap) -> TextureArray:
+        """The same texture with maps that only the caller has; everything that does not depend on them is shared.
+
+        `previous_frame`: the frame before, for `motion`. `embeddings`: `[16, h, w]`, or a function from `[3, H, W]` to it.
+        Any channel marked "supplied by the caller" (`gaze`, `previous_relevance`, ...): a map `[h, w]` of any size.
+        None takes a map away.
+        """
+        new = TextureArray(self.picture, self.names, self.dtype, None, self.segmenter, self.text)
+        new._supplied = {
+            k: v for k, v in {**self._supplied, **read_supplied(maps, self.picture)}.items() if v is not None
+        }
+        new._memo = self._memo.without(maps)
+        return new
+
+    def supplied(self, name: str) -> Any:
+        """For channel functions: the map the caller supplied under `name`, or None."""
+        self._memo.note_reading([name])
+        return self._supplied.get(name)
+
+    def once(self, key: str, make: Callable[[], T]) -> T:
+        """For channel functions: a value that several channels share, made on first use and kept."""
+        return self._memo.once(("shared", key), make)
+
+    def constant(self, value: float) -> torch.Tensor:
+        """For channel functions: a plane `[H, W]` of one value, which takes no memory."""
+        return torch.full((1, 1), value, dtype=self.dtype, device=self.device).expand(self.size)
+
+    @property
+    def pixels(self) -> torch.Tensor:
+        """For channel functions: the image, float32 `[3, H, W]` in [0, 1]."""
+        if len(self.picture.pixels) == 0:
+            raise ChannelError("this texture was made from planes and has no image to compute further channels from")
+        return self.picture.pixels
+
+    def _pyramid(self, name: str) -> Pyramid:
+        channel = find_channel(name)
+        return self._memo.once(("channel", name), lambda: Pyramid(self._compute(channel), channel.pool))
+
+    def _keep(self, name: str, plane: torch.Tensor) -> None:
+        """Take a ready plane for the channel, until a map of the same name is supplied."""
+
+        def make() -> Pyramid:
+            self._memo.note_reading([name])
+            return Pyramid(plane, find_channel(name).pool)
+
+        self._memo.once(("channel", name), make)
+
+    def _compute(self, channel: Channel) -> torch.Tensor:
+        plane = channel.compute(self)
+        plane = as_tensor(plane, channel.name) if isinstance(plane, np.ndarray) else plane
+        if not isinstance(plane, torch.Tensor) or tuple(plane.shape) != self.size:
+            came = list(plane.shape) if isinstance(plane, torch.Tensor) else type(plane).__name__
+            raise ChannelError(f"channel {channel.name!r} must return a tensor {list(self.size)}, got {came}")
+        return plane.to(device=self.device, dtype=self.dtype)
+
+    def _chosen(self, names: Iterable[str] | None) -> list[Channel]:
+        return [find_channel(name) for name in (self.names if names is None else resolve_layout(names))]
+
+    def _with_scale(self, boxes: Numbers) -> tuple[torch.Tensor, torch.Tensor]:
+        """The boxes in float64, and original pixels per texture pixel along their last axis."""
+        given = as_tensor(boxes, "points or boxes").double()
+        if given.ndim == 0 or given.shape[-1] not in (2, 4):
+            raise ArrCocError(f"expected points [..., 2] or boxes [..., 4], got {list(given.shape)}")
+        (height, width), (original_height, original_width) = self.size, self.original_size
+        scale = torch.tensor([original_width / width, original_height / height], dtype=torch.float64)
+        return given, scale.to(given.device).repeat(given.shape[-1] // 2)
+
+
+def _checked_grid(height: int, width: int) -> tuple[int, int]:
+    rows, columns = whole_number(height), whole_number(width)
+    if rows is None or columns is None:
+        raise ArrCocError(f"expected a grid of at least 1x1 cells in whole numbers, got {height!r} x {width!r}")
+    return rows, columns

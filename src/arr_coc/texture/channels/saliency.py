@@ -1,0 +1,59 @@
+"""Saliency: how much a place differs from its surroundings in colour and brightness, at several scales.
+
+Centre-surround differences over a pyramid in CIE Lab: a fine level minus a coarse one, enlarged. The pyramid averages
+areas; Lab is computed at the finest centre, a sixteenth of the pixels.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from arr_coc.texture import filters
+from arr_coc.texture.colour_space import rgb_to_lab
+from arr_coc.texture.layout import channel
+from arr_coc.texture.pooling import pool
+from arr_coc.texture.pyramid import level_count, level_size
+
+if TYPE_CHECKING:
+    from arr_coc.texture.array import TextureArray
+
+CENTRES = (2, 3, 4)
+SURROUNDS = (3, 4)  # levels above the centre
+FLAT = 1e-3  # Lab units; less spread than this is rounding, not contrast
+
+
+@channel(
+    "saliency",
+    family="saliency",
+    cost="moderate",
+    meaning="contrast to the surroundings in colour and brightness, over several scales",
+)
+def saliency(texture: TextureArray) -> torch.Tensor:
+    pairs = centre_surround_pairs(level_count(texture.size))
+    if not pairs:
+        return texture.constant(0.0)
+    finest, coarsest = pairs[0][0], max(surround for _, surround in pairs)
+    planes = [pool(plane, level_size(texture.size, finest), "mean") for plane in texture.pixels]
+    levels = {finest: list(rgb_to_lab(torch.stack(planes)))}
+    for number in range(finest + 1, coarsest + 1):
+        levels[number] = [pool(plane, level_size(texture.size, number), "mean") for plane in levels[number - 1]]
+    size = level_size(texture.size, finest)
+    total = torch.zeros(size, device=texture.device)
+    for centre, surround in pairs:
+        for fine, coarse in zip(levels[centre], levels[surround], strict=True):
+            contrast = (fine - filters.resize(coarse, level_size(texture.size, centre))).abs()
+            total += filters.resize(contrast, size)
+    full = filters.resize(total, texture.size)
+    low, high = torch.aminmax(full)
+    if float(high - low) < FLAT:
+        return texture.constant(0.0)
+    return (full - low).div_(high - low)
+
+
+def centre_surround_pairs(levels: int) -> list[tuple[int, int]]:
+    """The (centre, surround) levels that fit into a pyramid of `levels`; small images start at finer centres."""
+    top = levels - 1
+    pairs = [(c, c + s) for c in CENTRES for s in SURROUNDS if c + s <= top]
+    return pairs or [(c, top) for c in (0, 1) if c < top]

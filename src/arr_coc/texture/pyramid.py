@@ -1,0 +1,51 @@
+"""The mip pyramid: each level half the size of the one before, every channel pooled by its own rule.
+
+Level 0 is the texture itself; sizes are halved and rounded down, never below 1. On odd sizes the cells of a level do not
+fall on pixel borders, and `pooling` weighs the pixels they cut. Every level equals pooling the image itself onto its size.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from arr_coc.texture.layout import Pool
+from arr_coc.texture.pooling import pool
+
+
+def level_size(size: tuple[int, int], level: int) -> tuple[int, int]:
+    """(height, width) of a level."""
+    return max(1, size[0] >> level), max(1, size[1] >> level)
+
+
+def level_count(size: tuple[int, int]) -> int:
+    """How many levels there are, down to 1x1."""
+    return max(size).bit_length()
+
+
+class Pyramid:
+    """The levels of one plane, each built when it is first asked for."""
+
+    def __init__(self, plane: torch.Tensor, rule: Pool) -> None:
+        self._levels = [plane]
+        self._rule: Pool = rule
+
+    def level(self, number: int) -> torch.Tensor:
+        """The plane at a level: `[H >> number, W >> number]`."""
+        while len(self._levels) <= number:
+            size = level_size(self._size(0), len(self._levels))
+            self._levels.append(pool(self._levels[self._source(size)], size, self._rule))
+        return self._levels[number]
+
+    def _source(self, size: tuple[int, int]) -> int:
+        """The coarsest level whose cells nest in cells of `size`, so that pooling it equals pooling the image itself.
+
+        Ids always come from level 0: the centre of a centre's centre drifts to a corner.
+        """
+        if self._rule == "nearest":
+            return 0
+        nests = [all(n % m == 0 for n, m in zip(self._size(i), size, strict=True)) for i in range(len(self._levels))]
+        return max((i for i, nested in enumerate(nests) if nested), default=0)
+
+    def _size(self, number: int) -> tuple[int, int]:
+        height, width = self._levels[number].shape
+        return int(height), int(width)

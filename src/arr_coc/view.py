@@ -1,0 +1,54 @@
+"""Planes to pictures: colour maps, and the few drawing pieces that sheets and overlays share. No matplotlib."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from PIL import ImageFont
+
+# Each map is a few colours from low to high, mixed linearly. Low is close to black, so that what matters glows.
+RAMPS: dict[str, tuple[str, ...]] = {
+    "gray": ("000000", "ffffff"),
+    "red": ("000000", "d7262b", "ffd9d2"),
+    "green": ("000000", "23994a", "d9ffdd"),
+    "blue": ("000000", "2f62d9", "d6e6ff"),
+    "ember": ("05020f", "4a1266", "b1324f", "f3843a", "fdf2b0"),
+    "lagoon": ("0b1030", "214a7c", "1f8c8c", "7fcf74", "f7f3a4"),
+    "ice": ("050a14", "1d3f6b", "4f8fc0", "b5dbe9", "ffffff"),
+    "moss": ("06100a", "1e4d34", "4c9a4f", "b7d96a", "fffbd1"),
+    "diverging": ("2b5fb8", "9fc3e6", "f4f2ee", "eda98b", "b3302b"),
+}
+
+
+def colourise(plane: torch.Tensor, ramp: str, low: float, high: float) -> np.ndarray:
+    """A plane `[H, W]` as uint8 `[H, W, 3]`, `low` and below at the ramp's start, `high` and above at its end."""
+    span = high - low
+    unit = (plane.detach().float().cpu().numpy() - low) / (span if span > 0 else 1.0)
+    table = _table(RAMPS[ramp])
+    return table[np.clip(np.round(unit * 255), 0, 255).astype(np.uint8)]
+
+
+def colourise_ids(plane: torch.Tensor) -> np.ndarray:
+    """Ids `[H, W]` as uint8 `[H, W, 3]`, neighbouring numbers in clearly different colours."""
+    known, ids = np.unique(plane.detach().float().cpu().numpy(), return_inverse=True)
+    # Steps by the golden ratio spread any number of hues evenly and set consecutive ones far apart.
+    hue = (np.arange(len(known)) * 0.61803399) % 1.0
+    wave = np.stack([np.cos(2 * np.pi * (hue - shift)) for shift in (0.0, 1 / 3, 2 / 3)], axis=-1)
+    light = np.where(np.arange(len(hue)) % 2 == 0, 150.0, 120.0)[:, None]
+    return np.clip(light + 85 * wave, 0, 255).astype(np.uint8)[ids.reshape(plane.shape)]
+
+
+def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """The font that Pillow carries, at any size."""
+    return ImageFont.load_default(size)
+
+
+@lru_cache(maxsize=32)
+def _table(colours: tuple[str, ...]) -> np.ndarray:
+    """256 colours of a ramp: uint8 `[256, 3]`."""
+    stops = np.array([[int(c[i : i + 2], 16) for i in (0, 2, 4)] for c in colours], dtype=np.float64)
+    at = np.linspace(0, 1, len(stops))
+    steps = np.linspace(0, 1, 256)
+    return np.stack([np.interp(steps, at, stops[:, i]) for i in range(3)], axis=-1).round().astype(np.uint8)

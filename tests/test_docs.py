@@ -1,0 +1,52 @@
+"""What the docs say is what the code says."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_channel_table_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("channel_table", ROOT / "docs" / "channel_table.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "channels.md").read_text() == module.table(), "run: make pictures"
+
+
+def test_the_file_tree_in_the_readme_names_every_module() -> None:
+    tree = re.search(r"```\nsrc/arr_coc/\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert tree
+    named = set(re.findall(r"([\w.]+\.py)\b", tree.group(1)))
+    there = {path.name for path in (ROOT / "src").rglob("*.py")} - {"__init__.py", "__main__.py"}
+    assert named == there
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/texture.md"])
+def test_links_and_pictures_exist(page: str) -> None:
+    text = (ROOT / page).read_text()
+    targets = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    assert targets
+    for link in targets:
+        assert ((ROOT / page).parent / link).exists(), link
+
+
+def test_snippets_of_the_readme_run(tmp_path: Path) -> None:
+    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert snippets
+    for code in snippets:
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_no_figure_is_missing() -> None:
+    for page in ("README.md", "docs/texture.md"):
+        assert not re.search(r"^[A-Z]{4,}$|\| [A-Z]{4,} \|", (ROOT / page).read_text(), re.M), page

@@ -1,0 +1,47 @@
+"""On a GPU the channels are the CPU's, up to rounding and jump flooding. Skipped where there is none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import arr_coc
+from arr_coc import TextureArray
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@pytest.mark.parametrize("picture", ["receipt", "scene"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_equals_the_cpu(picture: str, dtype: torch.dtype) -> None:
+    image = getattr(arr_coc.pictures, picture)()
+    cpu = TextureArray.from_image(image, layout=[*arr_coc.FULL40, "sobel_x", "sobel_y"])
+    gpu = TextureArray.from_image(image, layout=cpu.names, device="cuda", dtype=dtype)
+    rounding = {torch.float32: 2e-4, torch.float16: 2e-3, torch.bfloat16: 1e-2}[dtype]
+    for name in cpu.names:
+        assert gpu[name].device.type == "cuda"
+        difference = (gpu[name].cpu().float() - cpu[name]).abs()
+        # A pixel whose luma equals its surroundings' may fall to either polarity, and so may a swing of the text channel.
+        assert (difference <= rounding * cpu[name].abs().clamp(min=1)).float().mean() > 0.995, name
+    grid = (gpu.grid(44, 20).cpu().float() - cpu.grid(44, 20)).abs()
+    assert (grid <= 2 * rounding * cpu.grid(44, 20).abs().clamp(min=1)).float().mean() > 0.99
+    xy = torch.rand(200, 2, generator=torch.Generator().manual_seed(0))
+    read = (gpu.sample(xy.cuda(), 1.7).cpu().float() - cpu.sample(xy, 1.7)).abs()
+    assert (read <= 2 * rounding * cpu.sample(xy, 1.7).abs().clamp(min=1)).float().mean() > 0.99
+
+
+def test_cluster_ids_are_exactly_the_cpus() -> None:
+    image = arr_coc.pictures.scene()
+    assert torch.equal(
+        TextureArray.from_image(image, device="cuda")["cluster_id"].cpu(), TextureArray.from_image(image)["cluster_id"]
+    )
+
+
+def test_an_image_that_lies_on_the_gpu_stays_there() -> None:
+    pixels = torch.rand(3, 300, 400, device="cuda")
+    texture = TextureArray.from_image(
+        pixels, max_side=100, supplied={"gaze": torch.rand(4, 4), "previous_frame": pixels}
+    )
+    assert texture.tensor().device.type == "cuda"
+    assert texture["motion"].max() == 0
+    assert TextureArray.from_image((pixels * 255).to(torch.uint8), max_side=100).tensor().device.type == "cuda"

@@ -1,0 +1,129 @@
+"""Cells: exact area averages, largest values and centre values on grids that do not divide."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arr_coc.texture.pooling import cell_boxes, pool
+
+side = st.integers(1, 40)
+
+
+def values(height: int, width: int) -> np.ndarray:
+    return np.random.default_rng(height * 97 + width).random((height, width))
+
+
+def slow_mean(plane: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """Area-weighted average of each cell, pixel by pixel."""
+    height, width = plane.shape
+    out = np.zeros(grid)
+    for r in range(grid[0]):
+        for c in range(grid[1]):
+            top, bottom = r * height / grid[0], (r + 1) * height / grid[0]
+            left, right = c * width / grid[1], (c + 1) * width / grid[1]
+            total = 0.0
+            for y in range(math.floor(top), min(height, math.ceil(bottom))):
+                for x in range(math.floor(left), min(width, math.ceil(right))):
+                    total += plane[y, x] * (min(bottom, y + 1) - max(top, y)) * (min(right, x + 1) - max(left, x))
+            out[r, c] = total / ((bottom - top) * (right - left))
+    return out
+
+
+@given(side, side, st.integers(1, 12), st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_mean_is_the_exact_area_average(height: int, width: int, rows: int, columns: int) -> None:
+    plane = values(height, width)
+    got = pool(torch.from_numpy(plane).float(), (rows, columns), "mean").numpy()
+    assert np.abs(got - slow_mean(plane, (rows, columns))).max() < 1e-5
+
+
+@pytest.mark.parametrize(("pixels", "cells"), [(1023, 1022), (1201, 1200), (1100, 1007)])
+def test_mean_stays_exact_where_pixels_barely_reach_into_a_cell(pixels: int, cells: int) -> None:
+    plane = np.zeros((1, pixels))
+    plane[0, ::2] = 1
+    got = pool(torch.from_numpy(plane).float(), (1, cells), "mean").numpy()
+    assert np.abs(got - slow_mean(plane, (1, cells))).max() < 1e-5
+
+
+@pytest.mark.parametrize("size", [(2048, 2048), (3000, 7)])
+@pytest.mark.parametrize("grid", [(1, 1), (2, 3), (40, 5), (1000, 7)])
+def test_mean_stays_exact_for_large_cells_and_images(size: tuple[int, int], grid: tuple[int, int]) -> None:
+    plane = torch.rand(size, generator=torch.Generator().manual_seed(0)) * 0.2 + 0.7
+    down, across = (
+        torch.stack([torch.as_tensor(row) for row in slow_shares(n, m)]) for n, m in zip(size, grid, strict=True)
+    )
+    expected = down @ plane.double() @ across.T
+    assert (pool(plane, grid, "mean").double() - expected).abs().max() < 2e-6
+
+
+def slow_shares(pixels: int, cells: int) -> np.ndarray:
+    """The share of each cell that each pixel covers."""
+    shares = np.zeros((cells, pixels))
+    for cell in range(cells):
+        low, high = cell * pixels / cells, (cell + 1) * pixels / cells
+        for pixel in range(math.floor(low), min(pixels, math.ceil(high))):
+            shares[cell, pixel] = max(0.0, min(high, pixel + 1) - max(low, pixel)) * cells / pixels
+    return shares
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_long_strip_in_any_precision(dtype: torch.dtype) -> None:
+    plane = torch.rand(3, 20000, generator=torch.Generator().manual_seed(0)).to(dtype)
+    expected = plane.double().reshape(3, 10000, 2).mean(-1)[:1]
+    assert (pool(plane[:1], (1, 10000), "mean").double() - expected).abs().max() < 5e-3
+    assert pool(plane.float().requires_grad_(), (1, 10000), "mean").shape == (1, 10000)
+
+
+def test_both_ways_of_averaging_agree_and_one_has_a_gradient() -> None:
+    plane = torch.from_numpy(values(61, 47)).float()
+    with_gradient = plane.clone().requires_grad_()
+    averaged = pool(with_gradient, (9, 7), "mean")
+    assert torch.allclose(averaged, pool(plane, (9, 7), "mean"), atol=1e-6)
+    averaged.sum().backward()
+    assert with_gradient.grad is not None
+    # Every pixel counts the same in the sum of equal cells.
+    assert torch.allclose(with_gradient.grad, torch.full_like(plane, 9 * 7 / (61 * 47)), atol=1e-6)
+
+
+@given(side, side, st.integers(1, 12), st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_max_is_over_all_pixels_that_the_cell_touches(height: int, width: int, rows: int, columns: int) -> None:
+    plane = values(height, width)
+    got = pool(torch.from_numpy(plane), (rows, columns), "max").numpy()
+    for r in range(rows):
+        for c in range(columns):
+            window = plane[
+                r * height // rows : -(-(r + 1) * height // rows), c * width // columns : -(-(c + 1) * width // columns)
+            ]
+            assert got[r, c] == window.max()
+
+
+@given(side, side, st.integers(1, 12), st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_nearest_is_the_pixel_under_the_centre(height: int, width: int, rows: int, columns: int) -> None:
+    plane = values(height, width)
+    got = pool(torch.from_numpy(plane), (rows, columns), "nearest").numpy()
+    for r in range(rows):
+        for c in range(columns):
+            assert got[r, c] == plane[(2 * r + 1) * height // (2 * rows), (2 * c + 1) * width // (2 * columns)]
+
+
+def test_a_constant_plane_stays_free_of_memory() -> None:
+    pooled = pool(torch.zeros(1, 1).expand(1000, 1000), (44, 20), "mean")
+    assert pooled.shape == (44, 20)
+    assert pooled.stride() == (0, 0)
+
+
+def test_boxes_tile_the_picture_exactly() -> None:
+    boxes = cell_boxes((3, 7), (1000, 333)).view(3, 7, 4)
+    assert boxes.dtype == torch.float64
+    assert torch.equal(boxes[:, 1:, 0], boxes[:, :-1, 2])  # neighbours share their border to the last bit
+    assert torch.equal(boxes[1:, :, 1], boxes[:-1, :, 3])
+    assert boxes[0, 0, :2].tolist() == [0, 0]
+    assert boxes[-1, -1, 2:].tolist() == [333, 1000]
