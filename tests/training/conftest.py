@@ -1,8 +1,8 @@
 """Fonts, a small reader and pictures for the tests of training."""
 
-import os
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -13,16 +13,11 @@ from arr_coc.reader.model import TINY, build
 from arr_coc.reader.processor import load_processor
 from arr_coc.training.documents.fonts import FontShelf
 
-_FOLDERS = ("/usr/share/fonts/truetype/dejavu", "/usr/share/fonts/truetype/liberation", "/usr/share/fonts/TTF")
-
-
 @pytest.fixture(scope="session")
 def fonts() -> FontShelf:
-    """Fonts from the folder that ARR_COC_FONTS names, else the system's."""
-    for place in (os.environ.get("ARR_COC_FONTS"), *_FOLDERS):
-        if place and any(Path(place).glob("*.ttf")):
-            return FontShelf.open(place)
-    pytest.skip("no fonts here: set ARR_COC_FONTS to a folder of .ttf files")
+    """The DejaVu fonts that matplotlib brings: the same on every machine."""
+    paths = sorted(map(str, Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVu*.ttf")))
+    return FontShelf.of(paths)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Fonts from a folder, with the measures that give every character its place."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -61,9 +62,13 @@ class FontShelf:
         paths = tuple(sorted(str(path) for path in Path(folder).glob("*.ttf")))
         if not paths:
             raise FileNotFoundError(f"expected a folder with .ttf fonts, found none in {folder}")
+        return cls.of(paths)
+
+    @classmethod
+    def of(cls, paths: Sequence[str]) -> "FontShelf":
         faces = ((path, ImageFont.truetype(path, 20, layout_engine=ImageFont.Layout.BASIC)) for path in paths)
         mono = tuple(path for path, face in faces if face.getlength("i") == face.getlength("M"))
-        return cls(paths, mono or paths)
+        return cls(tuple(paths), mono or tuple(paths))
 
     def pick(self, rng: random.Random, monospaced: float = 0.5) -> str:
         return rng.choice(self.monospaced if rng.random() < monospaced else self.paths)
