@@ -21,7 +21,7 @@ class PictureProcessor(Qwen2VLProcessor):
     def __init__(
         self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(image_processor, tokenizer, chat_template=chat_template, **kwargs)  # type: ignore[no-untyped-call]
+        super().__init__(image_processor, tokenizer, chat_template=chat_template, **kwargs)
 
 
 def load_processor(folder: str | Path) -> PictureProcessor:

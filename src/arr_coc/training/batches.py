@@ -8,6 +8,7 @@ reader is used.
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,8 +43,11 @@ class Batch:
     weights: torch.Tensor  # [B, T] float, what a target counts
 
     def _mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
-        tensors = {f.name: change(getattr(self, f.name)) for f in fields(self) if f.type is torch.Tensor}
-        return replace(self, **tensors)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed: dict[str, Any] = {
+            name: change(value) for name, value in values.items() if isinstance(value, torch.Tensor)
+        }
+        return replace(self, **changed)
 
     def to(self, device: torch.device | str) -> "Batch":
         return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))
@@ -92,7 +96,7 @@ def pack(questions: list[Question], room: int) -> tuple[np.ndarray, np.ndarray, 
     return text, weights, packed
 
 
-def _line_cells(document: Document, points: np.ndarray, lengths: list[int], grid: Grid, wanted: set[int]) -> np.ndarray:
+def _line_cells(points: np.ndarray, lengths: list[int], grid: Grid, wanted: set[int]) -> np.ndarray:
     """Cells in which characters of the wanted lines stand, with the cells left and right of them: [N] bool."""
     columns, rows = grid
     mask = np.zeros((rows, columns), bool)
@@ -106,12 +110,10 @@ def _line_cells(document: Document, points: np.ndarray, lengths: list[int], grid
     return mask.reshape(-1)
 
 
-def make_row(
-    rng: random.Random, document: Document, grid: Grid, room: int, readings: int, straight: bool = False
-) -> Row:
+def make_row(rng: random.Random, document: Document, grid: Grid, room: int, readings: int) -> Row:
     """One document as arrays: warped text places, dense targets, packed questions."""
     columns, rows = grid
-    warp = STRAIGHT if straight or rng.random() < 0.25 else random_warp(rng, columns * CELL, rows * CELL)
+    warp = STRAIGHT if rng.random() < 0.25 else random_warp(rng, columns * CELL, rows * CELL)
     # Reading order within a cell: line by line from the top, left to right.
     lines = document.lines
     order = sorted(range(len(lines)), key=lambda index: lines[index].box[1])
@@ -135,7 +137,7 @@ def make_row(
         image=document.image,
         warp=warp,
         cells=cell_targets(codes[sequence], points[sequence], rows, columns),
-        evidence=_line_cells(document, points, lengths, grid, wanted),
+        evidence=_line_cells(points, lengths, grid, wanted),
         caseless=document.caseless,
         text=text,
         weights=weights,

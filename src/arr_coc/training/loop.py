@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
+from transformers import Qwen2VLForConditionalGeneration
 
 from arr_coc.reader import folder
 from arr_coc.reader.model import STANDARD, ReaderShape, build
@@ -102,6 +103,14 @@ def losses(forward: ReaderForward, head: CellHead, batch: Batch) -> Losses:
     )
 
 
+def _start_from(model: Qwen2VLForConditionalGeneration, weights: Path) -> None:
+    found = model.load_state_dict(load_file(weights / "model.safetensors"), strict=False)
+    wrong = sorted({*found.missing_keys, *found.unexpected_keys} - {"lm_head.weight"})  # tied, so never stored
+    if wrong:
+        raise ValueError(f"expected {weights} to hold a reader of the trained shape, but these do not fit: {wrong[:4]}")
+    model.tie_weights()
+
+
 class Trainer:
     """One training run, possibly the continuation of an earlier one."""
 
@@ -112,9 +121,8 @@ class Trainer:
         self.settings = settings
         model = build(shape)
         if weights is not None:
-            model.load_state_dict(load_file(weights / "model.safetensors"), strict=False)
-            model.tie_weights()
-        model.to(torch.device(settings.device))
+            _start_from(model, weights)
+        model.to(torch.device(settings.device))  # type: ignore[arg-type]  # transformers wraps `to` without its self
         head = CellHead(shape.width).to(settings.device)
         average = copy.deepcopy(model).eval().requires_grad_(False)
         self.run = Run(model, head, average, optimizers(model, head, settings.lr, fused=settings.device == "cuda"))
