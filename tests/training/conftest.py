@@ -13,6 +13,7 @@ from arr_coc.reader.model import TINY, build
 from arr_coc.reader.processor import load_processor
 from arr_coc.training.documents.fonts import FontShelf
 
+
 @pytest.fixture(scope="session")
 def fonts() -> FontShelf:
     """The DejaVu fonts that matplotlib brings: the same on every machine."""

@@ -119,15 +119,13 @@ def find_evidence(kind: str, answer: str, lines: list[str]) -> tuple[int, ...]:
     return tuple(found) or tuple(range(len(lines)))
 
 
-def field_questions(
-    rng: random.Random, fields: dict[str, str], lines: list[str], held_out: bool = False
-) -> list[Question]:
+def field_questions(rng: random.Random, fields: dict[str, str], lines: list[str]) -> list[Question]:
     """The four questions of a receipt."""
     questions = []
     for kind in FIELDS:
         answer = fields.get(kind)
         evidence = find_evidence(kind, answer, lines) if answer else ()
-        questions.append(Question(kind, ask(rng, kind, held_out), answer or NOT_FOUND, evidence))
+        questions.append(Question(kind, ask(rng, kind), answer or NOT_FOUND, evidence))
     return questions
 
 

@@ -8,7 +8,7 @@ from arr_coc.training.documents.questions import ask
 LONGEST = 60
 
 
-def _after(rng: random.Random, document: Document, texts: list[str], held_out: bool) -> Question | None:
+def _after(rng: random.Random, texts: list[str], held_out: bool) -> Question | None:
     index = rng.randrange(len(texts))
     text = texts[index]
     if not 8 <= len(text) <= LONGEST or not any(map(str.isalnum, text)):
@@ -20,9 +20,7 @@ def _after(rng: random.Random, document: Document, texts: list[str], held_out: b
     return Question("after", ask(rng, "after", held_out, prefix=prefix), rest, (index,))
 
 
-def _place(
-    rng: random.Random, document: Document, texts: list[str], starts: list[tuple[int, int]], held_out: bool
-) -> Question | None:
+def _place(rng: random.Random, texts: list[str], starts: list[tuple[int, int]], held_out: bool) -> Question | None:
     index = rng.randrange(len(texts))
     if (
         not any(map(str.isalnum, texts[index][:LONGEST]))
@@ -44,11 +42,7 @@ def reading_questions(
     texts = [line.text.upper() if document.capitals else line.text for line in document.lines]
     questions = []
     for _ in range(count):
-        question = (
-            _after(rng, document, texts, held_out)
-            if rng.random() < 0.4
-            else _place(rng, document, texts, starts, held_out)
-        )
+        question = _after(rng, texts, held_out) if rng.random() < 0.4 else _place(rng, texts, starts, held_out)
         if question is not None:
             questions.append(question)
     return questions
