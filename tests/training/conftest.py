@@ -1,5 +1,6 @@
 """Fonts, a small reader and pictures for the tests of training."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib
@@ -12,6 +13,15 @@ from arr_coc.reader import folder
 from arr_coc.reader.model import TINY, build
 from arr_coc.reader.processor import load_processor
 from arr_coc.training.documents.fonts import FontShelf
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _one_thread() -> Iterator[None]:
+    """Networks this small only lose by sharing their work, and on a busy machine they lose a hundredfold."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
