@@ -51,3 +51,10 @@ def test_phrasings_for_measuring_are_not_trained_with():
     assert TRAINING.keys() == HELD_OUT.keys()
     for kind in TRAINING:
         assert not set(TRAINING[kind]) & set(HELD_OUT[kind])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_held_out_document_asks_in_held_out_phrasings_only(fonts, family):
+    for question in family.render(random.Random(1), fonts, 504, 700, held_out=True).questions:
+        starts = [phrasing.split("{")[0] for phrasing in HELD_OUT[question.kind]]
+        assert question.text.startswith(tuple(starts))

@@ -1,13 +1,15 @@
 """The whole pipeline in small: rendering, training, resuming, measuring, writing the folder."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import Qwen2VLForConditionalGeneration
 
-from arr_coc.reader.model import TINY
+from arr_coc.reader import folder
+from arr_coc.reader.model import TINY, build
 from arr_coc.training.documents.fonts import FontShelf
 from arr_coc.training.loop import Settings, Trainer, losses, rate, train
 from arr_coc.training.recipe import TINY_STEP_KINDS
@@ -55,3 +57,11 @@ def test_the_learning_rate_rises_then_falls():
     rates = [rate(SETTINGS, step, progress) for step, progress in ((0, 0.0), (5, 0.0), (50, 0.5), (99, 1.0))]
     assert rates[0] < rates[1] == pytest.approx(SETTINGS.lr)
     assert rates[1] > rates[2] > rates[3] == pytest.approx(SETTINGS.lr * SETTINGS.last_lr)
+
+
+def test_weights_of_another_shape_are_refused(tmp_path: Path):
+    weights = folder.write(build(replace(TINY, depth=1)), tmp_path)
+    with pytest.raises(ValueError, match=r"trained shape.*layers\.1"):
+        Trainer(SETTINGS, TINY, weights)
+    started = Trainer(SETTINGS, replace(TINY, depth=1), weights).run.model
+    assert started.lm_head.weight is started.model.language_model.embed_tokens.weight

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from arr_coc.errors import ArrCocError
+from arr_coc.texture.image import check_device
 from arr_coc.training.documents.fonts import FontShelf
 from arr_coc.training.loop import Settings, Trainer, train
 from arr_coc.training.receipts import read_receipts, split
@@ -10,7 +12,7 @@ from arr_coc.training.source import Library
 from arr_coc.training.validation import receipt_sheets, rendered_sheets
 
 
-def _arguments() -> argparse.Namespace:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m arr_coc.training", description=__doc__)
     parser.add_argument("--fonts", type=Path, required=True, help="folder of .ttf fonts")
     parser.add_argument("--receipts", type=Path, required=True, help="folder of scanned receipts with recs.json")
@@ -29,11 +31,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--eager", action="store_true", help="do not compile")
     parser.add_argument("--validation", type=int, default=10, help="one receipt in so many is for validation")
-    return parser.parse_args()
+    return parser
 
 
 def main() -> None:
-    given = _arguments()
+    parser = _parser()
+    given = parser.parse_args()
+    try:
+        check_device(given.device)
+        fonts, receipts = FontShelf.open(given.fonts), read_receipts(given.receipts)
+    except (ArrCocError, OSError) as error:
+        parser.error(str(error))
     settings = Settings(
         seconds=given.seconds,
         schedule_seconds=given.schedule_seconds,
@@ -46,8 +54,8 @@ def main() -> None:
         device=given.device,
         compiled=not given.eager,
     )
-    training, validation = split(read_receipts(given.receipts), given.validation)
-    library = Library.of(FontShelf.open(given.fonts), training)
+    training, validation = split(receipts, given.validation)
+    library = Library.of(fonts, training)
     sheets = receipt_sheets(validation) + receipt_sheets(validation, held_out=True) + rendered_sheets(library, 24)
     trainer = Trainer(settings, weights=given.start_from)
     train(trainer, library, sheets, given.out)

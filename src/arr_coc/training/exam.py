@@ -15,7 +15,9 @@ import torch
 from PIL import Image
 from transformers import Qwen2VLForConditionalGeneration
 
+from arr_coc.errors import ArrCocError
 from arr_coc.reader.processor import load_processor
+from arr_coc.texture.image import check_device
 from arr_coc.training.answering import answer
 from arr_coc.training.forward import ReaderForward
 from arr_coc.training.validation import edit_similarity
@@ -33,9 +35,12 @@ def interval(right: int, count: int) -> tuple[float, float]:
 
 def sit(folder: Path, samples: Path, device: str = "cpu", limit: int | None = None) -> list[dict[str, Any]]:
     """Answer every sample; returns the samples with `said`, `exact` and `similarity` added."""
+    if not (samples / "samples.jsonl").is_file():
+        raise FileNotFoundError(f"expected a folder with samples.jsonl and pictures, got {samples}")
+    processor = load_processor(folder)
     model = Qwen2VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
     model.to(torch.device(device))
-    images, forward = load_processor(folder).image_processor, ReaderForward(model)
+    images, forward = processor.image_processor, ReaderForward(model)
     by_picture: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for line in (samples / "samples.jsonl").read_text().splitlines():
         sample = json.loads(line)
@@ -86,7 +91,11 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="only so many pictures")
     parser.add_argument("--out", type=Path, help="where to write every answer, as JSON lines")
     given = parser.parse_args()
-    results = sit(given.reader, given.samples, given.device, given.limit)
+    try:
+        check_device(given.device)
+        results = sit(given.reader, given.samples, given.device, given.limit)
+    except (ArrCocError, OSError) as error:
+        parser.error(str(error))
     for name, row in report(results).items():
         low, high = row["interval"]
         print(
