@@ -11,7 +11,8 @@ from pathlib import Path
 
 import torch
 
-from arr_coc.texture.image import Picture, read_picture
+from arr_coc.texture.image import read_picture
+from arr_coc.texture.picture import Picture
 
 
 @dataclass(frozen=True)

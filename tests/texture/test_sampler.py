@@ -117,7 +117,7 @@ def test_far_outside_reads_the_border_also_for_ids() -> None:
 def test_points_in_portions_equal_points_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     texture = TextureArray.from_image(noise(40, 50))
     at_once = texture.sample(points(50), 1.2)
-    monkeypatch.setattr("arr_coc.texture.array.POINTS_AT_ONCE", 7)
+    monkeypatch.setattr("arr_coc.texture.sampler.POINTS_AT_ONCE", 7)
     assert torch.equal(texture.sample(points(50), 1.2), at_once)
 
 

@@ -82,12 +82,14 @@ def run(arguments: argparse.Namespace) -> int:
             title=f"{side} x {side} px on {arguments.device}", title_justify="left", box=None, header_style="bold"
         )
         table.add_column("built from the image")
-        for heading in ("median", "best", "obvious", "obvious best", "faster"):
+        compared = ("obvious", "obvious best", "faster") if not arguments.alone else ()
+        for heading in ("median", "best", *compared):
             table.add_column(heading, justify="right")
         for row in rows:
-            other = [f"{row.obvious.median:.1f}", f"{row.obvious.best:.1f}"] if row.obvious else ["", ""]
-            faster = f"{row.ratio:.1f} x" if row.ratio else ""
-            table.add_row(row.what, f"{row.ours.median:.1f}", f"{row.ours.best:.1f}", *other, faster)
+            cells = [row.what, f"{row.ours.median:.1f}", f"{row.ours.best:.1f}"]
+            if row.obvious:
+                cells += [f"{row.obvious.median:.1f}", f"{row.obvious.best:.1f}", f"{row.ratio:.1f} x"]
+            table.add_row(*cells)
         console.print(table)
         for dtype, megabytes in memory[side].items():
             if megabytes is not None:

@@ -18,9 +18,10 @@ from PIL import Image
 from arr_coc.errors import ArrCocError, ChannelError, whole_number
 from arr_coc.texture import pooling, sampler
 from arr_coc.texture.backends import SEGMENTERS, TEXT_DETECTORS, Segmenter, TextDetector, check_backend
-from arr_coc.texture.image import ImageLike, Picture, is_batch, read_batch, read_picture
+from arr_coc.texture.image import ImageLike, is_batch, read_batch, read_picture
 from arr_coc.texture.layout import Channel, find_channel, resolve_layout
 from arr_coc.texture.memo import Memo
+from arr_coc.texture.picture import Picture, check_grid
 from arr_coc.texture.pyramid import Pyramid, level_count
 from arr_coc.texture.supplied import SuppliedMap, read_supplied
 from arr_coc.texture.tensors import Numbers, as_tensor
@@ -43,7 +44,6 @@ class TextureOptions(TypedDict, total=False):
     text: str | TextDetector
 
 
-POINTS_AT_ONCE = 1 << 16
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -226,23 +226,21 @@ class TextureArray:
 
         The mean is the exact area average of the cell, whether or not the sizes divide.
         """
-        size = _checked_grid(height, width)
+        size = check_grid(height, width)
         chosen = self._chosen(names)
         return torch.stack([pooling.pool(self[c.name], size, c.pool) for c in chosen])
 
     def boxes(self, height: int, width: int) -> torch.Tensor:
         """The grid's cells as (x0, y0, x1, y1) in original pixels: float64 `[height * width, 4]`, row by row."""
-        return pooling.cell_boxes(_checked_grid(height, width), self.original_size)
+        return self.picture.boxes(height, width)
 
     def to_original(self, boxes: Numbers) -> torch.Tensor:
-        """Boxes or points in texture pixels, `[..., 2 or 4]` as x, y(, x, y), in original pixels (float64)."""
-        given, scale = self._with_scale(boxes)
-        return given * scale
+        """Points or boxes `[..., 2 or 4]` (x, y) in texture pixels, in original pixels: float64."""
+        return self.picture.to_original(boxes)
 
     def from_original(self, boxes: Numbers) -> torch.Tensor:
         """The inverse of `to_original`."""
-        given, scale = self._with_scale(boxes)
-        return given / scale
+        return self.picture.from_original(boxes)
 
     def sample(self, xy: Numbers, level: Numbers = 0.0, names: Iterable[str] | None = None) -> torch.Tensor:
         """All channels at points `[N, 2]` (x, y in [0, 1]), trilinear in (x, y, level): `[N, C]`.
@@ -252,19 +250,7 @@ class TextureArray:
         """
         chosen = self._chosen(names)
         points, levels = sampler.check_points(xy, level, self.device)
-        smooth = [c.name for c in chosen if c.pool != "nearest"]
-        ids = [c.name for c in chosen if c.pool == "nearest"]
-        parts = []
-        # In portions, because four neighbours of every point and channel are in memory at once.
-        for part, at in zip(torch.split(points, POINTS_AT_ONCE), torch.split(levels, POINTS_AT_ONCE), strict=True):
-            read = [
-                rule(lambda n, group=group: [self.level(name, n) for name in group], part, at, self.levels - 1)  # type: ignore[misc]
-                for rule, group in ((sampler.trilinear, smooth), (sampler.nearest, ids))
-                if group
-            ]
-            parts.append(torch.cat(read, dim=1).to(self.dtype))
-        order = [[*smooth, *ids].index(c.name) for c in chosen]
-        return torch.cat(parts)[:, order]
+        return sampler.sample(self.level, chosen, points, levels, self.levels - 1).to(self.dtype)
 
     def sheet(self, **options: Any) -> Image.Image:
         """A labelled contact sheet of the layout's channels; options as in `arr_coc.texture.sheet.contact_sheet`."""
@@ -331,19 +317,3 @@ class TextureArray:
 
     def _chosen(self, names: Iterable[str] | None) -> list[Channel]:
         return [find_channel(name) for name in (self.names if names is None else resolve_layout(names))]
-
-    def _with_scale(self, boxes: Numbers) -> tuple[torch.Tensor, torch.Tensor]:
-        """The boxes in float64, and original pixels per texture pixel along their last axis."""
-        given = as_tensor(boxes, "points or boxes").double()
-        if given.ndim == 0 or given.shape[-1] not in (2, 4):
-            raise ArrCocError(f"expected points [..., 2] or boxes [..., 4], got {list(given.shape)}")
-        (height, width), (original_height, original_width) = self.size, self.original_size
-        scale = torch.tensor([original_width / width, original_height / height], dtype=torch.float64)
-        return given, scale.to(given.device).repeat(given.shape[-1] // 2)
-
-
-def _checked_grid(height: int, width: int) -> tuple[int, int]:
-    rows, columns = whole_number(height), whole_number(width)
-    if rows is None or columns is None:
-        raise ArrCocError(f"expected a grid of at least 1x1 cells in whole numbers, got {height!r} x {width!r}")
-    return rows, columns

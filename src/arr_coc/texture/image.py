@@ -14,7 +14,6 @@ import struct
 import warnings
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -25,6 +24,7 @@ import torch.nn.functional as F
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from arr_coc.errors import ArrCocError, ImageError, whole_number
+from arr_coc.texture.picture import Picture
 from arr_coc.texture.tensors import as_tensor
 
 # What Pillow's decoders raise on broken files, beside its own errors.
@@ -34,23 +34,6 @@ DECODING_ERRORS = (
 )  # fmt: skip
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | Image.Image | np.ndarray | torch.Tensor"
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One image, ready for the channels.
-
-    `pixels` is float32 `[3, H, W]` in [0, 1]; `original_size` is (height, width) after EXIF rotation and before scaling.
-    """
-
-    pixels: torch.Tensor
-    original_size: tuple[int, int]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(height, width) in texture pixels."""
-        return int(self.pixels.shape[-2]), int(self.pixels.shape[-1])
 
 
 def read_picture(image: ImageLike, *, max_side: int | None = 1024, device: torch.device | str | None = None) -> Picture:

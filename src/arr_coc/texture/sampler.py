@@ -13,8 +13,10 @@ from typing import TypeAlias
 import torch
 
 from arr_coc.errors import ArrCocError
+from arr_coc.texture.layout import Channel
 from arr_coc.texture.tensors import Numbers, as_tensor
 
+POINTS_AT_ONCE = 1 << 16
 LevelOf: TypeAlias = Callable[[int], Sequence[torch.Tensor]]
 
 
@@ -30,6 +32,26 @@ def check_points(xy: Numbers, level: Numbers, device: torch.device) -> tuple[tor
     if not bool(torch.isfinite(points).all() and torch.isfinite(levels).all()):
         raise ArrCocError("points and levels must be finite numbers, got NaN or infinity")
     return points, levels.expand(len(points))
+
+
+def sample(
+    plane_of: Callable[[str, int], torch.Tensor],
+    channels: Sequence[Channel],
+    xy: torch.Tensor,
+    level: torch.Tensor,
+    top: int,
+) -> torch.Tensor:
+    """All channels at all points, ids apart from the others: `plane_of(name, l)` is `[H_l, W_l]`; returns `[N, C]`."""
+    smooth = [c.name for c in channels if c.pool != "nearest"]
+    ids = [c.name for c in channels if c.pool == "nearest"]
+    groups = [(rule, names) for rule, names in ((trilinear, smooth), (nearest, ids)) if names]
+    parts = []
+    # In portions, because four neighbours of every point and channel are in memory at once.
+    for part, at in zip(torch.split(xy, POINTS_AT_ONCE), torch.split(level, POINTS_AT_ONCE), strict=True):
+        read = [rule(lambda n, g=g: [plane_of(name, n) for name in g], part, at, top) for rule, g in groups]  # type: ignore[misc]
+        parts.append(torch.cat(read, dim=1))
+    order = [[*smooth, *ids].index(c.name) for c in channels]
+    return torch.cat(parts)[:, order]
 
 
 def trilinear(level_of: LevelOf, xy: torch.Tensor, level: torch.Tensor, top: int) -> torch.Tensor:
