@@ -41,7 +41,7 @@ def test_logits_equal_those_of_transformers(reader, chat, picture, grid):
 
 @torch.no_grad()
 def test_a_missing_cell_leaves_its_place_free(reader):
-    """Encoding some cells equals encoding all of them with attention to the others forbidden: positions do not move."""
+    """In which order the kept cells come does not matter, where they stand does."""
     model, _ = reader
     forward = ReaderForward(model)
     patches = torch.randn(1, 12, 4, 588)
