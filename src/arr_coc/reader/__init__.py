@@ -1,0 +1,1 @@
+"""The reader: a small vision-language model of our own, trained to read receipts and simple documents."""

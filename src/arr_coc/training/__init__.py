@@ -1,0 +1,1 @@
+"""Training the reader: rendered and scanned documents, batches, losses and the loop."""

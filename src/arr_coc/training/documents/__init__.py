@@ -1,0 +1,1 @@
+"""Rendered documents with exact places for every character, and questions about them."""

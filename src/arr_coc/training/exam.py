@@ -1,0 +1,109 @@
+"""`python -m arr_coc.training.exam`: a finished reader's accuracy on a folder of pictures with `samples.jsonl`.
+
+Each line of `samples.jsonl` has `image`, `question`, `answer`, `kind` and, where known, `store_seen`. Pictures go through the
+reader's own image processor; each is encoded once for all of its questions.
+"""
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from transformers import Qwen2VLForConditionalGeneration
+
+from arr_coc.errors import ArrCocError
+from arr_coc.reader.processor import load_processor
+from arr_coc.texture.image import check_device
+from arr_coc.training.answering import answer
+from arr_coc.training.forward import ReaderForward
+from arr_coc.training.validation import edit_similarity
+
+
+def interval(right: int, count: int) -> tuple[float, float]:
+    """Wilson's 95% interval of a share."""
+    if not count:
+        return 0.0, 1.0
+    z, share = 1.96, right / count
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / (1 + z * z / count)
+    return middle - half, middle + half
+
+
+def sit(folder: Path, samples: Path, device: str = "cpu", limit: int | None = None) -> list[dict[str, Any]]:
+    """Answer every sample; returns the samples with `said`, `exact` and `similarity` added."""
+    if not (samples / "samples.jsonl").is_file():
+        raise FileNotFoundError(f"expected a folder with samples.jsonl and pictures, got {samples}")
+    processor = load_processor(folder)
+    model = Qwen2VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+    model.to(torch.device(device))
+    images, forward = processor.image_processor, ReaderForward(model)
+    by_picture: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for line in (samples / "samples.jsonl").read_text().splitlines():
+        sample = json.loads(line)
+        by_picture[sample["image"]].append(sample)
+    results = []
+    for name, asked in list(by_picture.items())[:limit]:
+        with Image.open(samples / name) as picture:
+            inputs = images(picture.convert("RGB"), return_tensors="pt")
+        _, rows, columns = inputs["image_grid_thw"][0].tolist()
+        # [4N, channels * frames * 14 * 14]: both frames are the same picture, and training sees one of them
+        patches = inputs["pixel_values"].view(1, rows * columns // 4, 4, 3, 2, -1)[..., 0, :].flatten(3)
+        said = answer(
+            forward, patches.to(device), [[sample["question"] for sample in asked]], (columns // 2, rows // 2)
+        )[0]
+        for sample, text in zip(asked, said, strict=True):
+            exact = text.strip() == sample["answer"].strip()
+            results.append(
+                sample | {"said": text, "exact": exact, "similarity": edit_similarity(text, sample["answer"])}
+            )
+    return results
+
+
+def report(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Accuracy per kind of question, and per kind for shops seen and not seen in training."""
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for result in results:
+        groups[result["kind"]].append(result)
+        if "store_seen" in result:
+            groups[f"{result['kind']}, store {'seen' if result['store_seen'] else 'new'}"].append(result)
+    table = {}
+    for name, rows in sorted(groups.items()):
+        right = sum(row["exact"] for row in rows)
+        low, high = interval(right, len(rows))
+        table[name] = {
+            "exact": round(right / len(rows), 4),
+            "interval": [round(low, 3), round(high, 3)],
+            "similarity": round(sum(row["similarity"] for row in rows) / len(rows), 4),
+            "count": len(rows),
+        }
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m arr_coc.training.exam", description=__doc__)
+    parser.add_argument("--reader", type=Path, required=True, help="model folder")
+    parser.add_argument("--samples", type=Path, required=True, help="folder of pictures with samples.jsonl")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--limit", type=int, help="only so many pictures")
+    parser.add_argument("--out", type=Path, help="where to write every answer, as JSON lines")
+    given = parser.parse_args()
+    try:
+        check_device(given.device)
+        results = sit(given.reader, given.samples, given.device, given.limit)
+    except (ArrCocError, OSError) as error:
+        parser.error(str(error))
+    for name, row in report(results).items():
+        low, high = row["interval"]
+        print(
+            f"{name:28s} exact {row['exact']:.3f} [{low:.2f}, {high:.2f}]  similarity {row['similarity']:.3f}  of {row['count']}"
+        )
+    if given.out is not None:
+        given.out.write_text("".join(json.dumps(result) + "\n" for result in results))
+
+
+if __name__ == "__main__":
+    main()

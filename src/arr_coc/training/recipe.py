@@ -1,0 +1,102 @@
+"""What the reader is trained on, and how the mix changes while it learns.
+
+All canvases of a class have the same number of cells, so that one compiled network serves every shape of the class, and
+a page from which patches are missing costs as much as a dense canvas of a smaller class. Small canvases come first,
+because letters are learned there at a fraction of a page's price; whole pages and scanned receipts follow.
+"""
+
+from dataclasses import dataclass
+
+from arr_coc.reader.model import CELL
+
+Grid = tuple[int, int]  # columns, rows
+
+PAGE_GRIDS: tuple[Grid, ...] = ((20, 45), (25, 36), (18, 50), (30, 30), (36, 25), (15, 60), (45, 20))
+MEDIUM_GRIDS: tuple[Grid, ...] = ((16, 27), (18, 24), (24, 18), (12, 36), (27, 16), (36, 12))
+SMALL_GRIDS: tuple[Grid, ...] = ((12, 18), (18, 12), (9, 24), (24, 9), (27, 8), (36, 6))
+# The first page grids are those of scanned receipts.
+_PAGE_CHANCES = (0.42, 0.26, 0.12, 0.07, 0.05, 0.04, 0.04)
+
+
+@dataclass(frozen=True)
+class StepKind:
+    """One kind of training step.
+
+    Of the canvas's cells, `encoded` go through the encoder and `kept` of those reach the language model; `text` is the room
+    for questions and answers.
+    """
+
+    name: str
+    grids: tuple[Grid, ...]
+    chances: tuple[float, ...]
+    batch: int
+    encoded: int
+    kept: int
+    text: int
+    early: float  # share of steps at the start of training
+    late: float  # and at the end
+
+    @property
+    def cells(self) -> int:
+        return self.grids[0][0] * self.grids[0][1]
+
+    def __post_init__(self) -> None:
+        sizes = {columns * rows for columns, rows in self.grids}
+        if len(sizes) != 1:
+            raise ValueError(
+                f"expected all grids of {self.name!r} to have the same number of cells, got {sorted(sizes)}"
+            )
+        if not self.kept <= self.encoded <= self.cells:
+            raise ValueError(f"expected kept <= encoded <= cells, got {self.kept}, {self.encoded}, {self.cells}")
+
+
+def _even(grids: tuple[Grid, ...]) -> tuple[float, ...]:
+    return (1 / len(grids),) * len(grids)
+
+
+# Text lengths make prefix and text together a multiple of eight, which attention kernels like.
+STEP_KINDS: tuple[StepKind, ...] = (
+    StepKind("small", SMALL_GRIDS, _even(SMALL_GRIDS), 160, 216, 216, 261, early=0.45, late=0.14),
+    StepKind("medium", MEDIUM_GRIDS, _even(MEDIUM_GRIDS), 96, 432, 432, 381, early=0.20, late=0.12),
+    StepKind("page, half encoded", PAGE_GRIDS, _PAGE_CHANCES, 96, 432, 432, 381, early=0.28, late=0.28),
+    StepKind("page", PAGE_GRIDS, _PAGE_CHANCES, 64, 900, 900, 441, early=0.07, late=0.38),
+    StepKind("page, a quarter kept", PAGE_GRIDS, _PAGE_CHANCES, 64, 900, 216, 437, early=0.0, late=0.08),
+)
+
+TINY_STEP_KINDS: tuple[StepKind, ...] = (
+    StepKind("small", ((6, 4), (4, 6)), (0.5, 0.5), 6, 24, 24, 93, early=0.5, late=0.5),
+    StepKind("small, half encoded", ((6, 4),), (1.0,), 6, 12, 12, 93, early=0.3, late=0.3),
+    StepKind("small, a part kept", ((6, 4),), (1.0,), 6, 24, 8, 93, early=0.2, late=0.2),
+)
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Shares that change from `early` to `late` with the progress of training, from 0 to 1."""
+
+    scans: tuple[float, float] = (0.10, 0.45)  # scanned receipts among tall pages
+    retold: tuple[float, float] = (0.25, 0.27)  # retold ones among them
+    coloured: tuple[float, float] = (0.40, 0.45)  # coloured batches among small and medium canvases
+
+    def at(self, name: str, progress: float) -> float:
+        early, late = getattr(self, name)
+        return early + (late - early) * eased(progress)
+
+
+DEFAULT_MIX = Mix()
+
+
+def eased(progress: float) -> float:
+    """Progress of the mix: it reaches its final state at two thirds, so that the end is spent on it."""
+    return min(1.0, max(0.0, progress / 0.66))
+
+
+def shares(kinds: tuple[StepKind, ...], progress: float) -> list[float]:
+    """Chance of each kind of step at this point of the training."""
+    position = eased(progress)
+    return [kind.early + (kind.late - kind.early) * position for kind in kinds]
+
+
+def pixels(grid: Grid) -> tuple[int, int]:
+    """Width and height of a canvas."""
+    return grid[0] * CELL, grid[1] * CELL

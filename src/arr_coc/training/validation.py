@@ -1,0 +1,117 @@
+"""Measuring the reader while it trains: validation receipts and fresh renderings, accuracy per kind of question."""
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass
+
+import torch
+
+from arr_coc.training.answering import answer
+from arr_coc.training.augment import plain
+from arr_coc.training.batches import as_channels
+from arr_coc.training.documents import form, notice, receipt, table
+from arr_coc.training.documents.page import Document, Question
+from arr_coc.training.documents.questions import HELD_OUT, TRAINING
+from arr_coc.training.documents.reading import reading_questions
+from arr_coc.training.forward import ReaderForward, to_patches
+from arr_coc.training.receipts import Placement, Receipt, scan
+from arr_coc.training.recipe import PAGE_GRIDS, Grid, pixels
+from arr_coc.training.source import Library
+
+_SEED = 7_000_000  # far from the seeds of training
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Documents of one grid, with the questions that are asked about each and the name they are reported under."""
+
+    name: str
+    grid: Grid
+    documents: tuple[Document, ...]
+    questions: tuple[tuple[Question, ...], ...]
+
+
+def edit_similarity(said: str, expected: str) -> float:
+    """1 minus the edit distance over the longer length: 1 for equal strings, 0 for strings with nothing in common."""
+    if not said and not expected:
+        return 1.0
+    row = list(range(len(expected) + 1))
+    for i, a in enumerate(said, 1):
+        above, row[0] = row[0], i
+        for j, b in enumerate(expected, 1):
+            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (a != b))
+    return 1 - row[-1] / max(len(said), len(expected))
+
+
+def _nearest_grid(receipt_: Receipt, grids: tuple[Grid, ...]) -> Grid:
+    ratio = receipt_.image.width / receipt_.image.height
+    return min(grids, key=lambda grid: abs(grid[0] / grid[1] - ratio))
+
+
+def receipt_sheets(receipts: list[Receipt], held_out: bool = False) -> list[Sheet]:
+    """The four questions about each receipt, in their plainest or in held-out phrasings."""
+    groups: dict[Grid, list[Document]] = defaultdict(list)
+    for receipt_ in receipts:
+        grid = _nearest_grid(receipt_, PAGE_GRIDS[:3])
+        rng = random.Random(_SEED)
+        groups[grid].append(scan(rng, receipt_, *pixels(grid), Placement.whole(receipt_, *pixels(grid))))
+    phrasings = {kind: texts[0] for kind, texts in (HELD_OUT if held_out else TRAINING).items()}
+    sheets = []
+    for grid, documents in groups.items():
+        questions = tuple(
+            tuple(Question(q.kind, phrasings[q.kind], q.answer) for q in document.questions) for document in documents
+        )
+        sheets.append(Sheet("receipts, new phrasing" if held_out else "receipts", grid, tuple(documents), questions))
+    return sheets
+
+
+def rendered_sheets(library: Library, count: int, held_out: bool = False) -> list[Sheet]:
+    """Fresh renderings of every family, each on one shape of canvas."""
+    families = ((receipt, (20, 45)), (form, (18, 24)), (table, (24, 18)), (notice, (18, 12)))
+    sheets = []
+    for family, grid in families:
+        documents, questions = [], []
+        for number in range(count):
+            rng = random.Random(_SEED + number)
+            document = family.render(rng, library.fonts, *pixels(grid), held_out=held_out)
+            starts = [
+                (int((line.box[1] + line.box[3]) / 2 / 28), int(line.middles[0] / 28)) if line.text else (-1, -1)
+                for line in document.lines
+            ]
+            asked = rng.sample(document.questions, min(6, len(document.questions)))
+            documents.append(document)
+            questions.append((*asked, *reading_questions(rng, document, starts, 2, held_out)))
+        name = f"rendered {family.__name__.rsplit('.', 1)[-1]}" + (", new phrasing" if held_out else "")
+        sheets.append(Sheet(name, grid, tuple(documents), tuple(questions)))
+    return sheets
+
+
+def measure(
+    forward: ReaderForward, sheets: list[Sheet], device: str
+) -> tuple[dict[str, dict[str, float]], list[tuple[str, str, str]]]:
+    """Exact match, edit similarity and count per sheet and kind, and a few `(question, expected, said)` that went wrong."""
+    marks: dict[str, list[tuple[bool, float]]] = defaultdict(list)
+    wrong = []
+    for sheet in sheets:
+        channels = 3 if any(document.image.ndim == 3 for document in sheet.documents) else 1
+        pictures = torch.stack(
+            [torch.from_numpy(as_channels(document.image, channels).copy()) for document in sheet.documents]
+        )
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            patches = to_patches(plain(pictures.to(device)))
+            said = answer(forward, patches, [[q.text for q in questions] for questions in sheet.questions], sheet.grid)
+        for questions, answers in zip(sheet.questions, said, strict=True):
+            for question, text in zip(questions, answers, strict=True):
+                right = text.strip() == question.answer.strip()
+                marks[f"{sheet.name}: {question.kind}"].append((right, edit_similarity(text, question.answer)))
+                if not right:
+                    wrong.append((question.text, question.answer, text))
+    report = {
+        name: {
+            "exact": round(sum(r for r, _ in rows) / len(rows), 4),
+            "similarity": round(sum(s for _, s in rows) / len(rows), 4),
+            "count": len(rows),
+        }
+        for name, rows in sorted(marks.items())
+    }
+    return report, random.Random(0).sample(wrong, min(12, len(wrong)))

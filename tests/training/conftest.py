@@ -1,0 +1,68 @@
+"""Fonts, a small reader and pictures for the tests of training."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from arr_coc.reader import folder
+from arr_coc.reader.model import TINY, build
+from arr_coc.reader.processor import load_processor
+from arr_coc.training.documents.fonts import FontShelf
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _one_thread() -> Iterator[None]:
+    """Networks this small only lose by sharing their work, and on a busy machine they lose a hundredfold."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def fonts() -> FontShelf:
+    """The DejaVu fonts that matplotlib brings: the same on every machine."""
+    paths = sorted(map(str, Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVu*.ttf")))
+    return FontShelf.of(paths)
+
+
+@pytest.fixture(scope="session")
+def reader(tmp_path_factory):
+    """A small random reader and the processor of its folder."""
+    torch.manual_seed(0)
+    model = build(TINY).eval()
+    for parameter in model.parameters():  # fresh weights are so small that wrong positions would go unnoticed
+        if parameter.ndim > 1:
+            parameter.data.mul_(6)
+    path = folder.write(model, tmp_path_factory.mktemp("reader"), dtype=torch.float32)
+    return model, load_processor(path)
+
+
+@pytest.fixture(scope="session")
+def picture():
+    """Makes pictures of noise."""
+
+    def make(width: int, height: int) -> Image.Image:
+        return Image.fromarray(np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def chat():
+    """Puts a question about a picture in the shipped chat format."""
+
+    def ask(processor, image: Image.Image, question: str):
+        messages = [
+            {"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": question}]}
+        ]
+        return processor.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+        )
+
+    return ask

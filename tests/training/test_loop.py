@@ -1,0 +1,67 @@
+"""The whole pipeline in small: rendering, training, resuming, measuring, writing the folder."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen2VLForConditionalGeneration
+
+from arr_coc.reader import folder
+from arr_coc.reader.model import TINY, build
+from arr_coc.training.documents.fonts import FontShelf
+from arr_coc.training.loop import Settings, Trainer, losses, rate, train
+from arr_coc.training.recipe import TINY_STEP_KINDS
+from arr_coc.training.source import Library, TrainingBatches
+from arr_coc.training.validation import rendered_sheets
+
+SETTINGS = Settings(
+    seconds=600,
+    schedule_seconds=120,
+    lr=5e-3,
+    warmup_steps=5,
+    steps=30,
+    reserve=2,
+    workers=0,
+    device="cpu",
+    compiled=False,
+)
+
+
+def loss(trainer: Trainer, library: Library) -> float:
+    torch.manual_seed(0)
+    found = losses(
+        trainer.forward, trainer.run.head, TrainingBatches(library, TINY_STEP_KINDS, 0).make(random.Random(0), 0)
+    )
+    return (found.answer + found.cell).item()
+
+
+def test_loss_goes_down_and_the_run_can_go_on(fonts: FontShelf, tmp_path: Path):
+    library = Library(fonts)
+    trainer = Trainer(SETTINGS, TINY)
+    before = loss(trainer, library)
+    run = train(trainer, library, rendered_sheets(library, 1)[-1:], tmp_path, TINY_STEP_KINDS)
+    assert run.step == 30
+    assert loss(trainer, library) < before - 1
+    again = Trainer(SETTINGS, TINY)
+    again.run.load(tmp_path / "checkpoint.pt", "cpu")
+    assert again.run.step == run.step
+    assert again.run.seconds == pytest.approx(run.seconds)
+    torch.testing.assert_close(again.run.model.state_dict(), run.model.state_dict())
+    assert Qwen2VLForConditionalGeneration.from_pretrained(tmp_path / "reader").dtype == torch.float16
+    assert "measured" in (tmp_path / "log.jsonl").read_text()
+
+
+def test_the_learning_rate_rises_then_falls():
+    rates = [rate(SETTINGS, step, progress) for step, progress in ((0, 0.0), (5, 0.0), (50, 0.5), (99, 1.0))]
+    assert rates[0] < rates[1] == pytest.approx(SETTINGS.lr)
+    assert rates[1] > rates[2] > rates[3] == pytest.approx(SETTINGS.lr * SETTINGS.last_lr)
+
+
+def test_weights_of_another_shape_are_refused(tmp_path: Path):
+    weights = folder.write(build(replace(TINY, depth=1)), tmp_path)
+    with pytest.raises(ValueError, match=r"trained shape.*layers\.1"):
+        Trainer(SETTINGS, TINY, weights)
+    started = Trainer(SETTINGS, replace(TINY, depth=1), weights).run.model
+    assert started.lm_head.weight is started.model.language_model.embed_tokens.weight
