@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -164,11 +165,20 @@ def test_strange_file_names_and_full_disks(tmp_path: Path) -> None:
     arr_coc.pictures.scene().resize((60, 40)).save(source)
     command = [sys.executable, "-m", "arr_coc.cli", "channels", str(source), "--layout", "red"]
     plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
     done = subprocess.run([*command, "-o", str(sheet)], capture_output=True, text=True, env=plain)
     assert (done.returncode, done.stderr) == (0, "")
     assert sheet.exists()
     if Path("/dev/full").exists():
         with open("/dev/full", "w") as full:
-            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=buffered)
         assert done.returncode == 2
         assert done.stderr.startswith("arr-coc: cannot write the output")
+        assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_goes_away_early(image: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -m arr_coc.cli channels --json | head -c 20"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stdout.startswith("{")
+    assert done.stderr == ""

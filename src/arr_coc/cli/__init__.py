@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -47,13 +48,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ArrCocError as error:
         print(f"arr-coc: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        # The reader of our output (head, less) has gone: nothing to say, and nobody to say it to.
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader of our output (head, less) has gone: nobody to say anything to
+        _forget_output()
         return 1
     except OSError as error:
         print(f"arr-coc: cannot write the output: {error.strerror or error}", file=sys.stderr)
+        _forget_output()
         return 2
     except KeyboardInterrupt:
         print("arr-coc: interrupted", file=sys.stderr)
         return 130
+
+
+def _forget_output() -> None:
+    """What could not be written is still buffered, and Python would try, and complain, once more when it ends."""
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
