@@ -27,3 +27,8 @@ def whole_number(value: object, least: int = 1) -> int | None:
     except TypeError:
         return None
     return number if number >= least and not isinstance(value, bool) else None
+
+
+def first_line(error: BaseException) -> str:
+    """Another library's complaint, short enough to stand inside one of our sentences."""
+    return str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -43,6 +46,20 @@ def test_every_level_equals_pooling_the_image_itself(height: int, width: int, ru
     for number in range(level_count((height, width))):
         expected = pool(plane, level_size((height, width), number), rule)
         assert torch.allclose(pyramid.level(number), expected, atol=1e-5)
+
+
+def test_threads_that_build_levels_at_once_get_the_right_ones() -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # let threads interrupt each other everywhere
+    try:
+        for _ in range(20):
+            pyramid = Pyramid(torch.rand(257, 131), "max")
+            with ThreadPoolExecutor(8) as pool_of_threads:
+                levels = list(pool_of_threads.map(pyramid.level, [*range(9)] * 4))
+            for number, level in zip([*range(9)] * 4, levels, strict=True):
+                assert tuple(level.shape) == level_size((257, 131), number)
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_cluster_ids_are_never_averaged() -> None:

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from arr_coc.bench.timing import Timing, machine
 from arr_coc.cli.output import print_json, progress
+from arr_coc.devices import check_device
 from arr_coc.errors import ArrCocError
-from arr_coc.texture.image import check_device
 
 
 def add_parser(commands: Any) -> None:

@@ -13,7 +13,7 @@ from rich.table import Table
 from arr_coc.cli.output import check_writable, print_json, progress, save_image, work_steadily
 from arr_coc.errors import ArrCocError
 from arr_coc.texture import LAYOUTS, TextureArray
-from arr_coc.texture.layout import Channel, all_channels, find_channel, resolve_layout
+from arr_coc.texture.layout import all_channels, find_channel, resolve_layout
 
 
 def add_parser(commands: Any) -> None:
@@ -91,16 +91,9 @@ def _compute(texture: TextureArray) -> list[dict[str, object]]:
             plane = texture[channel.name]
             milliseconds = (time.perf_counter() - start) * 1e3
             values = {"min": float(plane.min()), "max": float(plane.max()), "mean": float(plane.float().mean())}
-            records.append({**describe(channel), "values": values, "ms": round(milliseconds, 3)})
+            records.append({**channel.describe(), "values": values, "ms": round(milliseconds, 3)})
             bar.advance(task)
     return records
-
-
-def describe(channel: Channel) -> dict[str, object]:
-    """A channel for JSON, which has no infinity: an open range ends in null."""
-    described = channel.describe()
-    described["range"] = [None if abs(v) == float("inf") else v for v in channel.range]
-    return described
 
 
 def _list_channels(arguments: argparse.Namespace, layout: str | list[str] | None) -> int:
@@ -109,7 +102,7 @@ def _list_channels(arguments: argparse.Namespace, layout: str | list[str] | None
     known = all_channels() if layout is None else [find_channel(name) for name in resolve_layout(layout)]
     if arguments.json:
         layouts = {name: list(names) for name, names in LAYOUTS.items()}
-        print_json({"layouts": layouts, "channels": [describe(c) for c in known]})
+        print_json({"layouts": layouts, "channels": [c.describe() for c in known]})
         return 0
     table = Table(box=None, header_style="bold")
     for heading in ("channel", "family", "range", "pooled", "cost", "meaning"):

@@ -23,7 +23,8 @@ import torch
 import torch.nn.functional as F
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from arr_coc.errors import ArrCocError, ImageError, whole_number
+from arr_coc.devices import check_device
+from arr_coc.errors import ImageError, first_line, whole_number
 from arr_coc.texture.picture import Picture
 from arr_coc.texture.tensors import as_tensor
 
@@ -55,19 +56,6 @@ def read_picture(image: ImageLike, *, max_side: int | None = 1024, device: torch
     unit = planes.float().div_(255) if planes.dtype == torch.uint8 else planes.clamp(0, 1)
     # A gray image is three views of one plane: nothing is copied.
     return Picture(unit.expand(3, -1, -1), original_size, tuple(notes))
-
-
-def check_device(device: torch.device | str | None) -> torch.device | None:
-    """A device that is there; None stays None."""
-    if device is None:
-        return None
-    try:
-        place = torch.device(device)
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).strip().split("\n")[0].rstrip(".")
-        raise ArrCocError(f"there is no device {str(device)!r} here ({reason}); use 'cpu'") from None
-    return place
 
 
 def is_batch(image: object) -> bool:
@@ -133,7 +121,7 @@ def _from_file(name: str | os.PathLike[str], notes: list[str]) -> torch.Tensor:
     except ImageError as error:
         raise ImageError(f"{str(path)!r}: {error}") from None
     except DECODING_ERRORS as error:
-        raise ImageError(f"{str(path)!r} is corrupt or truncated ({_first_line(error)})") from None
+        raise ImageError(f"{str(path)!r} is corrupt or truncated ({first_line(error)})") from None
 
 
 def _from_pil(image: Image.Image, notes: list[str]) -> torch.Tensor:
@@ -150,7 +138,7 @@ def _from_pil(image: Image.Image, notes: list[str]) -> torch.Tensor:
     except Image.DecompressionBombError:
         raise
     except DECODING_ERRORS as error:
-        raise ImageError(f"the image is corrupt or truncated ({_first_line(error)})") from None
+        raise ImageError(f"the image is corrupt or truncated ({first_line(error)})") from None
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
         return _from_deep_gray(image, notes)
     try:
@@ -162,12 +150,8 @@ def _from_pil(image: Image.Image, notes: list[str]) -> torch.Tensor:
         )
     except DECODING_ERRORS as error:
         raise ImageError(
-            f"Pillow cannot turn this image of mode {image.mode!r} into RGB ({_first_line(error)})"
+            f"Pillow cannot turn this image of mode {image.mode!r} into RGB ({first_line(error)})"
         ) from None
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
 
 
 def _from_deep_gray(image: Image.Image, notes: list[str]) -> torch.Tensor:
@@ -200,7 +184,7 @@ def _from_numpy(array: np.ndarray) -> torch.Tensor:
 
 
 def _split(array: np.ndarray) -> torch.Tensor:
-    """`[H, W, C]` to contiguous planes `[C, H, W]`; OpenCV takes a third of the time of a transposed copy."""
+    """`[H, W, C]` to contiguous planes `[C, H, W]`; OpenCV is faster at it than a transposed copy."""
     if array.dtype == np.uint8 and array.size:
         return torch.from_numpy(np.stack(cv2.split(np.ascontiguousarray(array))))
     return as_tensor(np.moveaxis(array, -1, 0), "the image")

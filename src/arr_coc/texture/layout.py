@@ -10,6 +10,7 @@ A new channel is one function and one registration, in this package or in a user
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
@@ -43,11 +44,11 @@ class Channel:
     supplied_by: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, object]:
-        """What the command line and the docs print, ready for JSON."""
+        """What the command line prints, ready for JSON, which has no infinity: an open range ends in None."""
         return {
             "name": self.name,
             "family": self.family,
-            "range": list(self.range),
+            "range": [None if math.isinf(end) else end for end in self.range],
             "pool": self.pool,
             "cost": self.cost,
             "supplied_by": list(self.supplied_by),

@@ -26,26 +26,28 @@ class Pyramid:
     """The levels of one plane, each built when it is first asked for."""
 
     def __init__(self, plane: torch.Tensor, rule: Pool) -> None:
-        self._levels = [plane]
+        # By number, so that two threads that build the same level at once only do it twice.
+        self._levels = {0: plane}
         self._rule: Pool = rule
 
     def level(self, number: int) -> torch.Tensor:
         """The plane at a level: `[H >> number, W >> number]`."""
-        while len(self._levels) <= number:
-            size = level_size(self._size(0), len(self._levels))
-            self._levels.append(pool(self._levels[self._source(size)], size, self._rule))
+        for missing in range(1, number + 1):
+            if missing not in self._levels:
+                size = level_size(_size(self._levels[0]), missing)
+                self._levels[missing] = pool(self._levels[self._source(missing, size)], size, self._rule)
         return self._levels[number]
 
-    def _source(self, size: tuple[int, int]) -> int:
+    def _source(self, number: int, size: tuple[int, int]) -> int:
         """The coarsest level whose cells nest in cells of `size`, so that pooling it equals pooling the image itself.
 
         Ids always come from level 0: the centre of a centre's centre drifts to a corner.
         """
         if self._rule == "nearest":
             return 0
-        nests = [all(n % m == 0 for n, m in zip(self._size(i), size, strict=True)) for i in range(len(self._levels))]
+        nests = [all(n % m == 0 for n, m in zip(_size(self._levels[i]), size, strict=True)) for i in range(number)]
         return max((i for i, nested in enumerate(nests) if nested), default=0)
 
-    def _size(self, number: int) -> tuple[int, int]:
-        height, width = self._levels[number].shape
-        return int(height), int(width)
+
+def _size(plane: torch.Tensor) -> tuple[int, int]:
+    return int(plane.shape[0]), int(plane.shape[1])

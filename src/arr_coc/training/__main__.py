@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
+from arr_coc.devices import check_device
 from arr_coc.errors import ArrCocError
-from arr_coc.texture.image import check_device
 from arr_coc.training.documents.fonts import FontShelf
 from arr_coc.training.loop import Settings, Trainer, train
 from arr_coc.training.receipts import read_receipts, split

@@ -39,7 +39,7 @@ class Clusters:
 
 def clusters(texture: TextureArray) -> Clusters:
     """The texture's clusters, computed once."""
-    return texture.once("clusters (shared)", lambda: _measure(_segment(texture), texture.size))
+    return texture.once("clusters", lambda: _measure(_segment(texture), texture.size))
 
 
 @channel(
@@ -116,9 +116,8 @@ def _measure(ids: torch.Tensor, size: tuple[int, int]) -> Clusters:
     left, right = (edge[None].expand(ids.shape).flatten() for edge in _extent(ids.shape[1], size[1], ids.device))
     area = (bottom - top) * (right - left)
 
-    def total(
-        values: torch.Tensor,
-    ) -> torch.Tensor:  # per cluster; double, so that the order of the adds hardly matters
+    def total(values: torch.Tensor) -> torch.Tensor:
+        """Per cluster; in float64, so that the order of the adds hardly matters."""
         return torch.zeros(count, dtype=torch.float64, device=ids.device).index_add_(0, flat, values)
 
     pixels = total(area)

@@ -23,7 +23,7 @@ TOP = 5**0.5 / 2  # m at the sharpest corner; a straight step of height 1 has m 
 
 def luma(texture: TextureArray) -> torch.Tensor:
     """Luma in full precision, shared by the channels: float32 `[H, W]`."""
-    return texture.once("luma (shared)", lambda: filters.luma(texture.pixels))
+    return texture.once("luma", lambda: filters.luma(texture.pixels))
 
 
 def gradient(texture: TextureArray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -33,7 +33,7 @@ def gradient(texture: TextureArray) -> tuple[torch.Tensor, torch.Tensor, torch.T
         x, y = filters.sobel(luma(texture))
         return x, y, filters.magnitude(x, y)
 
-    return texture.once("gradient (shared)", make)
+    return texture.once("gradient", make)
 
 
 def polarity(texture: TextureArray) -> torch.Tensor:
@@ -42,7 +42,7 @@ def polarity(texture: TextureArray) -> torch.Tensor:
     def make() -> torch.Tensor:
         return luma(texture) < filters.gaussian(luma(texture), SURROUNDINGS)
 
-    return texture.once("polarity (shared)", make)
+    return texture.once("polarity", make)
 
 
 @channel(

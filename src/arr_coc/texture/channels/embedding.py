@@ -18,7 +18,7 @@ def _features(texture: TextureArray) -> torch.Tensor | None:
     """The encoder's own grid `[16, h, w]`, encoded on first use, or None."""
     given = texture.supplied("embeddings")
     if callable(given):
-        return texture.once("embeddings (shared)", lambda: check_embeddings(given(texture.pixels), texture.picture))
+        return texture.once("embeddings", lambda: check_embeddings(given(texture.pixels), texture.picture))
     features: torch.Tensor | None = given
     return features
 
