@@ -6,8 +6,11 @@ texture.sheet().save("channels.png")
 """
 
 from arr_coc import pictures
+from arr_coc.allocation import Allocation
 from arr_coc.errors import ArrCocError, ChannelError, ImageError
+from arr_coc.grid import Grid
 from arr_coc.texture import FULL40, LAYOUTS, MVP13, Channel, TextureArray, TextureBatch, all_channels, channel
+from arr_coc.wrapping import load, wrap
 
 __version__ = "0.1.0"
 
@@ -15,13 +18,17 @@ __all__ = [
     "FULL40",
     "LAYOUTS",
     "MVP13",
+    "Allocation",
     "ArrCocError",
     "Channel",
     "ChannelError",
+    "Grid",
     "ImageError",
     "TextureArray",
     "TextureBatch",
     "all_channels",
     "channel",
+    "load",
     "pictures",
+    "wrap",
 ]

@@ -20,6 +20,26 @@ class ChannelError(ArrCocError):
     """A channel, layout or supplied map is unknown or does not fit."""
 
 
+class BudgetError(ArrCocError):
+    """A budget that is not a count, a share, `auto` or `all`."""
+
+
+class AllocationError(ArrCocError):
+    """Kept cells that do not fit the picture they are for."""
+
+
+class SelectorError(ArrCocError):
+    """A selector that is unknown, or was asked for what it cannot do."""
+
+
+class ModelError(ArrCocError):
+    """A model or processor that cannot be wrapped or loaded."""
+
+
+class PromptError(ArrCocError):
+    """Images, videos and text that do not belong together."""
+
+
 def whole_number(value: object, least: int = 1) -> int | None:
     """`value` as an int if it is a whole number of any integer type (numpy's too) and at least `least`; None if not."""
     try:

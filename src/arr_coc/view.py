@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from PIL import ImageFont
+from PIL import Image, ImageFont
 
 # Each map is a few colours from low to high, mixed linearly. Low is close to black, so that what matters glows.
 RAMPS: dict[str, tuple[str, ...]] = {
@@ -38,6 +38,31 @@ def colourise_ids(plane: torch.Tensor) -> np.ndarray:
     wave = np.stack([np.cos(2 * np.pi * (hue - shift)) for shift in (0.0, 1 / 3, 2 / 3)], axis=-1)
     light = np.where(np.arange(len(hue)) % 2 == 0, 150.0, 120.0)[:, None]
     return np.clip(light + 85 * wave, 0, 255).astype(np.uint8)[ids.reshape(plane.shape)]
+
+
+def lit(pixels: torch.Tensor, pieces: list[tuple[tuple[float, float, float, float], torch.Tensor]]) -> Image.Image:
+    """A picture `[3, H, W]` with its brightness set cell by cell.
+
+    Each piece is an area (shares of the picture) and how bright its cells are, `[h, w]` in [0, 1]; where several cover a
+    pixel, the brightest counts.
+    """
+    height, width = pixels.shape[-2:]
+    light = torch.zeros(height, width)
+    for (left, top, right, bottom), cells in pieces:
+        rows = _cell_of(height, top, bottom, cells.shape[0])
+        columns = _cell_of(width, left, right, cells.shape[1])
+        inside = (rows >= 0)[:, None] & (columns >= 0)[None]
+        shown = cells[rows.clamp_min(0)][:, columns.clamp_min(0)]
+        light = torch.where(inside, torch.maximum(light, shown), light)
+    shaded = pixels.detach().float().cpu() * light
+    return Image.fromarray(shaded.mul(255).round().byte().permute(1, 2, 0).contiguous().numpy())
+
+
+def _cell_of(length: int, start: float, end: float, cells: int) -> torch.Tensor:
+    """Which of `cells` equal parts of [start, end) each of `length` pixels lies in; -1 outside."""
+    centre = (torch.arange(length, dtype=torch.float64) + 0.5) / length
+    part = ((centre - start) / (end - start) * cells).floor().long()
+    return torch.where((part >= 0) & (part < cells), part, -1)
 
 
 def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:

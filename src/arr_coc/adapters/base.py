@@ -1,0 +1,219 @@
+"""What an adapter knows about one model family, and nothing else: where the visual tokens stand, how to encode them.
+
+The model is read and called, never changed. Everything that a call needs travels with its inputs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+
+from arr_coc.errors import ModelError, PromptError
+from arr_coc.grid import Cells
+
+Inputs = Mapping[str, Any]  # what a processor returns
+
+
+@dataclass(frozen=True, eq=False)
+class Visual:
+    """One image or video of a batch, and where its tokens stand in the prompt."""
+
+    row: int
+    kind: str  # "image" or "video"
+    number: int  # among all of its kind in the batch
+    grid: Cells
+    places: torch.Tensor  # [T] token positions in the row, rising
+    cells: torch.Tensor | None = None  # [N] which of those tokens are cells; None: all. The others always stay.
+
+    @property
+    def n(self) -> int:
+        return self.grid.n
+
+    def tokens_kept(self, keep: torch.Tensor) -> torch.Tensor:
+        """`[T]` bool over the visual's tokens, for kept cells `[K]`."""
+        if self.cells is None:
+            return torch.zeros(len(self.places), dtype=torch.bool).index_fill_(0, keep, True)
+        kept = torch.ones(len(self.places), dtype=torch.bool)
+        kept[self.cells] = False
+        kept[self.cells[keep]] = True
+        return kept
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """The encoder's answer for some cells of one visual."""
+
+    cells: torch.Tensor  # [M] sorted
+    tokens: torch.Tensor  # [M, D]
+    deep: tuple[torch.Tensor, ...] = ()  # [M, D] for each of the encoder's further levels (DeepStack)
+    extra: torch.Tensor | None = None  # [E, D] the tokens that are no cells (line ends), in their order
+    attention: Mapping[float, torch.Tensor] = field(default_factory=dict)  # depth -> [M]
+
+    def rows(self, keep: torch.Tensor) -> torch.Tensor:
+        """Where kept cells `[K]` stand among the encoded ones."""
+        return torch.searchsorted(self.cells, keep)
+
+
+class Adapter(ABC):
+    """One model family. A new one is one file with a subclass and a line in `families.py`."""
+
+    family: ClassVar[str]  # as users know it
+    model_types: ClassVar[tuple[str, ...]]  # as `config.model_type` says it
+    glances: ClassVar[bool] = True  # whether the encoder can run on some of the patches
+    pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # inputs that hold pixels
+    kinds: ClassVar[tuple[str, ...]] = ("image",)
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    # What a family has to say.
+
+    @abstractmethod
+    def grids(self, inputs: Inputs, kind: str, sizes: Sequence[tuple[int, int]] | None) -> list[Cells]:
+        """The cells of every visual of a kind, in order; `sizes` are the originals' (width, height) where known."""
+
+    @abstractmethod
+    def encode(
+        self, inputs: Inputs, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None, depths: Sequence[float]
+    ) -> list[Encoded]:
+        """The encoder's tokens for all `cells` of the visuals, or (None) for all there are, by the stock encoder.
+
+        With `depths`, also the attention that each cell receives at those depths of the encoder.
+        """
+
+    @abstractmethod
+    def positions(self, inputs: Inputs) -> torch.Tensor:
+        """Every token's position in the dense prompt: `[B, T]`, or `[3, B, T]` for time, row and column."""
+
+    @abstractmethod
+    def encoder_outputs(
+        self, kept: Mapping[str, list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]]]
+    ) -> dict[str, Any]:
+        """`mm_encoder_outputs` from each row's kept tokens `[K, D]` and deep features, by kind."""
+
+    # What families share.
+
+    @cached_property
+    def core(self) -> Any:
+        """The model without its output layer."""
+        return self.model.model
+
+    @cached_property
+    def config(self) -> Any:
+        return self.model.config
+
+    @cached_property
+    def text_model(self) -> Any:
+        return self.core.language_model
+
+    @property
+    def deep_layers(self) -> int:
+        """How many of the language model's first layers take visual features of their own (DeepStack)."""
+        return 0
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.get_input_embeddings().weight.device  # type: ignore[no-any-return]
+
+    @cached_property
+    def pad_token(self) -> int:
+        """A token for padding that is not a visual one."""
+        visual = {self.token_id(kind) for kind in self.kinds}
+        for source in (self.model.generation_config, self.config, self.config.get_text_config()):
+            for name in ("pad_token_id", "eos_token_id"):
+                value = getattr(source, name, None)
+                value = value[0] if isinstance(value, list) and value else value
+                if isinstance(value, int) and value >= 0 and value not in visual:
+                    return value
+        return 0
+
+    def token_id(self, kind: str) -> int:
+        return int(getattr(self.config, f"{kind}_token_id"))
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Word embeddings: `[T]` to `[T, D]`."""
+        with torch.no_grad():
+            return self.model.get_input_embeddings()(ids.to(self.device))  # type: ignore[no-any-return]
+
+    def visuals(self, inputs: Inputs, sizes: Mapping[str, Sequence[tuple[int, int]]] | None = None) -> list[Visual]:
+        """Every image and video of the batch, row by row in the order of the prompt."""
+        found: list[Visual] = []
+        ids = inputs["input_ids"].cpu()
+        for kind in self.kinds:
+            grids = self.grids(inputs, kind, (sizes or {}).get(kind))
+            rows, columns = (ids == self.token_id(kind)).nonzero(as_tuple=True)
+            start = 0
+            for number, grid in enumerate(grids):
+                length = self.token_count(grid)
+                places, row = columns[start : start + length], rows[start : start + length]
+                if len(places) < length or (row != row[0]).any():
+                    raise PromptError(
+                        f"{kind} {number + 1} needs {length} {kind} tokens in one row of the prompt, "
+                        f"found {int((row == row[0]).sum()) if len(row) else 0}"
+                    )
+                found.append(Visual(int(row[0]), kind, number, grid, places, self.cell_tokens(grid)))
+                start += length
+            if start != len(rows):
+                raise PromptError(f"the prompt has {len(rows)} {kind} tokens, but its {kind}s fill {start}")
+        return sorted(found, key=lambda visual: (visual.row, int(visual.places[0]) if visual.n else 0))
+
+    def token_count(self, grid: Cells) -> int:
+        """How many tokens a visual takes in the prompt."""
+        return grid.n
+
+    def cell_tokens(self, grid: Cells) -> torch.Tensor | None:
+        """Which of a visual's tokens are cells; None: all."""
+        return None
+
+    def check(self) -> None:
+        """One clear sentence where this model cannot be wrapped."""
+        devices = {str(parameter.device) for parameter in self.model.parameters()}
+        if len(devices) > 1:
+            raise ModelError(
+                f"expected the model on one device, got it spread over {', '.join(sorted(devices))}: "
+                "load it with device_map={'': 'cuda:0'} or move it with model.to(...)"
+            )
+
+
+def to_rows(
+    visuals: Sequence[Visual], encoded: Sequence[Encoded], keeps: Sequence[torch.Tensor], rows: int,
+    replaced: Sequence[torch.Tensor | None],
+) -> dict[str, list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]]]:  # fmt: skip
+    """Each row's kept tokens, one tensor a row and kind, in the order of the prompt."""
+    gathered: dict[str, list[list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]]]] = {}
+    for visual, seen, keep, features in zip(visuals, encoded, keeps, replaced, strict=True):
+        index = seen.rows(keep).to(seen.tokens.device)
+        tokens = seen.tokens[index] if features is None else features.to(seen.tokens)
+        if seen.extra is not None and visual.cells is not None:
+            tokens = _woven(visual, seen.extra, tokens, keep)
+        gathered.setdefault(visual.kind, [[] for _ in range(rows)])[visual.row].append(
+            (tokens, tuple(level[index] for level in seen.deep))
+        )
+    return {kind: [_joined(parts) for parts in by_row if parts] for kind, by_row in gathered.items()}
+
+
+def _woven(visual: Visual, extra: torch.Tensor, tokens: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    """Kept cells and the tokens that always stay, in the order of the prompt."""
+    is_cell = torch.zeros(len(visual.places), dtype=torch.bool)
+    assert visual.cells is not None
+    is_cell[visual.cells] = True
+    is_cell = is_cell[visual.tokens_kept(keep)].to(tokens.device)
+    woven = tokens.new_empty(len(is_cell), tokens.shape[-1])
+    woven[is_cell] = tokens
+    woven[~is_cell] = extra.to(tokens)
+    return woven
+
+
+def _joined(
+    parts: list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]],
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([tokens for tokens, _ in parts]), tuple(
+        torch.cat(levels) for levels in zip(*(deep for _, deep in parts), strict=True)
+    )

@@ -1,0 +1,270 @@
+"""Dropping visual tokens between two layers of the language model, for selectors that want to see its attention first.
+
+During one `generate` call, hooks on the decoder layers shorten what goes into them: from the chosen layer on, dropped
+tokens are neither computed nor kept in the cache. The hooks act in the calling thread only and are gone afterwards.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from arr_coc.adapters.base import Adapter
+from arr_coc.allocation import Allocation, checked
+from arr_coc.answer import Prepared
+from arr_coc.budgets import Budget, limit
+from arr_coc.choosing import FallbackWarning
+from arr_coc.errors import AllocationError, SelectorError, first_line
+from arr_coc.grid import Grid
+from arr_coc.selectors import Inside, Selector
+
+
+@dataclass(frozen=True)
+class Request:
+    """A selector that works inside the language model, and what it may keep."""
+
+    selector: Selector
+    budget: Budget
+    seed: int
+
+
+@dataclass(eq=False)
+class Pruner:
+    """One `generate` call's dropping: what each row still holds, layer by layer."""
+
+    adapter: Adapter
+    request: Request
+    cells: torch.Tensor  # [B, L] the cell (of the row's pictures together) at each place of the prompt; -1: not a cell
+    totals: list[int]  # cells of each row
+    real: torch.Tensor  # [B, L] not padding
+    layers: dict[int, float]  # layer before which to drop -> the selector's depth
+    index: dict[int, torch.Tensor] = field(default_factory=dict)  # layer -> [B', L'] places that it and later ones see
+    alive: dict[int, torch.Tensor] = field(default_factory=dict)  # layer -> [B', L'] those that are not padding
+    previous: tuple[torch.Tensor, Any] | None = None  # what went into the layer before
+    kept: list[torch.Tensor] = field(default_factory=list)  # each row's cells after the last dropping
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    def before(self, number: int, hidden: torch.Tensor, given: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+        """What layer `number` gets in place of `hidden` `[B, T, D]` and its keywords."""
+        prefill = hidden.shape[1] > 1
+        if prefill and number in self.layers:
+            hidden = self._drop(number, hidden)
+        stage = max((layer for layer in self.index if layer <= number), default=None)
+        if stage is not None:
+            given = self._shortened(given, self.index[stage], self.alive[stage], prefill)
+        if prefill:
+            self.previous = (hidden, given)
+        return hidden, given
+
+    def _drop(self, number: int, hidden: torch.Tensor) -> torch.Tensor:
+        """Ask the selector, row by row, and take the dropped tokens out of `hidden` `[B, T, D]`."""
+        earlier = max(self.index, default=None)
+        copies = len(hidden) // len(self.cells)
+        rows = torch.arange(len(hidden)) // copies
+        places = (
+            self.index[earlier] if earlier is not None else torch.arange(self.cells.shape[1]).expand(len(hidden), -1)
+        )
+        alive = self.alive[earlier] if earlier is not None else self.real[rows]
+        held = torch.where(alive, self.cells[rows].gather(1, places), -1)  # [B', T]
+        last = number == max(self.layers)
+        stay = alive.clone()
+        for b in range(len(hidden)):
+            kept = self._ask(int(rows[b]), b, number, hidden, held[b], alive[b], last)
+            stay[b] &= (held[b] < 0) | torch.isin(held[b], kept)
+            if last and b % copies == 0:
+                self.kept.append(kept)
+        length = int(stay.sum(1).max())
+        order = stay.int().argsort(dim=1, stable=True)[:, -length:]
+        self.index[number], self.alive[number] = places.gather(1, order), stay.gather(1, order)
+        return hidden.gather(1, order.to(hidden.device)[..., None].expand(-1, -1, hidden.shape[-1]))
+
+    def _ask(
+        self, row: int, b: int, number: int, hidden: torch.Tensor, held: torch.Tensor, alive: torch.Tensor, last: bool
+    ) -> torch.Tensor:
+        """The cells that a row keeps; evenly spaced ones, and a warning, where the selector fails."""
+        present = held[held >= 0]
+        bound = limit(self.request.budget, self.totals[row])
+        if bound.everything or len(present) == 0:
+            return present
+        real = alive.nonzero()[:, 0]
+        here = real.to(hidden.device)
+        sight = Inside(
+            depth=self.layers[number], layer=number, hidden=hidden[b, here], cells=held[real],
+            attend=lambda queries: self._attention(number, b, here, queries), k=bound.k, seed=self.request.seed,
+        )  # fmt: skip
+        selector = self.request.selector
+        try:
+            keep = checked(selector.at_layer(sight), Grid(1, 1, self.totals[row]), "kept cells")
+            if not torch.isin(keep, present).all():
+                raise AllocationError("expected cells that are still there")
+            if last and bound.k is not None and len(keep) > bound.k:
+                raise AllocationError(f"expected at most {bound.k} cells, got {len(keep)}")
+            return keep
+        except SelectorError:
+            raise
+        except Exception as error:
+            self.reasons[row] = f"{type(error).__name__}: {first_line(error)}"
+            warnings.warn(
+                f"selector {selector.name!r} failed ({self.reasons[row]}); evenly spaced cells are kept instead",
+                FallbackWarning, stacklevel=2,
+            )  # fmt: skip
+            count = len(present) if bound.k is None else min(bound.k, len(present))
+            return present[((torch.arange(count) + 0.5) * len(present) / max(count, 1)).long()]
+
+    def _attention(self, number: int, b: int, real: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+        """`[heads, Q, T]`: row `b`'s attention in the layer before `number`, over the tokens that came out of it."""
+        assert self.previous is not None
+        layer = self.adapter.text_model.layers[number - 1]
+        attention = layer.self_attn
+        entered, given = self.previous
+        states = layer.input_layernorm(entered[b : b + 1])[0, real]  # [T, D]
+        cos, sin = (table[b if len(table) > 1 else 0, real] for table in given["position_embeddings"])
+        query = _heads(attention, "q", states[queries], cos[queries], sin[queries])
+        key = _heads(attention, "k", states, cos, sin).repeat_interleave(attention.num_key_value_groups, 0)
+        scores = query @ key.transpose(1, 2) * attention.scaling  # [H, Q, T]
+        ahead = torch.arange(len(states), device=queries.device)[None] > queries[:, None]
+        return scores.float().masked_fill(ahead, -torch.inf).softmax(-1)
+
+    def _shortened(
+        self, given: dict[str, Any], index: torch.Tensor, alive: torch.Tensor, prefill: bool
+    ) -> dict[str, Any]:
+        """A layer's keywords, made for the whole prompt, cut to the tokens that are left."""
+        made = dict(given)
+        cache = given.get("past_key_values")
+        if cache is not None and type(cache).__name__ != "DynamicCache":
+            raise SelectorError(
+                f"dropping tokens inside the language model needs a dynamic cache, got {type(cache).__name__}"
+            )
+        device = given["position_embeddings"][0].device
+        index, alive = index.to(device), alive.to(device)
+        if prefill:
+            made["position_embeddings"] = tuple(
+                table.expand(len(index), -1, -1).gather(1, index[..., None].expand(-1, -1, table.shape[-1]))
+                for table in given["position_embeddings"]
+            )
+            if isinstance(given.get("position_ids"), torch.Tensor) and given["position_ids"].ndim == 2:
+                made["position_ids"] = given["position_ids"].expand(len(index), -1).gather(1, index)
+        made["attention_mask"] = self._mask(given.get("attention_mask"), index, alive, prefill, cache)
+        return made
+
+    def _mask(
+        self, mask: torch.Tensor | None, index: torch.Tensor, alive: torch.Tensor, prefill: bool, cache: Any
+    ) -> torch.Tensor | None:
+        whole = bool(alive.all())
+        if mask is None and whole:
+            return None
+        length = self.cells.shape[1]
+        if mask is None:  # no padding before, but rows of different length now
+            if prefill:
+                square = torch.ones(index.shape[1], index.shape[1], dtype=torch.bool, device=index.device).tril()
+                return _open_diagonal(square & alive[:, None, None])
+            new = torch.ones(len(alive), self._generated(cache, length), dtype=torch.bool, device=index.device)
+            return torch.cat([alive, new], 1)[:, None, None]
+        if mask.ndim == 2:
+            return torch.cat([mask.gather(1, index) * alive, mask[:, length:]], 1)
+        old, new = mask[..., :length].expand(len(index), -1, -1, -1), mask[..., length:]
+        columns = old.gather(3, index[:, None, None].expand(-1, 1, old.shape[2], -1))
+        dead = ~alive[:, None, None]
+        columns = (
+            columns & ~dead if mask.dtype == torch.bool else columns.masked_fill(dead, torch.finfo(mask.dtype).min)
+        )
+        if not prefill:
+            return torch.cat([columns, new.expand(len(index), -1, -1, -1)], 3)
+        rows = columns.gather(2, index[:, None, :, None].expand(-1, 1, -1, columns.shape[3]))
+        return _open_diagonal(rows) if mask.dtype == torch.bool else rows
+
+    @staticmethod
+    def _generated(cache: Any, length: int) -> int:
+        """Tokens after the prompt, the one being read included; the first layer's cache has it already."""
+        return int(cache.get_seq_length()) - length
+
+    def allocations(self, prepared: Prepared) -> tuple[Allocation, ...]:
+        """What was kept in the end, picture by picture."""
+        out, start, row = [], 0, 0
+        for allocation in prepared.allocations:
+            start, row = (0, allocation.row) if allocation.row != row else (start, row)
+            kept = self.kept[allocation.row]
+            mine = kept[(kept >= start) & (kept < start + allocation.n)] - start
+            out.append(
+                replace(
+                    allocation,
+                    keep=mine,
+                    selector=self.request.selector.name,
+                    strategy=f"{self.request.selector.name} before layer {', '.join(map(str, sorted(self.layers)))}",
+                    fallback=self.reasons.get(allocation.row, ""),
+                )  # fmt: skip
+            )
+            start += allocation.n
+        return tuple(out)
+
+
+@contextmanager
+def pruning(adapter: Adapter, prepared: Prepared, request: Request | None) -> Iterator[Pruner | None]:
+    """Let `request`'s selector drop tokens inside the model while the `with` lasts; without a request, do nothing."""
+    if request is None or not prepared.allocations:
+        yield None
+        return
+    pruner = _pruner(adapter, prepared, request)
+    thread = threading.get_ident()
+
+    def hooked(number: int) -> Any:
+        def hook(layer: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+            if threading.get_ident() != thread:
+                return None
+            hidden, given = pruner.before(number, args[0] if args else given["hidden_states"], dict(given))
+            given.pop("hidden_states", None)
+            return (hidden, *args[1:]), given
+
+        return hook
+
+    first = min(pruner.layers)
+    handles = [
+        layer.register_forward_pre_hook(hooked(number), with_kwargs=True)
+        for number, layer in enumerate(adapter.text_model.layers)
+        if number >= first - 1
+    ]
+    try:
+        yield pruner
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _pruner(adapter: Adapter, prepared: Prepared, request: Request) -> Pruner:
+    count = len(adapter.text_model.layers)
+    earliest = max(1, adapter.deep_layers)
+    layers = {min(max(round(depth * count), earliest), count - 1): depth for depth in request.selector.depths}
+    cells = torch.full(prepared.source.shape, -1)
+    totals = [0] * prepared.rows
+    ids = prepared["input_ids"].cpu()
+    for row in range(prepared.rows):
+        visual = torch.zeros_like(ids[row], dtype=torch.bool)
+        for kind in adapter.kinds:
+            visual |= ids[row] == adapter.token_id(kind)
+        totals[row] = sum(allocation.n for allocation in prepared.of_row(row))
+        if int(visual.sum()) != totals[row]:
+            raise SelectorError(
+                f"selector {request.selector.name!r} starts from every visual token: leave glance and allocation alone"
+            )
+        cells[row, visual] = torch.arange(totals[row])
+    return Pruner(adapter, request, cells, totals, prepared.source >= 0, layers)
+
+
+def _heads(attention: Any, which: str, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Queries or keys with their positions: `[T, D]` to `[H, T, d]`."""
+    heads = getattr(attention, f"{which}_proj")(states).view(len(states), -1, attention.head_dim)
+    norm = getattr(attention, f"{which}_norm", None)
+    heads = (heads if norm is None else norm(heads)).transpose(0, 1)
+    first, second = heads.chunk(2, dim=-1)
+    return heads * cos + torch.cat([-second, first], dim=-1) * sin
+
+
+def _open_diagonal(mask: torch.Tensor) -> torch.Tensor:
+    """A padded query sees at least itself: attention over nothing is not a number."""
+    return mask | torch.eye(mask.shape[-1], dtype=torch.bool, device=mask.device)

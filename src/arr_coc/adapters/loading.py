@@ -1,0 +1,76 @@
+"""Loading a model and its processor, without torchvision."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from arr_coc.adapters.families import FAMILIES, REFUSED, check_transformers
+from arr_coc.adapters.frames import FrameProcessor
+from arr_coc.errors import ModelError, first_line
+
+
+def load_model(name: str | Path, **options: Any) -> Any:
+    """The model of a folder or hub id, of a family that is known."""
+    check_transformers()
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    folder = Path(name)
+    if not folder.is_dir() and (folder.exists() or len(folder.parts) > 2 or str(name).startswith((".", "/", "~"))):
+        raise ModelError(f"expected a model folder or a hub id, got {str(name)!r}, which is not a folder")
+    try:
+        config = AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot load {str(name)!r}: {first_line(error)}") from error
+    known = {kind for family in FAMILIES for kind in family.model_types}
+    if config.model_type not in known:
+        supported = ", ".join(family.family for family in FAMILIES)
+        reason = REFUSED.get(config.model_type, f"model type {config.model_type!r} is not supported")
+        raise ModelError(f"{reason} (supported: {supported})")
+    try:
+        return AutoModelForImageTextToText.from_pretrained(name, **options).eval()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(f"cannot load {str(name)!r}: {first_line(error)}") from error
+
+
+def load_processor(name: str | Path, model_type: str | None = None) -> Any:
+    """The processor of a model folder: pictures by Pillow, video frames by `frames.py`."""
+    import transformers
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
+
+    kind = model_type or transformers.AutoConfig.from_pretrained(name).model_type
+    base = getattr(transformers, PROCESSOR_MAPPING_NAMES[kind])
+    try:
+        made = _without_video(base).from_pretrained(name, backend="pil")  # type: ignore[attr-defined]
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot load the processor of {str(name)!r}: {first_line(error)}") from error
+    if kind.startswith("qwen"):
+        made.video_processor = FrameProcessor.of(kind, made.image_processor, _video_settings(name))
+    return made
+
+
+def _without_video(base: type) -> type:
+    """A processor class that does not ask for its video part, which needs torchvision."""
+
+    class Processor(base):  # type: ignore[misc, valid-type]
+        @classmethod
+        def get_attributes(cls) -> list[str]:
+            return [part for part in super().get_attributes() if part != "video_processor"]
+
+    Processor.__name__ = Processor.__qualname__ = base.__name__
+    return Processor
+
+
+def _video_settings(name: str | Path) -> dict[str, Any]:
+    """What a model folder says about its videos; empty where it says nothing."""
+    from transformers.utils import cached_file
+
+    for file, key in (("video_preprocessor_config.json", None), ("processor_config.json", "video_processor")):
+        found = cached_file(str(name), file, _raise_exceptions_for_missing_entries=False)
+        if found is not None:
+            content = json.loads(Path(found).read_text())
+            settings = content if key is None else content.get(key)
+            if settings:
+                return dict(settings)
+    return {}

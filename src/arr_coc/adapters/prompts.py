@@ -1,0 +1,125 @@
+"""Pictures and words to model inputs, by the model's own processor, in two steps.
+
+The pictures go through the processor once; each question after that only through the chat template and the tokenizer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from arr_coc.errors import PromptError, first_line
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Vision:
+    """The pictures of a batch as the model takes them, and what stands for each of them in the text."""
+
+    tensors: dict[str, Any]  # pixel values, grids
+    texts: dict[str, list[str]] = field(default_factory=dict)  # kind -> what each placeholder becomes, in order
+
+
+class Prompter:
+    """A processor, and the few things that are asked of it."""
+
+    def __init__(self, processor: Any, device: torch.device) -> None:
+        self.processor = processor
+        self.tokenizer = getattr(processor, "tokenizer", None)
+        if self.tokenizer is None or not callable(processor):
+            raise PromptError(f"expected the model's processor, got {type(processor).__name__}")
+        self.device = device
+        self.placeholders = {
+            kind: token
+            for kind in ("image", "video")
+            if (token := getattr(processor, f"{kind}_token", None)) is not None
+        }
+
+    def see(self, images: Sequence[Sequence[Any]], videos: Sequence[Sequence[Any]], fps: float) -> Vision:
+        """Run every row's images and videos (frames, `fps` a second) through the processor."""
+        flat = {"images": [i for row in images for i in row], "videos": [v for row in videos for v in row]}
+        if not any(flat.values()):
+            return Vision({})
+        for kind in ("image", "video"):
+            if flat[f"{kind}s"] and kind not in self.placeholders:
+                raise PromptError(f"{type(self.processor).__name__} takes no {kind}s")
+        rows = [
+            self.placeholders.get("image", "") * len(i) + self.placeholders.get("video", "") * len(v)
+            for i, v in zip(images, videos, strict=True)
+        ]
+        given: dict[str, Any] = {name: value for name, value in flat.items() if value}
+        if flat["videos"]:
+            given["do_sample_frames"] = False
+            given["video_metadata"] = [
+                {"total_num_frames": len(v), "fps": fps, "frames_indices": list(range(len(v)))} for v in flat["videos"]
+            ]
+        try:
+            made = self.processor(
+                text=rows, **given, padding=True, return_tensors="pt", return_text_replacement_offsets=True
+            )
+        except (ValueError, TypeError, OSError) as error:
+            raise PromptError(f"the processor refused the pictures: {first_line(error)}") from error
+        texts: dict[str, list[str]] = {"image": [], "video": []}
+        for offsets in made.pop("text_replacement_offsets"):
+            for entry in offsets:
+                texts[entry["type"]].append(entry["replacement"])
+        text_keys = {"input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids"}
+        made.pop("video_metadata", None)
+        return Vision({key: self._placed(value) for key, value in made.items() if key not in text_keys}, texts)
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """A conversation as the prompt that asks for the next answer."""
+        if getattr(self.processor, "chat_template", None) is None:
+            raise PromptError(
+                "this processor has no chat template: pass a prompt that holds the picture tokens "
+                f"({', '.join(self.placeholders.values())}) itself"
+            )
+        return str(self.processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+
+    def holds_pictures(self, text: str) -> bool:
+        """Whether a prompt says itself where its pictures stand."""
+        return any(token in text for token in self.placeholders.values())
+
+    def tokens(self, texts: Sequence[str], vision: Vision) -> dict[str, torch.Tensor]:
+        """Prompts to ids and mask `[B, T]`, padded on the left, every placeholder replaced by its pictures' tokens."""
+        fillings = {kind: list(vision.texts.get(kind, ())) for kind in self.placeholders}
+        pattern = re.compile(
+            "|".join(f"(?P<{kind}>{re.escape(token)})" for kind, token in self.placeholders.items()) or "(?!)"
+        )
+        wanted = {kind: sum(text.count(token) for text in texts) for kind, token in self.placeholders.items()}
+        for kind, count in wanted.items():
+            if count != len(fillings[kind]):
+                raise PromptError(f"the prompt has places for {count} {kind}s, but {len(fillings[kind])} came")
+        filled = [pattern.sub(lambda match: fillings[match.lastgroup or ""].pop(0), text) for text in texts]
+        starts = self.tokenizer.bos_token is not None and filled[0].startswith(self.tokenizer.bos_token)
+        made = self.tokenizer(
+            filled, padding=True, padding_side="left", return_tensors="pt", add_special_tokens=not starts
+        )
+        return {key: made[key].to(self.device) for key in ("input_ids", "attention_mask")}
+
+    def ids(self, text: str) -> torch.Tensor:
+        """A piece of text without anything around it: `[T]`."""
+        return (
+            self.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"][0].long().to(self.device)
+        )
+
+    def text(self, ids: torch.Tensor) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)).strip()
+
+    def _placed(self, value: Any) -> Any:
+        return value.to(self.device) if isinstance(value, torch.Tensor) else value
+
+
+def user_message(text: str, images: int, videos: int) -> dict[str, Any]:
+    """One turn of the user: pictures first, then the words."""
+    parts: list[dict[str, Any]] = [{"type": "image"}] * images + [{"type": "video"}] * videos
+    return {"role": "user", "content": [*parts, {"type": "text", "text": text}]}
+
+
+def assistant_message(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": [{"type": "text", "text": text}]}

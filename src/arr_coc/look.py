@@ -1,0 +1,56 @@
+"""A look: pictures preprocessed and encoded once, ready for any number of questions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from arr_coc.adapters.base import Encoded
+from arr_coc.adapters.prompts import Vision
+from arr_coc.stopwatch import Stopwatch
+from arr_coc.texture import TextureArray
+
+
+class Source:
+    """An original picture (or a video's frames), and its texture, built when first asked for."""
+
+    def __init__(self, picture: Any, size: tuple[int, int] | None) -> None:
+        self.picture = picture
+        self.size = size  # width, height
+        self._texture: TextureArray | None = None
+        self._lock = threading.Lock()
+
+    def texture(self, watch: Stopwatch | None = None) -> TextureArray:
+        with self._lock:
+            if self._texture is None:
+                if watch is None:
+                    self._texture = TextureArray.from_image(self.picture)
+                else:
+                    with watch.stage("texture"):
+                        self._texture = TextureArray.from_image(self.picture)
+            return self._texture
+
+
+@dataclass(eq=False)
+class Look:
+    """The pictures of a prompt after preprocessing; encoded when a question first needs it, then kept."""
+
+    vision: Vision
+    images: tuple[tuple[Source, ...], ...]  # by row
+    videos: tuple[tuple[Source, ...], ...]
+    fps: float = 2.0
+    encoded: dict[Any, Sequence[Encoded]] = field(default_factory=dict, repr=False)
+
+    @property
+    def rows(self) -> int:
+        return len(self.images)
+
+    def sources(self, kind: str) -> list[Source]:
+        """All originals of a kind, in the order of the batch."""
+        return [source for row in (self.images if kind == "image" else self.videos) for source in row]
+
+    def sizes(self) -> Mapping[str, list[tuple[int, int]]]:
+        known = {kind: [source.size for source in self.sources(kind)] for kind in ("image", "video")}
+        return {kind: [s for s in sizes if s is not None] for kind, sizes in known.items() if None not in sizes}

@@ -1,0 +1,148 @@
+"""From pictures and words to a pruned prompt: what stands between a question and the model's `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from arr_coc.adapters import assembly, sources
+from arr_coc.adapters.base import Adapter, Inputs
+from arr_coc.adapters.packing import Packed, padded
+from arr_coc.adapters.prompts import Message, Prompter, Vision
+from arr_coc.allocation import Allocation
+from arr_coc.answer import Prepared
+from arr_coc.errors import PromptError, SelectorError
+from arr_coc.look import Look, Source
+from arr_coc.looking import Looked, Shrink, Wish, look_at
+from arr_coc.selectors import Words
+from arr_coc.stopwatch import Stopwatch
+
+Talk = Sequence[Message]
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """One or several rows of a prompt, pruned."""
+
+    packed: Packed
+    kept: assembly.Kept
+    allocations: tuple[Allocation, ...]
+    talks: tuple[tuple[Message, ...], ...] = ()
+    prompts: tuple[str, ...] = ()
+
+    def prepared(self, adapter: Adapter, timings: Mapping[str, float]) -> Prepared:
+        return Prepared(
+            make=lambda: assembly.keywords(adapter, self.packed, self.kept),
+            names=tuple(assembly.keywords(adapter, self.packed, self.kept)),
+            length=self.packed.input_ids.shape[1],
+            allocations=self.allocations,
+            source=self.packed.source,
+            timings=dict(timings),
+            messages=self.talks,
+            texts=self.prompts,
+        )
+
+
+def look(
+    prompter: Prompter, images: Sequence[Sequence[Any]], videos: Sequence[Sequence[Any]], fps: float, watch: Stopwatch
+) -> Look:
+    """Every row's pictures through the processor."""
+    with watch.stage("preprocess"):
+        still = tuple(tuple(sources.image_source(image) for image in row) for row in images)
+        moving = tuple(tuple(sources.video_source(video) for video in row) for row in videos)
+        return Look(_vision(prompter, still, moving, fps), still, moving, fps)
+
+
+def draft(
+    adapter: Adapter, prompter: Prompter, seen: Look, texts: Sequence[str], talks: Sequence[Talk], wish: Wish,
+    watch: Stopwatch,
+) -> Draft:  # fmt: skip
+    """Rows of questions about the pictures of a look, one row of pictures for each."""
+    with watch.stage("preprocess"):
+        prompts = [
+            text if prompter.holds_pictures(text) else prompter.render(talk)
+            for text, talk in zip(texts, talks, strict=True)
+        ]
+        words = [Words(text, prompter.ids(text), adapter.embed) for text in texts]
+        inputs: Inputs = prompter.tokens(prompts, seen.vision) | seen.vision.tensors
+        visuals = adapter.visuals(inputs, seen.sizes())
+        origins = [seen.sources(visual.kind)[visual.number] for visual in visuals]
+    looked = look_at(adapter, inputs, visuals, origins, words, wish, watch, seen.encoded)
+    if isinstance(looked, Shrink):
+        with watch.stage("preprocess"):
+            smaller = {
+                (visuals[i].kind, visuals[i].number): sources.smaller(origins[i], cells, visuals[i].n)
+                for i, cells in looked.cells.items()
+            }
+            vision = _vision(prompter, _replaced(seen.images, smaller), seen.videos, seen.fps)
+            inputs = prompter.tokens(prompts, vision) | vision.tensors
+            visuals = adapter.visuals(inputs, seen.sizes())
+        looked = look_at(adapter, inputs, visuals, origins, words, wish, watch, shrunk=True)
+    return _assembled(adapter, inputs, looked, watch, talks, prompts)
+
+
+def draft_inputs(
+    adapter: Adapter, prompter: Prompter | None, inputs: Mapping[str, Any], wish: Wish, watch: Stopwatch
+) -> Draft:
+    """A processor's output, whose pictures are not at hand any more."""
+    if not isinstance(inputs, Mapping) or not isinstance(inputs.get("input_ids"), torch.Tensor):
+        raise PromptError("expected a processor's output with input_ids as a tensor")
+    given = {name: v.to(adapter.device) if isinstance(v, torch.Tensor) else v for name, v in inputs.items()}
+    given.setdefault("attention_mask", torch.ones_like(given["input_ids"]))
+    visuals = adapter.visuals(given)
+    spoken = given["attention_mask"].bool().clone()
+    for visual in visuals:
+        spoken[visual.row, visual.places.to(spoken.device)] = False
+    words = [
+        Words("" if prompter is None else prompter.text(ids[real]), ids[real], adapter.embed)
+        for ids, real in zip(given["input_ids"], spoken, strict=True)
+    ]
+    looked = look_at(adapter, given, visuals, [None] * len(visuals), words, wish, watch)
+    if isinstance(looked, Shrink):
+        raise SelectorError(f"selector {wish.selector.name!r} re-encodes pictures, so it needs them, not model inputs")
+    return _assembled(adapter, given, looked, watch, (), ())
+
+
+def batch(adapter: Adapter, drafts: Sequence[Draft]) -> Draft:
+    """Rows that were drafted one by one, as one batch."""
+    if len(drafts) == 1:
+        return drafts[0]
+    kept: assembly.Kept = {}
+    for one in drafts:
+        for kind, rows in one.kept.items():
+            kept.setdefault(kind, []).extend(rows)
+    return Draft(
+        packed=padded([one.packed for one in drafts], adapter.pad_token),
+        kept=kept,
+        allocations=tuple(replace(a, row=number) for number, one in enumerate(drafts) for a in one.allocations),
+        talks=tuple(talk for one in drafts for talk in one.talks),
+        prompts=tuple(prompt for one in drafts for prompt in one.prompts),
+    )
+
+
+def _assembled(
+    adapter: Adapter, inputs: Inputs, looked: Looked | Shrink, watch: Stopwatch, talks: Sequence[Talk],
+    prompts: Sequence[str],
+) -> Draft:  # fmt: skip
+    assert isinstance(looked, Looked)
+    with watch.stage("assemble"):
+        packed, kept = assembly.assemble(adapter, inputs, looked.visuals, looked.encoded, looked.keeps, looked.replaced)
+    return Draft(packed, kept, tuple(looked.allocations), tuple(tuple(talk) for talk in talks), tuple(prompts))
+
+
+def _vision(
+    prompter: Prompter, images: Sequence[Sequence[Source]], videos: Sequence[Sequence[Source]], fps: float
+) -> Vision:
+    return prompter.see([[s.picture for s in row] for row in images], [[s.picture for s in row] for row in videos], fps)
+
+
+def _replaced(rows: Sequence[Sequence[Any]], smaller: Mapping[tuple[str, int], Any]) -> list[list[Any]]:
+    """Images by row, some of them in a smaller form."""
+    number, out = 0, []
+    for row in rows:
+        out.append([smaller.get(("image", number + i), source) for i, source in enumerate(row)])
+        number += len(row)
+    return out

@@ -1,0 +1,57 @@
+"""Keep evenly spaced cells: what to do when nothing is known, and what to fall back to."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from arr_coc.budgets import divide
+from arr_coc.grid import Grid
+from arr_coc.selectors.base import Selector, Sight
+
+
+class Uniform(Selector):
+    name = "uniform"
+
+    def select(self, sight: Sight) -> torch.Tensor:
+        """Exactly `k` cells spread over the grid at its own aspect ratio; among encoded cells, over those."""
+        count = sight.count
+        if len(sight.candidates) < sight.grid.n:
+            return sight.candidates[_spread(len(sight.candidates), count)]
+        kept, start = [], 0
+        for view, share in zip(sight.grid.views, divide(count, [view.n for view in sight.grid.views]), strict=True):
+            kept.append(even_cells(view, share) + start)
+            start += view.n
+        return torch.cat(kept)
+
+    before_encoding = select
+
+
+def even_cells(grid: Grid, count: int) -> torch.Tensor:
+    """`count` cells of `grid`, as evenly spaced as whole cells allow, sorted.
+
+    >>> even_cells(Grid(1, 4, 4), 4).tolist()
+    [5, 7, 13, 15]
+    """
+    cells = []
+    for frame, share in enumerate(divide(count, [grid.h * grid.w] * grid.t)):
+        if share:
+            cells.append(_even_rows(grid, share) + frame * grid.h * grid.w)
+    return torch.cat(cells) if cells else torch.zeros(0, dtype=torch.long)
+
+
+def _even_rows(grid: Grid, count: int) -> torch.Tensor:
+    """Rows as far apart as the columns inside them: r rows of about count / r cells, r / h like count / (r w)."""
+    rows = min(grid.h, max(math.ceil(count / grid.w), round(math.sqrt(count * grid.h / grid.w))))
+    return torch.cat(
+        [
+            _spread(grid.w, share) + int(row) * grid.w
+            for row, share in zip(_spread(grid.h, rows), divide(count, [1000] * rows), strict=True)
+        ]
+    )
+
+
+def _spread(length: int, count: int) -> torch.Tensor:
+    """`count` of `length` places, evenly: the middles of `count` equal parts."""
+    return ((torch.arange(count, dtype=torch.float64) + 0.5) * length / max(count, 1)).long()

@@ -1,0 +1,198 @@
+"""A vision-language model that reads only the visual tokens it needs.
+
+The model stays as it is: it is called, never changed, and nothing of a call is kept on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from arr_coc import preparing
+from arr_coc.adapters import inside, sources
+from arr_coc.adapters.families import adapter as adapter_of
+from arr_coc.adapters.prompts import Prompter, user_message
+from arr_coc.answer import Answer, Prepared
+from arr_coc.asking import conversation, follow_up, generate, last_words
+from arr_coc.budgets import Budget
+from arr_coc.errors import ModelError, PromptError, SelectorError
+from arr_coc.look import Look
+from arr_coc.looking import Wish
+from arr_coc.selectors import SelectorLike
+from arr_coc.selectors import selector as selector_of
+from arr_coc.stopwatch import Stopwatch
+from arr_coc.texture.image import ImageLike
+
+FPS = 2.0  # frames a second of a video, unless told
+
+
+class VLM:
+    """A model and its processor, wrapped. `arr_coc.wrap(model, processor)` and `arr_coc.load(folder)` make one."""
+
+    def __init__(self, model: Any, processor: Any = None, *, batch_windows: bool = False) -> None:
+        """`batch_windows`: whole pictures, too, are encoded with all windows in one call; equal to the stock encoder to
+        rounding, and much faster on a GPU where its attention is divided into windows (Qwen2.5-VL)."""
+        self.model = model
+        self.adapter = adapter_of(model)
+        self.adapter.batched = batch_windows
+        self.processor = processor
+        self._prompter = None if processor is None else Prompter(processor, self.adapter.device)
+
+    @property
+    def device(self) -> torch.device:
+        return self.adapter.device
+
+    def look(self, images: Any = None, *, videos: Any = None, fps: float = FPS) -> Look:
+        """Preprocess pictures once, for any number of questions: `vlm.ask(look, question)`."""
+        rows = [_listed(images, sources.is_image)], [_listed(videos, sources.is_video)]
+        return preparing.look(self.prompter, *rows, fps, Stopwatch(self.device))
+
+    def prepare(
+        self,
+        images: Any = None,
+        text: str | Sequence[str] | None = None,
+        *,
+        videos: Any = None,
+        fps: float = FPS,
+        messages: Sequence[Any] | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        look: Look | None = None,
+        budget: Budget | Sequence[Budget] = "all",
+        glance: Budget | Sequence[Budget] = "all",
+        selector: SelectorLike = "uniform",
+        glance_selector: SelectorLike | None = None,
+        allocation: Any = None,
+        shared: bool = False,
+        seed: int = 0,
+    ) -> Prepared:
+        """Keyword arguments for `model.generate`, with only the visual tokens that were kept.
+
+        Pictures and words come as `images`/`videos` and `text` (lists for a batch), as chat `messages`, as a `look` and
+        `text`, or as `inputs`, a processor's output. `budget` is what to keep and `glance` what to encode at all, of all
+        cells: a count, a share ("12.5%"), "auto" or "all"; a list has one for each picture. `shared`: one budget for all
+        pictures of a prompt. `allocation`: cells decided beforehand.
+        """
+        chosen = selector_of(selector)
+        wish = Wish(
+            chosen, chosen if glance_selector is None else selector_of(glance_selector),
+            budget, glance, allocation, shared, seed,
+        )  # fmt: skip
+        if chosen.depths:
+            raise SelectorError(
+                f"selector {chosen.name!r} works inside the language model, which inputs alone cannot carry: "
+                "call generate or ask instead of prepare"
+            )
+        return self._prepare(images, text, videos, fps, messages, inputs, look, wish)
+
+    def generate(self, *args: Any, **options: Any) -> list[Answer]:
+        """Answers, one per row and returned sequence. Takes what `prepare` takes (or its result) and what the model's own
+        `generate` takes (`max_new_tokens`, `num_beams`, `streamer`, ...); `remember=True` allows follow-up questions."""
+        remember = options.pop("remember", False)
+        if args and isinstance(args[0], Prepared):
+            wrong = sorted(set(options) & PREPARE_OPTIONS)
+            if wrong or len(args) > 1:
+                raise PromptError(f"these inputs are prepared already: {', '.join(wrong) or 'nothing'} comes too late")
+            return generate(self, args[0], None, remember, options)
+        chosen = selector_of(options.get("selector", "uniform"))
+        own = {name: options.pop(name) for name in list(options) if name in PREPARE_OPTIONS}
+        if not chosen.depths:
+            return generate(self, self.prepare(*args, **own), None, remember, options)
+        if remember:
+            raise SelectorError(
+                f"selector {chosen.name!r} leaves a cache that cannot be gone on from: drop remember=True"
+            )
+        late = inside.Request(chosen, own.pop("budget", "all"), own.get("seed", 0))
+        own["selector"] = "all"
+        return generate(self, self.prepare(*args, **own), late, remember, options)
+
+    def ask(
+        self,
+        images: ImageLike | Look | Sequence[ImageLike] | None,
+        question: str | Sequence[str],
+        *,
+        after: Answer | None = None,
+        **options: Any,
+    ) -> Any:
+        """An answer about an image, several, or a look (None: no picture); for a list of questions, a list of answers.
+
+        `after=answer` goes on from an answer that was asked for with `remember=True`: `vlm.ask(None, "And?", after=answer)`.
+        """
+        if after is not None:
+            if images is not None or not isinstance(question, str):
+                raise PromptError("a follow-up is one question about the same pictures: pass None as the image")
+            return follow_up(self, after, question, options)
+        several = not isinstance(question, str)
+        if isinstance(images, Look):
+            answers = self.generate(look=images, text=question, **options)
+        elif several:
+            answers = self.generate(
+                look=self.look(images, videos=options.pop("videos", None)), text=question, **options
+            )
+        else:
+            answers = self.generate(images, question, **options)
+        return answers if several or len(answers) > 1 else answers[0]
+
+    def _prepare(
+        self, images: Any, text: Any, videos: Any, fps: float, messages: Any, inputs: Any, look: Look | None, wish: Wish
+    ) -> Prepared:
+        watch = Stopwatch(self.device)
+        pictures = images is not None or videos is not None
+        if sum((inputs is not None, messages is not None, text is not None)) != 1:
+            raise PromptError("expected one of text, messages or inputs to hold the question")
+        if (pictures or look is not None) and text is None:
+            raise PromptError("expected the pictures inside the messages or inputs, got them beside")
+        if inputs is not None:
+            made = preparing.draft_inputs(self.adapter, self._prompter, inputs, wish, watch)
+        elif messages is not None:
+            talks, images, videos = conversation(messages)
+            seen = preparing.look(self.prompter, images, videos, fps, watch)
+            made = self._draft(seen, [last_words(talk) for talk in talks], talks, wish, watch)
+        else:
+            texts = [text] if isinstance(text, str) else list(text)
+            if not texts or not all(isinstance(one, str) for one in texts):
+                raise PromptError("expected a question as text, or a list of them")
+            if look is not None:
+                made = self._questions(look, texts, wish, watch)
+            else:
+                images = sources.rows_of(images, len(texts), "image", sources.is_image)
+                videos = sources.rows_of(videos, len(texts), "video", sources.is_video)
+                talks = [[user_message(t, len(i), len(v))] for t, i, v in zip(texts, images, videos, strict=True)]
+                seen = preparing.look(self.prompter, images, videos, fps, watch)
+                made = self._draft(seen, texts, talks, wish, watch)
+        return made.prepared(self.adapter, watch.stages)
+
+    def _questions(self, look: Look, texts: list[str], wish: Wish, watch: Stopwatch) -> preparing.Draft:
+        """Several questions about the same pictures, encoded once."""
+        if look.rows != 1:
+            raise PromptError("expected a look at one prompt's pictures")
+        drafts = []
+        for text in texts:
+            talk = [user_message(text, len(look.images[0]), len(look.videos[0]))]
+            drafts.append(self._draft(look, [text], [talk], wish, watch))
+        return preparing.batch(self.adapter, drafts)
+
+    def _draft(
+        self, look: Look, texts: list[str], talks: Sequence[Sequence[Any]], wish: Wish, watch: Stopwatch
+    ) -> preparing.Draft:
+        return preparing.draft(self.adapter, self.prompter, look, texts, talks, wish, watch)
+
+    @property
+    def prompter(self) -> Prompter:
+        if self._prompter is None:
+            raise ModelError("this model was wrapped without a processor: pass one, or call prepare(inputs=...)")
+        return self._prompter
+
+    def __repr__(self) -> str:
+        return f"VLM({self.adapter.family}, {type(self.model).__name__} on {self.device})"
+
+
+PREPARE_OPTIONS = frozenset({
+    "images", "text", "videos", "fps", "messages", "inputs", "look", "budget", "glance", "selector", "glance_selector",
+    "allocation", "shared", "seed",
+})  # fmt: skip
+
+
+def _listed(things: Any, is_one: Any) -> tuple[Any, ...]:
+    return () if things is None else (things,) if is_one(things) else tuple(things)

@@ -1,0 +1,29 @@
+"""`arr_coc.wrap` and `arr_coc.load`. transformers is imported when they are called, not with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from arr_coc.vlm import VLM
+
+
+def wrap(model: Any, processor: Any = None, *, batch_windows: bool = False) -> VLM:
+    """Wrap a model that you loaded yourself, and its processor. The model is left as it is.
+
+    `batch_windows`: whole pictures, too, are encoded with all attention windows in one call. This is equal to the stock
+    encoder to rounding, and much faster on a GPU for models whose encoder has windows (Qwen2.5-VL).
+    """
+    from arr_coc.vlm import VLM
+
+    return VLM(model, processor, batch_windows=batch_windows)
+
+
+def load(name: str | Path, *, batch_windows: bool = False, **options: Any) -> VLM:
+    """Load a model folder or hub id and wrap it; `options` go to `from_pretrained` (dtype, device_map, ...)."""
+    from arr_coc.adapters.loading import load_model, load_processor
+    from arr_coc.vlm import VLM
+
+    model = load_model(name, **options)
+    return VLM(model, load_processor(name, model.config.model_type), batch_windows=batch_windows)
