@@ -67,7 +67,9 @@ def model(family: str, attention: str = "sdpa", seed: int = 0) -> Any:
     built = transformers.AutoModelForImageTextToText.from_config(CONFIGS[family](), attn_implementation=attention)
     for name, weights in built.named_parameters():
         if weights.ndim > 1:
-            torch.nn.init.normal_(weights, std=0.6 / weights.shape[-1] ** 0.5 if "embed" not in name else 0.5)
+            attends = any(part in name for part in ("qkv", "q_proj", "k_proj"))
+            scale = 0.5 if "embed" in name else (1.8 if attends else 0.8) / weights.shape[-1] ** 0.5
+            torch.nn.init.normal_(weights, std=scale)
         elif "bias" in name:
             torch.nn.init.normal_(weights, std=0.1)
     return built.eval()

@@ -99,7 +99,7 @@ class Qwen2VL(Adapter):
             ]
         plan = glance.patches(grids, cells, self.merge)
         pixels = pixels.to(self.device, self.encoder.dtype)
-        watch = Watch(self.encoder.blocks, depths, self.merge**2)
+        watch = self.watch(depths)
         if self._batches(plan, grids, cells, dense):
             # Whole pictures are not copied row by row.
             tokens, deep = self._run(pixels if dense else pixels[plan.rows.to(self.device)], plan, grids, cells, watch)
@@ -121,6 +121,9 @@ class Qwen2VL(Adapter):
             )
             for i, (chosen, part) in enumerate(zip(cells, tokens.split(counts), strict=True))
         ]  # fmt: skip
+
+    def watch(self, depths: Sequence[float]) -> Watch:
+        return Watch(self.encoder.blocks, depths, self.merge**2)
 
     @property
     def width(self) -> int:
