@@ -5,7 +5,7 @@ texture["edges"], texture.grid(44, 20), texture.sample(points, level=2.0)
 texture.sheet().save("channels.png")
 """
 
-from arr_coc import pictures
+from arr_coc import pictures, selectors
 from arr_coc.allocation import Allocation
 from arr_coc.errors import ArrCocError, ChannelError, ImageError
 from arr_coc.grid import Grid
@@ -30,5 +30,6 @@ __all__ = [
     "channel",
     "load",
     "pictures",
+    "selectors",
     "wrap",
 ]

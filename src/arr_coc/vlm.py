@@ -66,13 +66,14 @@ class VLM:
         allocation: Any = None,
         shared: bool = False,
         seed: int = 0,
+        gradients: bool = False,
     ) -> Prepared:
         """Keyword arguments for `model.generate`, with only the visual tokens that were kept.
 
         Pictures and words come as `images`/`videos` and `text` (lists for a batch), as chat `messages`, as a `look` and
         `text`, or as `inputs`, a processor's output. `budget` is what to keep and `glance` what to encode at all, of all
         cells: a count, a share ("12.5%"), "auto" or "all"; a list has one for each picture. `shared`: one budget for all
-        pictures of a prompt. `allocation`: cells decided beforehand.
+        pictures of a prompt. `allocation`: cells decided beforehand. `gradients`: let them flow back through the encoder.
         """
         chosen = selector_of(selector)
         wish = Wish(
@@ -84,7 +85,8 @@ class VLM:
                 f"selector {chosen.name!r} works inside the language model, which inputs alone cannot carry: "
                 "call generate or ask instead of prepare"
             )
-        return self._prepare(images, text, videos, fps, messages, inputs, look, wish)
+        with torch.set_grad_enabled(gradients):
+            return self._prepare(images, text, videos, fps, messages, inputs, look, wish)
 
     def generate(self, *args: Any, **options: Any) -> list[Answer]:
         """Answers, one per row and returned sequence. Takes what `prepare` takes (or its result) and what the model's own
@@ -190,7 +192,7 @@ class VLM:
 
 PREPARE_OPTIONS = frozenset({
     "images", "text", "videos", "fps", "messages", "inputs", "look", "budget", "glance", "selector", "glance_selector",
-    "allocation", "shared", "seed",
+    "allocation", "shared", "seed", "gradients",
 })  # fmt: skip
 
 

@@ -192,7 +192,7 @@ def test_half_precision(family: str, dtype: torch.dtype, tolerance: float) -> No
 def test_received_attention_is_the_attention_maps_column_mean(family: str, attention: str, cells: str | None) -> None:
     model = tiny.model(family, attention)
     reader = adapter(model)
-    inputs = tiny.prompt([[5, ("image", 1, 8, 12), 7]], family)
+    inputs = tiny.prompt([[65, ("image", 1, 8, 12), 67]], family)
     visuals = reader.visuals(inputs)
     keeps = None if cells is None else choose(visuals)
     seen = reader.encode(inputs, visuals, keeps, (1.0,))[0]

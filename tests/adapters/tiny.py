@@ -7,8 +7,11 @@ from typing import Any
 import torch
 import transformers
 
-IMAGE, VIDEO, START, END, PAD = 120, 121, 122, 123, 0
-VOCABULARY = 128
+from arr_coc.reader import vocabulary
+
+IMAGE, VIDEO, START, END, PAD = (
+    vocabulary.IMAGE, vocabulary.VIDEO, vocabulary.VISION_START, vocabulary.VISION_END, vocabulary.PAD
+)  # fmt: skip
 
 TEXT = {
     "hidden_size": 32,
@@ -16,11 +19,11 @@ TEXT = {
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "vocab_size": VOCABULARY,
+    "vocab_size": vocabulary.VOCABULARY_SIZE,
     "max_position_embeddings": 4096,
     "pad_token_id": PAD,
-    "eos_token_id": 1,
-    "bos_token_id": 2,
+    "eos_token_id": vocabulary.END,
+    "bos_token_id": vocabulary.USER,
 }
 MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
 TOKENS = {
@@ -79,14 +82,14 @@ def model(family: str, attention: str = "sdpa", seed: int = 0) -> Any:
 Row = list[Any]
 
 PROMPTS: dict[str, list[Row]] = {
-    "image": [[5, 6, ("image", 1, 8, 12), 7, 8, 9]],
-    "two images": [[5, ("image", 1, 8, 6), 6, ("image", 1, 4, 10), 7, 8]],
-    "video": [[5, ("video", 3, 6, 8), 7, 8]],
-    "mixed": [[5, ("video", 2, 4, 8), 6, ("image", 1, 6, 6), 7, 8]],
+    "image": [[65, 66, ("image", 1, 8, 12), 67, 68, 69]],
+    "two images": [[65, ("image", 1, 8, 6), 66, ("image", 1, 4, 10), 67, 68]],
+    "video": [[65, ("video", 3, 6, 8), 67, 68]],
+    "mixed": [[65, ("video", 2, 4, 8), 66, ("image", 1, 6, 6), 67, 68]],
     "ragged": [
-        [5, 6, ("image", 1, 8, 12), 7, 8, 9],
-        [10, ("image", 1, 4, 6), 11],
-        [12, 13, 14, ("image", 1, 6, 6), 15, ("image", 1, 4, 4), 16, 17],
+        [65, 66, ("image", 1, 8, 12), 67, 68, 69],
+        [70, ("image", 1, 4, 6), 71],
+        [72, 73, 74, ("image", 1, 6, 6), 75, ("image", 1, 4, 4), 76, 77],
     ],
 }
 
@@ -109,7 +112,12 @@ def prompt(rows: list[Row], family: str, side: str = "left", seed: int = 1) -> d
             # Qwen3 sets each frame of a video apart.
             frames = t if family == "qwen3_vl" and kind == "video" else 1
             for frame in range(frames):
-                tokens += [30 + frame] * (frames > 1) + [START] + [token] * (t * h * w // merge**2 // frames) + [END]
+                tokens += (
+                    [vocabulary.LAST_CHARACTER - frame] * (frames > 1)
+                    + [START]
+                    + [token] * (t * h * w // merge**2 // frames)
+                    + [END]
+                )
         ids.append(tokens)
     length = max(map(len, ids))
     padded = [[PAD] * (length - len(r)) + r if side == "left" else r + [PAD] * (length - len(r)) for r in ids]

@@ -42,7 +42,7 @@ def load_processor(name: str | Path, model_type: str | None = None) -> Any:
     kind = model_type or transformers.AutoConfig.from_pretrained(name).model_type
     base = getattr(transformers, PROCESSOR_MAPPING_NAMES[kind])
     try:
-        made = _without_video(base).from_pretrained(name, backend="pil")  # type: ignore[attr-defined]
+        made = without_video(base).from_pretrained(name, backend="pil")  # type: ignore[attr-defined]
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot load the processor of {str(name)!r}: {first_line(error)}") from error
     if kind.startswith("qwen"):
@@ -50,7 +50,7 @@ def load_processor(name: str | Path, model_type: str | None = None) -> Any:
     return made
 
 
-def _without_video(base: type) -> type:
+def without_video(base: type) -> type:
     """A processor class that does not ask for its video part, which needs torchvision."""
 
     class Processor(base):  # type: ignore[misc, valid-type]

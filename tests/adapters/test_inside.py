@@ -1,0 +1,153 @@
+"""Dropping inside the language model is masking from that layer on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from arr_coc.choosing import FallbackWarning
+from arr_coc.errors import SelectorError
+from arr_coc.selectors import Inside, Selector
+from tests.adapters import tiny
+from tests.adapters.conftest import picture, wrapped
+from tests.adapters.test_vlm import GREEDY, stock_inputs
+
+
+class LastToken(Selector):
+    """The cells that the prompt's last token attends to most."""
+
+    name = "last-token"
+
+    def __init__(self, *depths: float) -> None:
+        self.depths = depths
+        self.seen: list[Inside] = []
+
+    def at_layer(self, inside: Inside) -> torch.Tensor:
+        self.seen.append(inside)
+        last = torch.tensor([len(inside.hidden) - 1])
+        paid = inside.attention(last).mean((0, 1))  # [T]
+        cells = inside.cells >= 0
+        later = any(depth > inside.depth for depth in self.depths)
+        count = min(int(cells.sum()), (inside.k or 0) * (2 if later else 1))
+        best = paid[cells].topk(count).indices
+        return inside.cells[cells][best].sort().values
+
+
+def masked_from(vlm: Any, inputs: dict[str, Any], stages: dict[int, torch.Tensor]) -> list[int]:
+    """Greedy tokens of the dense model whose layers do not hear some tokens: layer -> prompt places `[P]` dropped there."""
+    dropped: dict[int, set[int]] = {}
+    for number in range(len(vlm.adapter.text_model.layers)):
+        dropped[number] = set().union(*(set(p.tolist()) for layer, p in stages.items() if layer <= number))
+
+    def hook(number: int) -> Any:
+        def change(layer: Any, args: Any, given: dict[str, Any]) -> Any:
+            mask, hidden = given["attention_mask"], args[0]
+            columns = torch.tensor(sorted(dropped[number]), dtype=torch.long)
+            if mask is None:  # one query, no padding
+                length = int(given["past_key_values"].get_seq_length()) if hidden.shape[1] == 1 else hidden.shape[1]
+                square = torch.ones(length, length, dtype=torch.bool).tril()
+                mask = square[None, None, -hidden.shape[1] :]
+            low = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+            return args, given | {"attention_mask": mask.clone().index_fill_(3, columns, low)}
+
+        return change
+
+    handles = [
+        layer.register_forward_pre_hook(hook(number), with_kwargs=True)
+        for number, layer in enumerate(vlm.adapter.text_model.layers)
+        if dropped[number]
+    ]
+    length = inputs["input_ids"].shape[1]
+    made = vlm.model.generate(**inputs, **GREEDY)[0, length:].tolist()
+    for handle in handles:
+        handle.remove()
+    return made
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", list(tiny.CONFIGS))
+@pytest.mark.parametrize("depths", [(0.5,), (0.5, 0.75)])
+def test_dropping_at_a_layer_is_masking_from_there_on(family: str, attention: str, depths: tuple[float, ...]) -> None:
+    vlm = wrapped(family, attention)
+    selector = LastToken(*depths)
+    answer = vlm.generate([picture()], "What is it?", budget=9, selector=selector, **GREEDY)[0]
+    assert answer.tokens["kept"] == 9
+    assert answer.allocation.selector == "last-token"
+    inputs = stock_inputs(vlm, "What is it?", [picture()])
+    places = (inputs["input_ids"][0] == tiny.IMAGE).nonzero()[:, 0]
+    stages = {}
+    for number, inside in enumerate(selector.seen):
+        left = selector.seen[number + 1].cells if number + 1 < len(selector.seen) else answer.allocation.keep
+        kept = torch.zeros(63, dtype=torch.bool).index_fill_(0, left[left >= 0], True)
+        stages[inside.layer] = places[~kept]
+    assert answer.ids.tolist() == masked_from(vlm, inputs, stages)
+    dense = vlm.generate([picture()], "What is it?", **GREEDY)[0]
+    assert dense.ids.tolist() != answer.ids.tolist()  # it made a difference
+
+
+@pytest.mark.parametrize("family", list(tiny.CONFIGS))
+def test_attention_inside_is_the_model_s_own(family: str) -> None:
+    vlm = wrapped(family, "eager")
+    selector = LastToken(0.75)
+    vlm.generate([picture()], "What is it?", budget=9, selector=selector, **GREEDY | {"max_new_tokens": 1})
+    with torch.no_grad():
+        dense = vlm.model(**stock_inputs(vlm, "What is it?", [picture()]), output_attentions=True)
+    inside = selector.seen[0]
+    queries = torch.arange(0, len(inside.hidden), 7)
+
+    class Asking(LastToken):
+        def at_layer(self, inside: Inside) -> torch.Tensor:
+            self.map = inside.attention(queries)
+            return super().at_layer(inside)
+
+    asking = Asking(0.75)
+    vlm.generate([picture()], "What is it?", budget=9, selector=asking, **GREEDY | {"max_new_tokens": 1})
+    assert (asking.map - dense.attentions[inside.layer - 1][0][:, queries]).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", list(tiny.CONFIGS))
+def test_rows_of_a_batch_and_beams_drop_on_their_own(family: str, attention: str) -> None:
+    vlm = wrapped(family, attention)
+    rows, texts = [[picture()], [picture(40, 64, 1), picture(32, 32, 2)]], ["What is it?", "Which?"]
+    for options in ({}, {"num_beams": 2}):
+        together = vlm.generate(rows, texts, budget="20%", selector=LastToken(0.5), **GREEDY | options)
+        for number, (images, text) in enumerate(zip(rows, texts, strict=True)):
+            alone = vlm.generate(images, text, budget="20%", selector=LastToken(0.5), **GREEDY | options)[0]
+            assert together[number].ids.tolist() == alone.ids.tolist()
+            assert [a.keep.tolist() for a in together[number].allocations] == [
+                a.keep.tolist() for a in alone.allocations
+            ]
+
+
+def test_no_hook_stays(vlm: Any) -> None:
+    class Broken(LastToken):
+        def at_layer(self, inside: Inside) -> torch.Tensor:
+            raise SelectorError("no")
+
+    with pytest.raises(SelectorError):
+        vlm.generate([picture()], "What?", budget=9, selector=Broken(0.5), **GREEDY)
+    vlm.generate([picture()], "What?", budget=9, selector=LastToken(0.5), **GREEDY)
+    assert not any(module._forward_pre_hooks for module in vlm.model.modules())
+
+
+def test_a_failing_selector_falls_back_and_says_so(vlm: Any) -> None:
+    class Failing(LastToken):
+        def at_layer(self, inside: Inside) -> torch.Tensor:
+            return torch.tensor([0, 0, 1])
+
+    with pytest.warns(FallbackWarning, match="0 comes twice"):
+        answer = vlm.generate([picture()], "What?", budget=9, selector=Failing(0.5), **GREEDY)[0]
+    assert answer.tokens["kept"] == 9
+    assert "0 comes twice" in answer.fallback
+
+
+def test_what_cannot_be_done_inside_is_said(vlm: Any) -> None:
+    with pytest.raises(SelectorError, match="call generate or ask instead of prepare"):
+        vlm.prepare([picture()], "What?", budget=9, selector=LastToken(0.5))
+    with pytest.raises(SelectorError, match="dynamic cache"):
+        vlm.ask(picture(), "What?", budget=9, selector=LastToken(0.5), cache_implementation="static", **GREEDY)
+    with pytest.raises(SelectorError, match="every visual token"):
+        vlm.ask(picture(), "What?", budget=9, glance=20, glance_selector="random", selector=LastToken(0.5), **GREEDY)
