@@ -118,7 +118,7 @@ def checked(cells: object, grid: Cells, what: str = "cells") -> torch.Tensor:
             f"expected {what} as a list of whole numbers, got {str(numbers.dtype).removeprefix('torch.')} values "
             f"of shape {list(numbers.shape)}"
         )
-    numbers = numbers.detach().to("cpu", torch.long)
+    numbers = numbers.detach().to("cpu", torch.long).contiguous()
     low, high = int(numbers.min()), int(numbers.max())
     if low < 0 or high >= grid.n:
         wrong = low if low < 0 else high

@@ -123,7 +123,7 @@ def _timed(vlm: VLM, inputs: dict[str, Any], watch: Stopwatch, options: dict[str
     start = watch.now()
     first: list[float] = []
 
-    class FirstToken(LogitsProcessor):  # type: ignore[misc]
+    class FirstToken(LogitsProcessor):
         def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
             if not first:
                 first.append(watch.now())

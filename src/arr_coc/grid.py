@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -75,7 +76,13 @@ class Mosaic:
         """Pixel boxes `[K, 4]` (left, top, right, bottom) on a picture of `size` (width, height)."""
         return self._by_view(cells, lambda number, view, inside: view.boxes(inside, size), 4, torch.float32)
 
-    def _by_view(self, cells, rule, width, dtype):  # type: ignore[no-untyped-def]
+    def _by_view(
+        self,
+        cells: torch.Tensor,
+        rule: Callable[[int, Grid, torch.Tensor], torch.Tensor],
+        width: int,
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
         out = torch.zeros(len(cells), width, dtype=dtype)
         start = 0
         for number, view in enumerate(self.views):

@@ -140,7 +140,7 @@ def test_nothing_kept_is_masking_every_visual_token(family: str, case: str) -> N
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 0.12), (torch.float16, 0.02)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.12), (torch.float16, 0.02)])
 def test_half_precision(family: str, dtype: torch.dtype, tolerance: float) -> None:
     """Keeping all stays exact; keeping some differs from masking by rounding: sums run over other lengths."""
     model = tiny.model(family).to(dtype)

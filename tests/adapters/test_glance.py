@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from transformers import AttentionInterface
 
 from arr_coc.adapters import glance
@@ -172,7 +171,7 @@ def test_a_picture_of_which_nothing_is_encoded(family: str) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 0.1), (torch.float16, 0.02)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.1), (torch.float16, 0.02)])
 def test_half_precision(family: str, dtype: torch.dtype, tolerance: float) -> None:
     model = tiny.model(family).to(dtype)
     reader = adapter(model)

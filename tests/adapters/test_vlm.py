@@ -286,7 +286,8 @@ def test_the_result_says_what_was_kept_where_and_how_long_it_took(vlm: Any) -> N
     assert (found.n, len(found.encoded), found.k) == (63, 32, 5)
     assert set(found.keep.tolist()) <= set(found.encoded.tolist())
     time, row, column = found.thw[0].tolist()
-    assert found.keep[0] == row * 9 + column and time == 0
+    assert found.keep[0] == row * 9 + column
+    assert time == 0
     assert found.boxes[0].tolist() == pytest.approx([column * 16, row * 16, column * 16 + 16, row * 16 + 16])
     assert list(answer.timings) == ["preprocess", "glance", "encode", "gaze", "assemble", "prefill", "decode"]
     assert answer.to_dict()["tokens"] == {"all": 63, "encoded": 32, "kept": 5}

@@ -64,9 +64,12 @@ class Adapter(ABC):
 
     family: ClassVar[str]  # as users know it
     model_types: ClassVar[tuple[str, ...]]  # as `config.model_type` says it
+    processor: ClassVar[str]  # the name of its processor class in transformers
     glances: ClassVar[bool] = True  # whether the encoder can run on some of the patches
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # inputs that hold pixels
     kinds: ClassVar[tuple[str, ...]] = ("image",)
+
+    batched: bool = False  # whether whole pictures, too, are encoded with all attention segments in one call
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -118,7 +121,7 @@ class Adapter(ABC):
 
     @property
     def device(self) -> torch.device:
-        return self.model.get_input_embeddings().weight.device  # type: ignore[no-any-return]
+        return self.model.get_input_embeddings().weight.device
 
     @cached_property
     def pad_token(self) -> int:
@@ -138,7 +141,7 @@ class Adapter(ABC):
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Word embeddings: `[T]` to `[T, D]`."""
         with torch.no_grad():
-            return self.model.get_input_embeddings()(ids.to(self.device))  # type: ignore[no-any-return]
+            return self.model.get_input_embeddings()(ids.to(self.device))
 
     def visuals(self, inputs: Inputs, sizes: Mapping[str, Sequence[tuple[int, int]]] | None = None) -> list[Visual]:
         """Every image and video of the batch, row by row in the order of the prompt."""

@@ -20,21 +20,26 @@ REFUSED: dict[str, str] = {}
 def adapter(model: Any) -> Adapter:
     """The adapter of a model's family, or one sentence that says what is supported."""
     check_transformers()
-    supported = ", ".join(family.family for family in FAMILIES)
-    config = getattr(model, "config", None)
-    kind = getattr(config, "model_type", None)
+    kind = getattr(getattr(model, "config", None), "model_type", None)
     if kind is None or not callable(getattr(model, "generate", None)):
-        raise ModelError(
-            f"expected a transformers model that generates ({supported}), got {type(model).__module__}.{type(model).__name__}"
-        )
-    if kind in REFUSED:
-        raise ModelError(f"{REFUSED[kind]} (supported: {supported})")
-    for family in FAMILIES:
-        if kind in family.model_types:
-            found = family(model)
-            found.check()
-            return found
-    raise ModelError(f"model type {kind!r} is not supported; supported are {supported}")
+        came = f"{type(model).__module__}.{type(model).__name__}"
+        raise ModelError(f"expected a transformers model that generates ({_supported()}), got {came}")
+    found = family(kind)(model)
+    found.check()
+    return found
+
+
+def family(model_type: str) -> type[Adapter]:
+    """The adapter class for a `config.model_type`."""
+    for known in FAMILIES:
+        if model_type in known.model_types:
+            return known
+    reason = REFUSED.get(model_type, f"model type {model_type!r} is not supported")
+    raise ModelError(f"{reason} (supported: {_supported()})")
+
+
+def _supported() -> str:
+    return ", ".join(known.family for known in FAMILIES)
 
 
 def check_transformers() -> None:

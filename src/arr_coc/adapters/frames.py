@@ -48,7 +48,7 @@ class FrameProcessor:
 
     def __call__(self, videos: Any, video_metadata: Sequence[Any] | None = None, **_: Any) -> Any:
         """Videos (each frames `[T, H, W, 3]` or a list of pictures) to patches, grids and metadata."""
-        from transformers.image_processing_utils import BatchFeature
+        from transformers import BatchFeature
         from transformers.video_utils import VideoMetadata
 
         patches, grids, metadata = [], [], []
@@ -66,7 +66,7 @@ class FrameProcessor:
                     frames_indices=list(range(count)),
                     width=frames[0].width,
                     height=frames[0].height,
-                )  # fmt: skip
+                )
             )
         return BatchFeature(
             {

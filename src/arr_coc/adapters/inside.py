@@ -198,7 +198,7 @@ class Pruner:
                     selector=self.request.selector.name,
                     strategy=f"{self.request.selector.name} before layer {', '.join(map(str, sorted(self.layers)))}",
                     fallback=self.reasons.get(allocation.row, ""),
-                )  # fmt: skip
+                )
             )
             start += allocation.n
         return tuple(out)

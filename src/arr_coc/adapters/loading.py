@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from arr_coc.adapters.families import FAMILIES, REFUSED, check_transformers
+from arr_coc.adapters.families import check_transformers, family
 from arr_coc.adapters.frames import FrameProcessor
 from arr_coc.errors import ModelError, first_line
 
@@ -20,16 +20,10 @@ def load_model(name: str | Path, **options: Any) -> Any:
     if not folder.is_dir() and (folder.exists() or len(folder.parts) > 2 or str(name).startswith((".", "/", "~"))):
         raise ModelError(f"expected a model folder or a hub id, got {str(name)!r}, which is not a folder")
     try:
-        config = AutoConfig.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot load {str(name)!r}: {first_line(error)}") from error
-    known = {kind for family in FAMILIES for kind in family.model_types}
-    if config.model_type not in known:
-        supported = ", ".join(family.family for family in FAMILIES)
-        reason = REFUSED.get(config.model_type, f"model type {config.model_type!r} is not supported")
-        raise ModelError(f"{reason} (supported: {supported})")
-    try:
+        family(AutoConfig.from_pretrained(name).model_type)
         return AutoModelForImageTextToText.from_pretrained(name, **options).eval()
+    except ModelError:
+        raise
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(f"cannot load {str(name)!r}: {first_line(error)}") from error
 
@@ -37,10 +31,9 @@ def load_model(name: str | Path, **options: Any) -> Any:
 def load_processor(name: str | Path, model_type: str | None = None) -> Any:
     """The processor of a model folder: pictures by Pillow, video frames by `frames.py`."""
     import transformers
-    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
     kind = model_type or transformers.AutoConfig.from_pretrained(name).model_type
-    base = getattr(transformers, PROCESSOR_MAPPING_NAMES[kind])
+    base = getattr(transformers, family(kind).processor)
     try:
         made = without_video(base).from_pretrained(name, backend="pil")  # type: ignore[attr-defined]
     except (OSError, ValueError) as error:
@@ -53,7 +46,7 @@ def load_processor(name: str | Path, model_type: str | None = None) -> Any:
 def without_video(base: type) -> type:
     """A processor class that does not ask for its video part, which needs torchvision."""
 
-    class Processor(base):  # type: ignore[misc, valid-type]
+    class Processor(base):  # type: ignore[misc]
         @classmethod
         def get_attributes(cls) -> list[str]:
             return [part for part in super().get_attributes() if part != "video_processor"]
@@ -64,7 +57,7 @@ def without_video(base: type) -> type:
 
 def _video_settings(name: str | Path) -> dict[str, Any]:
     """What a model folder says about its videos; empty where it says nothing."""
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
 
     for file, key in (("video_preprocessor_config.json", None), ("processor_config.json", "video_processor")):
         found = cached_file(str(name), file, _raise_exceptions_for_missing_entries=False)

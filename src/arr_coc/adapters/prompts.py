@@ -30,7 +30,7 @@ class Prompter:
 
     def __init__(self, processor: Any, device: torch.device) -> None:
         self.processor = processor
-        self.tokenizer = getattr(processor, "tokenizer", None)
+        self.tokenizer: Any = getattr(processor, "tokenizer", None)
         if self.tokenizer is None or not callable(processor):
             raise PromptError(f"expected the model's processor, got {type(processor).__name__}")
         self.device = device

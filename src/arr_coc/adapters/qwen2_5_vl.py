@@ -17,6 +17,7 @@ from arr_coc.grid import Grid
 class Qwen25VL(Qwen2VL):
     family: ClassVar[str] = "Qwen2.5-VL"
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_5_vl",)
+    processor: ClassVar[str] = "Qwen2_5_VLProcessor"
 
     @property
     def window(self) -> int:

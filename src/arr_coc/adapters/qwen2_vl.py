@@ -26,6 +26,7 @@ LOOP_LIMIT = 4  # more segments than this are batched
 class Qwen2VL(Adapter):
     family: ClassVar[str] = "Qwen2-VL"
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_vl",)
+    processor: ClassVar[str] = "Qwen2VLProcessor"
     kinds: ClassVar[tuple[str, ...]] = ("image", "video")
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values", "pixel_values_videos")
 
@@ -51,7 +52,7 @@ class Qwen2VL(Adapter):
             grids["second_per_grid_ts"] = inputs["second_per_grid_ts"]
         kinds = sum((ids == self.token_id(kind)).int() * number for number, kind in enumerate(self.kinds, start=1))
         positions, _ = self.core.get_rope_index(ids, mm_token_type_ids=kinds, attention_mask=mask, **grids)
-        return positions  # type: ignore[no-any-return]
+        return positions
 
     def encoder_outputs(
         self, kept: Mapping[str, list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]]]
@@ -59,7 +60,7 @@ class Qwen2VL(Adapter):
         from transformers.modeling_outputs import BaseModelOutputWithPooling
 
         return {
-            kind: BaseModelOutputWithPooling(pooler_output=tuple(tokens for tokens, _ in rows))
+            kind: BaseModelOutputWithPooling(pooler_output=tuple(tokens for tokens, _ in rows))  # type: ignore[arg-type]
             for kind, rows in kept.items()
         }
 
@@ -130,7 +131,6 @@ class Qwen2VL(Adapter):
         return int(self.config.get_text_config().hidden_size)
 
     levels: ClassVar[int] = 0  # further feature levels that the encoder hands on
-    batched: bool = False  # whether whole pictures, too, are encoded with all segments in one call
 
     # A glance by the stock encoder.
 
@@ -185,4 +185,4 @@ def _attend(
     """An encoder's attention layer on `[P, D]`, all segments at once."""
     query, key, value = attention.qkv(hidden).view(len(hidden), 3, attention.num_heads, -1).unbind(1)
     mixed = segments.attend(rotated(query, rotary), rotated(key, rotary), value)
-    return attention.proj(mixed.reshape(len(hidden), -1))  # type: ignore[no-any-return]
+    return attention.proj(mixed.reshape(len(hidden), -1))

@@ -17,6 +17,7 @@ from arr_coc.grid import Grid
 class Qwen3VL(Qwen2VL):
     family: ClassVar[str] = "Qwen3-VL"
     model_types: ClassVar[tuple[str, ...]] = ("qwen3_vl",)
+    processor: ClassVar[str] = "Qwen3VLProcessor"
 
     @property
     def levels(self) -> int:  # type: ignore[override]
@@ -33,8 +34,8 @@ class Qwen3VL(Qwen2VL):
 
         return {
             kind: BaseModelOutputWithDeepstackFeatures(
-                pooler_output=tuple(tokens for tokens, _ in rows),
-                deepstack_features=[tuple(deep[level] for _, deep in rows) for level in range(self.levels)],
+                pooler_output=tuple(tokens for tokens, _ in rows),  # type: ignore[arg-type]
+                deepstack_features=[tuple(deep[level] for _, deep in rows) for level in range(self.levels)],  # type: ignore[misc]
             )
             for kind, rows in kept.items()
         }

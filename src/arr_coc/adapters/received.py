@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ def watching(watch: Watch) -> Iterator[None]:
         def hook(block: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if threading.get_ident() == thread:
                 ends = kwargs["cu_seqlens"].tolist()
-                lengths = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+                lengths = [after - before for before, after in pairwise(ends)]
                 watch.see(number, args[0], kwargs["position_embeddings"], lengths)
 
         return hook

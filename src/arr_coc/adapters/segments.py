@@ -38,7 +38,9 @@ class Segments:
             return self._dense(query[None], key[None], value[None])[0]
         if self.packed:
             query, key, value = (part.contiguous() for part in (query, key, value))
-            return varlen_attn(query, key, value, self.ends, self.ends, self.longest, self.longest)  # type: ignore[no-any-return]
+            mixed = varlen_attn(query, key, value, self.ends, self.ends, self.longest, self.longest)
+            assert isinstance(mixed, torch.Tensor)
+            return mixed
         if self.even:
             split = (self.count, self.longest, *query.shape[1:])
             return self._dense(query.view(split), key.view(split), value.view(split)).reshape(query.shape)
