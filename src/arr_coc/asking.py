@@ -26,7 +26,7 @@ def generate(
         raise PromptError("only one conversation at a time can be remembered: expected one question")
     watch = Stopwatch(vlm.device)
     with torch.no_grad(), inside.pruning(vlm.adapter, prepared, late) as pruned:
-        result = _timed(vlm, dict(prepared), watch, options)
+        result = timed(vlm, dict(prepared), watch, options)
     allocations = prepared.allocations if pruned is None else pruned.allocations(prepared)
     timings = dict(prepared.timings) | watch.stages
     copies = len(result.sequences) // prepared.rows
@@ -116,7 +116,7 @@ def last_words(talk: Sequence[Mapping[str, Any]]) -> str:
     return " ".join(part["text"] for part in content if part.get("type") == "text")
 
 
-def _timed(vlm: VLM, inputs: dict[str, Any], watch: Stopwatch, options: dict[str, Any]) -> Any:
+def timed(vlm: VLM, inputs: dict[str, Any], watch: Stopwatch, options: dict[str, Any]) -> Any:
     """`model.generate`, its time split at the first token."""
     from transformers import LogitsProcessor, LogitsProcessorList
 

@@ -90,8 +90,9 @@ def draft_inputs(
     """A processor's output, whose pictures are not at hand any more."""
     if not isinstance(inputs, Mapping) or not isinstance(inputs.get("input_ids"), torch.Tensor):
         raise PromptError("expected a processor's output with input_ids as a tensor")
-    given = {name: v.to(adapter.device) if isinstance(v, torch.Tensor) else v for name, v in inputs.items()}
+    given = dict(inputs)
     given.setdefault("attention_mask", torch.ones_like(given["input_ids"]))
+    given |= {name: given[name].to(adapter.device) for name in ("input_ids", "attention_mask")}
     visuals = adapter.visuals(given)
     spoken = given["attention_mask"].bool().clone()
     for visual in visuals:

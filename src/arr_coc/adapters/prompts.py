@@ -70,7 +70,7 @@ class Prompter:
                 texts[entry["type"]].append(entry["replacement"])
         text_keys = {"input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids"}
         made.pop("video_metadata", None)
-        return Vision({key: self._placed(value) for key, value in made.items() if key not in text_keys}, texts)
+        return Vision({key: value for key, value in made.items() if key not in text_keys}, texts)
 
     def render(self, messages: Sequence[Message]) -> str:
         """A conversation as the prompt that asks for the next answer."""
@@ -110,9 +110,6 @@ class Prompter:
 
     def text(self, ids: torch.Tensor) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)).strip()
-
-    def _placed(self, value: Any) -> Any:
-        return value.to(self.device) if isinstance(value, torch.Tensor) else value
 
 
 def user_message(text: str, images: int, videos: int) -> dict[str, Any]:

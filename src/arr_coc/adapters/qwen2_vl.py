@@ -99,18 +99,16 @@ class Qwen2VL(Adapter):
                 for chosen in cells
             ]
         plan = glance.patches(grids, cells, self.merge)
+        # Only what is encoded travels to the device.
+        pixels = pixels if dense else pixels[plan.rows.to(pixels.device)]
         pixels = pixels.to(self.device, self.encoder.dtype)
         watch = self.watch(depths)
         if self._batches(plan, grids, cells, dense):
-            # Whole pictures are not copied row by row.
-            tokens, deep = self._run(pixels if dense else pixels[plan.rows.to(self.device)], plan, grids, cells, watch)
+            tokens, deep = self._run(pixels, plan, grids, cells, watch)
         else:
             keywords = {} if dense else self._plan_keywords(plan, grids, cells)
             with watching(watch):
-                answer = self.encoder(
-                    pixels if dense else pixels[plan.rows.to(self.device)], grid_thw=thw.to(self.device),
-                    return_dict=True, **keywords,
-                )  # fmt: skip
+                answer = self.encoder(pixels, grid_thw=thw.to(self.device), return_dict=True, **keywords)
             tokens, deep = answer.pooler_output, tuple(getattr(answer, "deepstack_features", None) or ())
         received = {
             depth: self._in_order(values, grids, cells).split(counts) for depth, values in watch.cells().items()

@@ -1,0 +1,161 @@
+"""Time to the first token at the true shapes of real models, dense against glance and gaze, on one GPU.
+
+Weights are random: only the answer depends on them, not the time. Inputs lie on the GPU already, so preprocessing, which
+is the same for all, is left out; choosing (evenly spaced cells), dropping and packing are counted.
+
+    python benchmarks/gpu_speed.py --out speed.jsonl      # one line a case, written as soon as it is measured
+    python benchmarks/gpu_speed.py --table speed.jsonl    # the tables of docs/speed.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from arr_coc.bench.ask import SETTINGS, Measured, Setting, compare, prompt
+from arr_coc.bench.timing import machine
+from arr_coc.vlm import VLM
+
+BATCHED = Setting("all, segments batched", batched=True)
+TOKENS = {
+    "image_token_id": 151655,
+    "video_token_id": 151656,
+    "vision_start_token_id": 151652,
+    "vision_end_token_id": 151653,
+}
+
+
+def qwen2_5_vl_7b() -> Any:
+    return transformers.Qwen2_5_VLConfig(
+        vision_config={
+            "depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 3584,
+            "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31],
+        },
+        text_config={
+            "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
+            "num_key_value_heads": 4, "vocab_size": 152064, "max_position_embeddings": 128000,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]},
+        },
+        **TOKENS,
+    )  # fmt: skip
+
+
+def qwen3_vl_8b() -> Any:
+    return transformers.Qwen3VLConfig(
+        vision_config={
+            "depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16, "out_hidden_size": 4096,
+            "patch_size": 16, "num_position_embeddings": 2304, "deepstack_visual_indexes": [8, 16, 24],
+        },
+        text_config={
+            "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 262144,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20]},
+        },
+        **TOKENS,
+    )  # fmt: skip
+
+
+def qwen2_vl_2b() -> Any:
+    return transformers.Qwen2VLConfig(
+        vision_config={"depth": 32, "embed_dim": 1280, "num_heads": 16, "hidden_size": 1536},
+        text_config={
+            "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
+            "num_key_value_heads": 2, "vocab_size": 151936, "max_position_embeddings": 32768,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]},
+        },
+        **TOKENS,
+    )  # fmt: skip
+
+
+MODELS = {"Qwen2.5-VL-7B": qwen2_5_vl_7b, "Qwen3-VL-8B": qwen3_vl_8b, "Qwen2-VL-2B": qwen2_vl_2b}
+CASES = ((2048, 1), (1024, 1), (1024, 8), (2048, 8))  # pixels, batch
+
+
+def build(name: str) -> VLM:
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = transformers.AutoModelForImageTextToText.from_config(
+            MODELS[name](), dtype=torch.bfloat16, attn_implementation="sdpa"
+        )
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = 0
+    return VLM(model.eval())
+
+
+def measure(out: Path, seconds: float, models: list[str]) -> None:
+    start = time.monotonic()
+    settings = (*SETTINGS[:2], BATCHED, *SETTINGS[2:])
+    for name in models:
+        vlm = build(name)
+        cell = vlm.model.config.vision_config.patch_size * vlm.model.config.vision_config.spatial_merge_size
+        for pixels, batch in CASES:
+            if time.monotonic() - start > seconds:
+                print("out of time before", name, pixels, batch)
+                return
+            side = round(pixels / cell)
+            found = compare(vlm, prompt(vlm, side, batch), settings, rounds=5 if batch == 1 else 2, new_tokens=1)
+            record = {
+                "model": name, "pixels": pixels, "batch": batch, "cells": side * side, "machine": machine(),
+                "transformers": transformers.__version__, "date": date.today().isoformat(),
+                "settings": {setting: _record(measured) for setting, measured in found.items()},
+            }  # fmt: skip
+            with out.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+            print(f"{time.monotonic() - start:5.0f} s", name, pixels, batch, _line(record), flush=True)
+        del vlm
+        torch.cuda.empty_cache()
+
+
+def _record(measured: Measured) -> dict[str, Any]:
+    stages = {stage: round(measured.median(stage), 2) for stage in ("encode", "prefill", "overhead", "first")}
+    return stages | {
+        "best": round(min(run["first"] for run in measured.runs), 2),
+        "peak_gb": round(measured.peak / 1e9, 2),
+    }
+
+
+def _line(record: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {found['first']:.0f}" for name, found in record["settings"].items())
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    lines = []
+    for record in records:
+        found = record["settings"]
+        stock, batched = found["stock"]["first"], found[BATCHED.name]["first"]
+        lines += [
+            f"**{record['model']}, {record['pixels']} px ({record['cells']:,} cells), batch {record['batch']}**", "",
+            "| kept | encoder | choose, pack | prefill | first token | faster than stock | than batched | peak GB |",
+            "|---|---|---|---|---|---|---|---|",
+        ]  # fmt: skip
+        for name, one in found.items():
+            lines.append(
+                f"| {name} | {one['encode']:.0f} | {one['overhead']:.1f} | {one['prefill']:.0f} | {one['first']:.0f} "
+                f"| {stock / one['first']:.2f} x | {batched / one['first']:.2f} x | {one['peak_gb']:.1f} |"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="where to write the measurements")
+    parser.add_argument("--seconds", type=float, default=540, help="start no further case after this long")
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--table", type=Path, help="print measurements as Markdown")
+    arguments = parser.parse_args()
+    if arguments.out:
+        measure(arguments.out, arguments.seconds, arguments.models)
+    if arguments.table:
+        print(table([json.loads(line) for line in arguments.table.read_text().splitlines()]))
+
+
+if __name__ == "__main__":
+    main()

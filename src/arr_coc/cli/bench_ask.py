@@ -1,0 +1,96 @@
+"""`arr-coc bench ask`: dense answers against sparse ones, stage by stage."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import date
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from arr_coc.bench.timing import machine
+from arr_coc.cli.output import print_json, progress
+from arr_coc.errors import ArrCocError
+
+STAGES = ("encode", "prefill", "overhead", "first", "decode")
+
+
+def add_parser(subjects: Any) -> None:
+    parser = subjects.add_parser(
+        "ask",
+        help="dense answers against sparse ones",
+        description=(
+            "Time answers about a picture of 1,024 visual tokens with a random model (Qwen2-VL architecture, width 512, 8 "
+            "layers): the stock model, everything kept, and several budgets, in interleaved rounds. Times are shown as "
+            "times faster than the stock model."
+        ),
+        epilog="example: arr-coc bench ask --rounds 3 --side 16",
+    )
+    parser.add_argument("--side", type=int, default=32, help="cells along each side of the picture (32)")
+    parser.add_argument("--rounds", type=int, default=5, help="repetitions of everything (5)")
+    parser.add_argument("--tokens", type=int, default=16, help="tokens to generate (16)")
+    parser.add_argument("--threads", type=int, help="torch's threads (as many as it takes by itself)")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    for name in ("side", "rounds", "tokens", "threads"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ArrCocError(f"expected --{name} of at least 1, got {value}")
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
+    from arr_coc.bench import ask
+
+    vlm = ask.medium()
+    inputs = ask.prompt(vlm, arguments.side)
+    with progress() as bar:
+        task = bar.add_task("answering", total=(arguments.rounds + 1) * len(ask.SETTINGS))
+        found = ask.compare(
+            vlm, inputs, rounds=arguments.rounds, new_tokens=arguments.tokens, tick=lambda: bar.advance(task)
+        )
+    stock = found["stock"]
+    records: list[dict[str, Any]] = [
+        {
+            "setting": name,
+            "median_ms": {stage: round(measured.median(stage), 2) for stage in STAGES},
+            "times_faster": {
+                "encode": round(stock.median("encode") / measured.median("encode"), 2),
+                "prefill": round(stock.median("prefill") / measured.median("prefill"), 2),
+                "first": round(stock.median("first") / measured.median("first"), 2),
+                "answer": round(_whole(stock) / _whole(measured), 2),
+            },
+        }
+        for name, measured in found.items()
+    ]
+    dearest = max(measured.median("assemble") for measured in found.values())
+    share = dearest / stock.median("prefill")
+    if arguments.json:
+        print_json(
+            {
+                "machine": machine(), "date": date.today().isoformat(), "rounds": arguments.rounds,
+                "visual_tokens": arguments.side**2, "new_tokens": arguments.tokens, "settings": records,
+                "prepare_share_of_prefill": round(share, 4),
+            }
+        )  # fmt: skip
+        return 0
+    console = Console()
+    console.print(
+        f"{machine()}, {date.today().isoformat()}, {arguments.rounds} interleaved rounds, {arguments.side**2} visual tokens"
+    )
+    table = Table(title="times faster than the stock model", title_justify="left", box=None, header_style="bold")
+    table.add_column("kept")
+    for heading in ("encoder", "prefill", "first token", f"{arguments.tokens} tokens"):
+        table.add_column(heading, justify="right")
+    for record in records:
+        table.add_row(record["setting"], *(f"{ratio:.2f} x" for ratio in record["times_faster"].values()))
+    console.print(table)
+    console.print(f"Preparing without encoder and selector: {share:.1%} of the stock prefill.")
+    return 0
+
+
+def _whole(measured: Any) -> float:
+    return float(measured.median("first") + measured.median("decode"))
