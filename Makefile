@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint format pictures bench clean help
+.PHONY: demo test test-matrix lint format pictures bench clean help
 
 help:
 	@echo "make demo      channel sheets and timings of the bundled pictures, into out/"
 	@echo "make test      all tests"
+	@echo "make test-matrix  the model tests with every supported transformers, the newest included"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the code"
 	@echo "make bench     texture timings on this machine, beside scikit-image"
@@ -18,6 +19,18 @@ demo: .venv/ready
 
 test: .venv/ready-dev
 	$(BIN)/python -m pytest
+
+# "newest" is whatever the registry offers today.
+MATRIX ?= 5.18.0 5.19.0 5.20.2 5.21.1 5.22.2 newest
+
+test-matrix: .venv/ready-dev
+	@set -e; for version in $(MATRIX); do \
+	  place=.venv/matrix/$$version; \
+	  if [ $$version = newest ]; then rm -rf $$place; wanted=transformers; else wanted=transformers==$$version; fi; \
+	  [ -d $$place ] || $(BIN)/python -m pip install -q --no-deps --target $$place $$wanted; \
+	  PYTHONPATH=$$place $(BIN)/python -c "import transformers; print('transformers', transformers.__version__)"; \
+	  PYTHONPATH=$$place $(BIN)/python -m pytest -q tests/adapters tests/reader; \
+	done
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check .

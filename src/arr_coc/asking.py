@@ -57,7 +57,7 @@ def follow_up(vlm: VLM, answer: Answer, question: str, options: dict[str, Any]) 
     prompt = prompter.render(said)
     if not prompt.startswith(turn.prompt):
         raise PromptError("this model's chat template rewrites earlier turns, so its cache cannot be gone on from")
-    fresh = prompter.ids(prompt[len(turn.prompt) :])[None]
+    fresh = prompter.ids(prompt[len(turn.prompt) :])[None].to(vlm.device)
     steps = torch.arange(1, fresh.shape[1] + 1, device=fresh.device)
     new = turn.positions[..., -1:] + steps
     prepared = Prepared(

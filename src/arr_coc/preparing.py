@@ -67,7 +67,7 @@ def draft(
             for text, talk in zip(texts, talks, strict=True)
         ]
         words = [Words(text, prompter.ids(text), adapter.embed) for text in texts]
-        inputs: Inputs = prompter.tokens(prompts, seen.vision) | seen.vision.tensors
+        inputs = _inputs(adapter, prompter, prompts, seen.vision)
         visuals = adapter.visuals(inputs, seen.sizes())
         origins = [seen.sources(visual.kind)[visual.number] for visual in visuals]
     looked = look_at(adapter, inputs, visuals, origins, words, wish, watch, seen.encoded)
@@ -78,7 +78,7 @@ def draft(
                 for i, cells in looked.cells.items()
             }
             vision = _vision(prompter, _replaced(seen.images, smaller), seen.videos, seen.fps)
-            inputs = prompter.tokens(prompts, vision) | vision.tensors
+            inputs = _inputs(adapter, prompter, prompts, vision)
             visuals = adapter.visuals(inputs, seen.sizes())
         looked = look_at(adapter, inputs, visuals, origins, words, wish, watch, shrunk=True)
     return _assembled(adapter, inputs, looked, watch, talks, prompts)
@@ -132,6 +132,12 @@ def _assembled(
     with watch.stage("assemble"):
         packed, kept = assembly.assemble(adapter, inputs, looked.visuals, looked.encoded, looked.keeps, looked.replaced)
     return Draft(packed, kept, tuple(looked.allocations), tuple(tuple(talk) for talk in talks), tuple(prompts))
+
+
+def _inputs(adapter: Adapter, prompter: Prompter, prompts: Sequence[str], vision: Vision) -> Inputs:
+    """Tokens on the model's device; pixels stay where they are until it is known which of them are needed."""
+    tokens = prompter.tokens(prompts, vision)
+    return {name: value.to(adapter.device) for name, value in tokens.items()} | vision.tensors
 
 
 def _vision(

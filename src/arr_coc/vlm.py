@@ -38,7 +38,7 @@ class VLM:
         self.adapter = adapter_of(model)
         self.adapter.batched = batch_windows
         self.processor = processor
-        self._prompter = None if processor is None else Prompter(processor, self.adapter.device)
+        self._prompter = None if processor is None else Prompter(processor)
 
     @property
     def device(self) -> torch.device:

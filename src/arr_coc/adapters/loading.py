@@ -28,6 +28,14 @@ def load_model(name: str | Path, **options: Any) -> Any:
         raise ModelError(f"cannot load {str(name)!r}: {first_line(error)}") from error
 
 
+def keep_quiet() -> None:
+    """Loading shows no bars and hints of its own: for programs that have theirs."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+
+
 def load_processor(name: str | Path, model_type: str | None = None) -> Any:
     """The processor of a model folder: pictures by Pillow, video frames by `frames.py`."""
     import transformers

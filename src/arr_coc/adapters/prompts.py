@@ -28,12 +28,11 @@ class Vision:
 class Prompter:
     """A processor, and the few things that are asked of it."""
 
-    def __init__(self, processor: Any, device: torch.device) -> None:
+    def __init__(self, processor: Any) -> None:
         self.processor = processor
         self.tokenizer: Any = getattr(processor, "tokenizer", None)
         if self.tokenizer is None or not callable(processor):
             raise PromptError(f"expected the model's processor, got {type(processor).__name__}")
-        self.device = device
         self.placeholders = {
             kind: token
             for kind in ("image", "video")
@@ -100,13 +99,11 @@ class Prompter:
         made = self.tokenizer(
             filled, padding=True, padding_side="left", return_tensors="pt", add_special_tokens=not starts
         )
-        return {key: made[key].to(self.device) for key in ("input_ids", "attention_mask")}
+        return {key: made[key] for key in ("input_ids", "attention_mask")}
 
     def ids(self, text: str) -> torch.Tensor:
         """A piece of text without anything around it: `[T]`."""
-        return (
-            self.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"][0].long().to(self.device)
-        )
+        return self.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"][0].long()
 
     def text(self, ids: torch.Tensor) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)).strip()

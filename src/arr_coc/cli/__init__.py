@@ -9,28 +9,30 @@ import sys
 from collections.abc import Sequence
 
 from arr_coc import __version__
-from arr_coc.cli import bench, channels, demo
+from arr_coc.cli import ask, bench, channels, demo
 from arr_coc.errors import ArrCocError
 
 _EPILOG = """\
 start here:
   arr-coc demo                              pictures and timings from a bundled receipt
+  arr-coc ask receipt.jpg "What is the total?" --model FOLDER --budget 25% --why why.png
   arr-coc channels photo.jpg -o sheet.png   see what the texture array sees
   arr-coc channels --json                   every channel: meaning, range, pooling, cost
   arr-coc bench texture                     how fast it is here, beside scikit-image
+  arr-coc bench ask                         dense answers against sparse ones
 """
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="arr-coc",
-        description="Look at an image as 40 named channels, the raw material for keeping only the visual tokens that matter.",
+        description="Let a vision-language model read only the visual tokens it needs, and look at an image as 40 named channels.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"arr-coc {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (channels, bench, demo):
+    for module in (ask, channels, bench, demo):
         module.add_parser(commands)
     return parser
 

@@ -1,0 +1,64 @@
+"""A thousand questions in one process: does memory stay flat?
+
+    python benchmarks/many_asks.py
+
+A small random model (Qwen2-VL architecture) answers about pictures of many sizes, with every stage in use: glance, gaze,
+several images, looks with two questions, follow-ups. Prints the process's resident memory on the way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+import arr_coc
+from arr_coc.adapters.loading import keep_quiet
+from arr_coc.bench.timing import machine
+from arr_coc.reader import folder
+from arr_coc.reader.model import TINY, build
+
+
+def resident() -> float:
+    """This process's memory in MB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--asks", type=int, default=1000)
+    asks = parser.parse_args().asks
+    keep_quiet()
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as place:
+        vlm = arr_coc.load(folder.write(build(TINY), Path(place), torch.float32))
+    dice = np.random.default_rng(0)
+    options = {"max_new_tokens": 4, "budget": "25%", "glance": "50%"}
+    print(machine())
+    start = time.monotonic()
+    for number in range(1, asks + 1):
+        height, width = dice.integers(100, 500, 2)
+        image = Image.fromarray(dice.integers(0, 256, (height, width, 3), dtype=np.uint8))
+        if number % 4 == 0:
+            vlm.ask([image, image], "Which?", **options)
+        elif number % 4 == 1:
+            vlm.ask(vlm.look(image), ["What?", "Where is it?"], **options)
+        elif number % 4 == 2:
+            first = vlm.ask(image, "What?", remember=True, **options)
+            vlm.ask(None, "And?", after=first, max_new_tokens=4)
+        else:
+            vlm.ask(image, "What?", selector="random", seed=number, **options)
+        if number % (asks // 10) == 0:
+            gc.collect()
+            print(f"{number:5d} asks  {resident():7.1f} MB  {time.monotonic() - start:5.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""`arr-coc ask`: a question about an image, answered from the cells that were kept."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from arr_coc.cli.output import check_writable, print_json, progress, save_image
+from arr_coc.errors import ArrCocError
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "ask",
+        help="ask a model about an image",
+        description=(
+            "Ask a vision-language model about an image and let it read only some of the visual tokens. A budget is a count "
+            '(128), a share ("12.5%%"), "auto" (where the selector can tell) or "all".'
+        ),
+        epilog='example: arr-coc ask receipt.jpg "What is the total amount?" --model FOLDER --budget 25%% --why why.png',
+    )
+    parser.add_argument("image", help="the image's file")
+    parser.add_argument("question", help="the question")
+    parser.add_argument("--model", required=True, metavar="FOLDER", help="a model folder or hub id")
+    parser.add_argument("--budget", default="all", help="visual tokens that the language model reads (all)")
+    parser.add_argument("--glance", default="all", help="cells that the vision encoder sees at all (all)")
+    parser.add_argument("--selector", default="uniform", help="who chooses (uniform)")
+    parser.add_argument("--tokens", type=int, default=160, metavar="N", help="longest answer in tokens (160)")
+    parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
+    parser.add_argument("--seed", type=int, default=0, help="for selectors that draw lots (0)")
+    parser.add_argument("--why", type=Path, metavar="FILE", help="write the image with the kept cells lit")
+    parser.add_argument("--json", action="store_true", help="print answer, tokens, times and kept cells as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import arr_coc
+    from arr_coc.budgets import limit
+    from arr_coc.devices import check_device
+    from arr_coc.texture.image import read_picture
+
+    if arguments.why is not None:
+        check_writable(arguments.why)
+    if arguments.tokens < 1:
+        raise ArrCocError(f"expected --tokens of at least 1, got {arguments.tokens}")
+    # What can be wrong is looked at before a model is loaded.
+    for what in ("budget", "glance"):
+        limit(getattr(arguments, what), 1000, what)
+    arr_coc.selectors.selector(arguments.selector)
+    check_device(arguments.device)
+    read_picture(arguments.image)
+    with progress() as bar:
+        task = bar.add_task("loading the model", total=2)
+        vlm = _load(arguments.model, arguments.device)
+        bar.update(task, advance=1, description="reading the image")
+        answer = vlm.ask(
+            arguments.image, arguments.question, budget=arguments.budget, glance=arguments.glance,
+            selector=arguments.selector, seed=arguments.seed, max_new_tokens=arguments.tokens,
+        )  # fmt: skip
+    if arguments.why is not None:
+        save_image(answer.allocation.overlay(arguments.image), arguments.why)
+    if arguments.json:
+        print_json(answer.to_dict())
+        return 0
+    print(answer.text)
+    tokens = answer.tokens
+    spent = sum(answer.timings.values())
+    notes = [*answer.allocation.notes, *([f"fell back: {answer.fallback}"] if answer.fallback else [])]
+    print(
+        f"({tokens['kept']} of {tokens['all']} visual tokens read, {tokens['encoded']} encoded, {spent:.0f} ms"
+        f"{''.join(f'; {note}' for note in notes)})"
+    )
+    return 0
+
+
+def _load(name: str, device: str) -> Any:
+    """The model on its device, loaded without a word."""
+    import arr_coc
+    from arr_coc.adapters.loading import keep_quiet
+
+    keep_quiet()
+    vlm = arr_coc.load(name)
+    vlm.model.to(device)
+    return vlm
