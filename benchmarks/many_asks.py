@@ -13,6 +13,7 @@ import gc
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         vlm = arr_coc.load(folder.write(build(TINY), Path(place), torch.float32))
     dice = np.random.default_rng(0)
-    options = {"max_new_tokens": 4, "budget": "25%", "glance": "50%"}
+    options: dict[str, Any] = {"max_new_tokens": 4, "budget": "25%", "glance": "50%"}
     print(machine())
     start = time.monotonic()
     for number in range(1, asks + 1):
