@@ -41,6 +41,13 @@ def test_a_model_on_several_devices_is_refused() -> None:
         arr_coc.wrap(model)
 
 
+def test_sliding_windows_in_the_language_model_are_refused() -> None:
+    model = tiny.model("qwen2_vl")
+    model.config.text_config.layer_types = ["full_attention", "sliding_attention"] * 2
+    with pytest.raises(ModelError, match="sliding windows"):
+        arr_coc.wrap(model)
+
+
 def test_a_folder_is_loaded_without_torchvision(tmp_path: Path) -> None:
     torch.manual_seed(0)
     folder.write(build(TINY), tmp_path, torch.float32)

@@ -89,9 +89,9 @@ def test_the_plan_for_all_cells_is_the_encoder_s_own(model: Any, case: str) -> N
             continue
         grids = reader.grids(inputs, kind, None)
         cells = [torch.arange(grid.n) for grid in grids]
-        plan = glance.patches(grids, cells, 2)
+        plan = reader.plan(grids, cells)
         planned = model.model.visual(
-            inputs[pixels], grid_thw=inputs[thw], return_dict=True, **reader._plan_keywords(plan, grids, cells)
+            inputs[pixels], grid_thw=inputs[thw], return_dict=True, **reader.plan_keywords(plan)
         )
         stock = model.model.visual(inputs[pixels], grid_thw=inputs[thw], return_dict=True)
         assert torch.equal(planned.pooler_output, stock.pooler_output)
@@ -111,10 +111,10 @@ def test_one_call_for_all_segments_is_one_call_each(family: str, case: str) -> N
             continue
         grids = [v.grid.views[0] for v in sorted((v for v in visuals if v.kind == kind), key=lambda v: v.number)]
         for cells in ([torch.arange(g.n) for g in grids], [torch.arange(0, g.n, 3) for g in grids]):
-            plan = glance.patches(grids, cells, 2)
+            plan = reader.plan(grids, cells)
             some = inputs[pixels][plan.rows]
-            together, deep = reader._run(some, plan, grids, cells, reader.watch(()))
-            keywords = reader._plan_keywords(plan, grids, cells)
+            together, deep = reader._run(some, plan, reader.watch(()))
+            keywords = reader.plan_keywords(plan)
             apart = model.model.visual(some, grid_thw=inputs[thw], return_dict=True, **keywords)
             assert (together - apart.pooler_output).abs().max() < 1e-6
             for level, stock in zip(deep, getattr(apart, "deepstack_features", ()), strict=True):
@@ -134,7 +134,7 @@ def test_wrong_places_fail_the_oracle(family: str, monkeypatch: pytest.MonkeyPat
 
     def shifted(*args: Any) -> glance.Patches:
         plan = real(*args)
-        return glance.Patches(plan.rows, plan.places.flip(0), plan.sizes, plan.frames, plan.cells)
+        return glance.Patches(plan.rows, plan.places.flip(0), plan.sizes, plan.frames, plan.counts)
 
     monkeypatch.setattr(glance, "patches", shifted)
     assert (reader.encode(inputs, visuals, keeps, ())[0].tokens - expected).abs().max() > 1e-2
@@ -196,7 +196,7 @@ def test_received_attention_is_the_attention_maps_column_mean(family: str, atten
     keeps = None if cells is None else choose(visuals)
     seen = reader.encode(inputs, visuals, keeps, (1.0,))[0]
     grid = visuals[0].grid.views[0]
-    plan = glance.patches([grid], [seen.cells], 2)
+    plan = reader.plan([grid], [seen.cells])
     maps = []
 
     def attend(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **given: Any) -> Any:
@@ -205,13 +205,13 @@ def test_received_attention_is_the_attention_maps_column_mean(family: str, atten
 
     AttentionInterface.register("recorded", attend)
     model.model.visual.config._attn_implementation = "recorded"
-    keywords = reader._plan_keywords(plan, [grid], [seen.cells])
+    keywords = reader.plan_keywords(plan)
     model.model.visual(
         inputs["pixel_values"][plan.rows], grid_thw=inputs["image_grid_thw"], return_dict=True, **keywords
     )
     # The last layer attends across the whole picture in every family: one map.
     columns = maps[-1][0].mean(0).mean(0).view(-1, 4).mean(1)
-    assert (seen.attention[1.0] - reader._in_order(columns, [grid], [seen.cells])).abs().max() < 1e-6
+    assert (seen.attention[1.0] - reader._in_order(columns, plan)).abs().max() < 1e-6
     assert columns.std() > 1e-3
 
 

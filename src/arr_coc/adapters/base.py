@@ -181,6 +181,12 @@ class Adapter(ABC):
                 f"expected the model on one device, got it spread over {', '.join(sorted(devices))}: "
                 "load it with device_map={'': 'cuda:0'} or move it with model.to(...)"
             )
+        text = self.config.get_text_config()
+        if any("sliding" in kind or "chunked" in kind for kind in getattr(text, "layer_types", None) or ()):
+            raise ModelError(
+                "expected a language model whose layers see the whole prompt, got one with sliding windows: "
+                "counted in tokens that are read, they would reach farther back once others are dropped"
+            )
 
 
 def to_rows(

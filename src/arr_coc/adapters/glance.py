@@ -22,7 +22,9 @@ class Patches:
     places: torch.Tensor  # [P, 2] row and column in their picture's patch grid
     sizes: torch.Tensor  # [P, 2] height and width of that grid
     frames: torch.Tensor  # [F] patches of each frame that has any
-    cells: tuple[int, ...]  # cells of each picture
+    counts: tuple[int, ...]  # cells of each picture
+    order: torch.Tensor | None = None  # [M] the cells by window, for encoders that have windows
+    windows: torch.Tensor | None = None  # [W] patches of each window that has any
 
 
 def patches(grids: Sequence[Grid], cells: Sequence[torch.Tensor], merge: int) -> Patches:

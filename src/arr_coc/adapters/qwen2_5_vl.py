@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -25,27 +25,30 @@ class Qwen25VL(Qwen2VL):
         config = self.encoder.config
         return int(config.window_size // config.spatial_merge_size // config.patch_size)
 
-    def _plan_keywords(self, plan: glance.Patches, grids: list[Grid], cells: list[torch.Tensor]) -> dict[str, Any]:
+    def plan(self, grids: list[Grid], cells: list[torch.Tensor]) -> glance.Patches:
         order, lengths = glance.windows(grids, cells, self.window)
-        return super()._plan_keywords(plan, grids, cells) | {
-            "window_index": order.to(self.device),
-            "cu_window_seqlens": glance.boundaries(lengths * self.merge**2, self.device),
+        return replace(super().plan(grids, cells), order=order, windows=lengths * self.merge**2)
+
+    def plan_keywords(self, plan: glance.Patches) -> dict[str, Any]:
+        assert plan.order is not None
+        assert plan.windows is not None
+        return super().plan_keywords(plan) | {
+            "window_index": plan.order.to(self.device),
+            "cu_window_seqlens": glance.boundaries(plan.windows, self.device),
         }
 
-    def _lengths(self, plan: glance.Patches, grids: list[Grid], cells: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [plan.frames, glance.windows(grids, cells, self.window)[1]]
-
     def _run(
-        self, pixels: torch.Tensor, plan: glance.Patches, grids: list[Grid], cells: list[torch.Tensor], watch: Watch
+        self, pixels: torch.Tensor, plan: glance.Patches, watch: Watch
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        order, lengths = glance.windows(grids, cells, self.window)
-        order = order.to(self.device)
-        # The stock encoder counts windows across frames, and so does the order: a frame's cells stay together.
+        assert plan.order is not None
+        assert plan.windows is not None
+        order = plan.order.to(self.device)
+        # Windows never reach across frames, so a frame's cells stay together in this order too.
         hidden = self._by_window(self.encoder.patch_embed(pixels), order)
         rotary = self.encoder.rotary_pos_emb(hidden, plan.places.to(self.device))
         cos, sin = (self._by_window(table, order) for table in rotary)
         frames = Segments(plan.frames, hidden.device, hidden.dtype)
-        inside = Segments(lengths * self.merge**2, hidden.device, hidden.dtype)
+        inside = Segments(plan.windows, hidden.device, hidden.dtype)
         full = set(self.encoder.fullatt_block_indexes)
         hidden = self._blocks(hidden, (cos, sin), lambda layer: frames if layer in full else inside, watch)
         return self.encoder.merger(hidden)[order.argsort()], ()
@@ -54,6 +57,6 @@ class Qwen25VL(Qwen2VL):
         """`[P, D]` with its cells' patches put in the windows' order."""
         return patches.view(-1, self.merge**2, patches.shape[-1])[order].view(patches.shape)
 
-    def _in_order(self, values: torch.Tensor, grids: list[Grid], cells: Sequence[torch.Tensor]) -> torch.Tensor:
-        order, _ = glance.windows(grids, cells, self.window)
-        return values[order.argsort().to(values.device)]
+    def _in_order(self, values: torch.Tensor, plan: glance.Patches) -> torch.Tensor:
+        assert plan.order is not None
+        return values[plan.order.argsort().to(values.device)]

@@ -98,21 +98,19 @@ class Qwen2VL(Adapter):
                 Encoded(chosen, none, (none,) * self.levels, attention=dict.fromkeys(depths, none[:, 0]))
                 for chosen in cells
             ]
-        plan = glance.patches(grids, cells, self.merge)
+        plan = self.plan(grids, cells)
         # Only what is encoded travels to the device.
         pixels = pixels if dense else pixels[plan.rows.to(pixels.device)]
         pixels = pixels.to(self.device, self.encoder.dtype)
         watch = self.watch(depths)
-        if self._batches(plan, grids, cells, dense):
-            tokens, deep = self._run(pixels, plan, grids, cells, watch)
+        if self._batches(plan, dense):
+            tokens, deep = self._run(pixels, plan, watch)
         else:
-            keywords = {} if dense else self._plan_keywords(plan, grids, cells)
+            keywords = {} if dense else self.plan_keywords(plan)
             with watching(watch):
                 answer = self.encoder(pixels, grid_thw=thw.to(self.device), return_dict=True, **keywords)
             tokens, deep = answer.pooler_output, tuple(getattr(answer, "deepstack_features", None) or ())
-        received = {
-            depth: self._in_order(values, grids, cells).split(counts) for depth, values in watch.cells().items()
-        }
+        received = {depth: self._in_order(values, plan).split(counts) for depth, values in watch.cells().items()}
         return [
             Encoded(
                 chosen, part, tuple(level.split(counts)[i] for level in deep),
@@ -132,7 +130,11 @@ class Qwen2VL(Adapter):
 
     # A glance by the stock encoder.
 
-    def _plan_keywords(self, plan: glance.Patches, grids: list[Grid], cells: list[torch.Tensor]) -> dict[str, Any]:
+    def plan(self, grids: list[Grid], cells: list[torch.Tensor]) -> glance.Patches:
+        """Which patches to encode, where they stand and with whom they attend."""
+        return glance.patches(grids, cells, self.merge)
+
+    def plan_keywords(self, plan: glance.Patches) -> dict[str, Any]:
         """The encoder's precomputed inputs for some of the patches."""
         return {
             "position_ids": plan.places.to(self.device),
@@ -141,17 +143,13 @@ class Qwen2VL(Adapter):
 
     # A glance with all segments in one call.
 
-    def _batches(self, plan: glance.Patches, grids: list[Grid], cells: list[torch.Tensor], dense: bool) -> bool:
+    def _batches(self, plan: glance.Patches, dense: bool) -> bool:
         if self.encoder.config._attn_implementation != "sdpa" or (dense and not self.batched):
             return False
-        return max(len(lengths) for lengths in self._lengths(plan, grids, cells)) > LOOP_LIMIT
-
-    def _lengths(self, plan: glance.Patches, grids: list[Grid], cells: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The different divisions into segments that the encoder's layers use."""
-        return [plan.frames]
+        return max(len(plan.frames), 0 if plan.windows is None else len(plan.windows)) > LOOP_LIMIT
 
     def _run(
-        self, pixels: torch.Tensor, plan: glance.Patches, grids: list[Grid], cells: list[torch.Tensor], watch: Watch
+        self, pixels: torch.Tensor, plan: glance.Patches, watch: Watch
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """Tokens `[M, D]` and deep features of the planned patches `[P, C]`."""
         hidden = self.encoder.patch_embed(pixels)
@@ -172,7 +170,7 @@ class Qwen2VL(Adapter):
             after(number, hidden)
         return hidden
 
-    def _in_order(self, values: torch.Tensor, grids: list[Grid], cells: list[torch.Tensor]) -> torch.Tensor:
+    def _in_order(self, values: torch.Tensor, plan: glance.Patches) -> torch.Tensor:
         """Values of cells `[M]` as the blocks order them, in the cells' own order."""
         return values
 

@@ -11,7 +11,6 @@ from arr_coc.adapters import glance
 from arr_coc.adapters.qwen2_vl import Qwen2VL
 from arr_coc.adapters.received import Watch
 from arr_coc.adapters.segments import Segments
-from arr_coc.grid import Grid
 
 
 class Qwen3VL(Qwen2VL):
@@ -40,12 +39,12 @@ class Qwen3VL(Qwen2VL):
             for kind, rows in kept.items()
         }
 
-    def _plan_keywords(self, plan: glance.Patches, grids: list[Grid], cells: list[torch.Tensor]) -> dict[str, Any]:
+    def plan_keywords(self, plan: glance.Patches) -> dict[str, Any]:
         corners, weights = self._interpolation(plan)
-        return super()._plan_keywords(plan, grids, cells) | {"interp_indices": corners, "interp_weights": weights}
+        return super().plan_keywords(plan) | {"interp_indices": corners, "interp_weights": weights}
 
     def _run(
-        self, pixels: torch.Tensor, plan: glance.Patches, grids: list[Grid], cells: list[torch.Tensor], watch: Watch
+        self, pixels: torch.Tensor, plan: glance.Patches, watch: Watch
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         hidden = self.encoder.patch_embed(pixels)
         corners, weights = self._interpolation(plan)
