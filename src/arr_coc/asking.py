@@ -12,7 +12,7 @@ from arr_coc.adapters import inside
 from arr_coc.adapters.prompts import assistant_message
 from arr_coc.answer import Answer, Prepared, Turn
 from arr_coc.errors import PromptError
-from arr_coc.stopwatch import Stopwatch
+from arr_coc.stopwatch import Stopwatch, Total
 
 if TYPE_CHECKING:
     from arr_coc.vlm import VLM
@@ -28,7 +28,7 @@ def generate(
     with torch.no_grad(), inside.pruning(vlm.adapter, prepared, late) as pruned:
         result = timed(vlm, dict(prepared), watch, options)
     allocations = prepared.allocations if pruned is None else pruned.allocations(prepared)
-    timings = dict(prepared.timings) | watch.stages
+    timings = Total(prepared.timings, watch)
     copies = len(result.sequences) // prepared.rows
     answers = []
     for number, sequence in enumerate(result.sequences):
@@ -120,13 +120,13 @@ def timed(vlm: VLM, inputs: dict[str, Any], watch: Stopwatch, options: dict[str,
     """`model.generate`, its time split at the first token."""
     from transformers import LogitsProcessor, LogitsProcessorList
 
-    start = watch.now()
-    first: list[float] = []
+    start = watch.mark()
+    first: list[Any] = []
 
     class FirstToken(LogitsProcessor):
         def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
             if not first:
-                first.append(watch.now())
+                first.append(watch.mark())
             return scores
 
     given = options.get("logits_processor") or []
@@ -136,9 +136,9 @@ def timed(vlm: VLM, inputs: dict[str, Any], watch: Stopwatch, options: dict[str,
         logits_processor=LogitsProcessorList([FirstToken(), *given]),
         return_dict_in_generate=True,
     )
-    end = watch.now()
-    watch.add("prefill", (first[0] if first else end) - start)
-    watch.add("decode", end - first[0] if first else 0.0)
+    end = watch.mark()
+    watch.add("prefill", start, first[0] if first else end)
+    watch.add("decode", first[0] if first else end, end)
     return result
 
 

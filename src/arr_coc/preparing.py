@@ -40,7 +40,7 @@ class Draft:
             length=self.packed.input_ids.shape[1],
             allocations=self.allocations,
             source=self.packed.source,
-            timings=dict(timings),
+            timings=timings,
             messages=self.talks,
             texts=self.prompts,
         )
@@ -67,7 +67,7 @@ def draft(
             for text, talk in zip(texts, talks, strict=True)
         ]
         words = [Words(text, prompter.ids(text), adapter.embed) for text in texts]
-        inputs = _inputs(adapter, prompter, prompts, seen.vision)
+        inputs: Inputs = prompter.tokens(prompts, seen.vision) | seen.vision.tensors
         visuals = adapter.visuals(inputs, seen.sizes())
         origins = [seen.sources(visual.kind)[visual.number] for visual in visuals]
     looked = look_at(adapter, inputs, visuals, origins, words, wish, watch, seen.encoded)
@@ -78,7 +78,7 @@ def draft(
                 for i, cells in looked.cells.items()
             }
             vision = _vision(prompter, _replaced(seen.images, smaller), seen.videos, seen.fps)
-            inputs = _inputs(adapter, prompter, prompts, vision)
+            inputs = prompter.tokens(prompts, vision) | vision.tensors
             visuals = adapter.visuals(inputs, seen.sizes())
         looked = look_at(adapter, inputs, visuals, origins, words, wish, watch, shrunk=True)
     return _assembled(adapter, inputs, looked, watch, talks, prompts)
@@ -90,13 +90,16 @@ def draft_inputs(
     """A processor's output, whose pictures are not at hand any more."""
     if not isinstance(inputs, Mapping) or not isinstance(inputs.get("input_ids"), torch.Tensor):
         raise PromptError("expected a processor's output with input_ids as a tensor")
-    given = dict(inputs)
+    # All but the pixels is worked out on the CPU, beside the accelerator instead of in its way.
+    given = {
+        name: value.cpu() if isinstance(value, torch.Tensor) and name not in adapter.pixel_keys else value
+        for name, value in inputs.items()
+    }
     given.setdefault("attention_mask", torch.ones_like(given["input_ids"]))
-    given |= {name: given[name].to(adapter.device) for name in ("input_ids", "attention_mask")}
     visuals = adapter.visuals(given)
     spoken = given["attention_mask"].bool().clone()
     for visual in visuals:
-        spoken[visual.row, visual.places.to(spoken.device)] = False
+        spoken[visual.row, visual.places] = False
     words = [
         Words("" if prompter is None else prompter.text(ids[real]), ids[real], adapter.embed)
         for ids, real in zip(given["input_ids"], spoken, strict=True)
@@ -132,12 +135,6 @@ def _assembled(
     with watch.stage("assemble"):
         packed, kept = assembly.assemble(adapter, inputs, looked.visuals, looked.encoded, looked.keeps, looked.replaced)
     return Draft(packed, kept, tuple(looked.allocations), tuple(tuple(talk) for talk in talks), tuple(prompts))
-
-
-def _inputs(adapter: Adapter, prompter: Prompter, prompts: Sequence[str], vision: Vision) -> Inputs:
-    """Tokens on the model's device; pixels stay where they are until it is known which of them are needed."""
-    tokens = prompter.tokens(prompts, vision)
-    return {name: value.to(adapter.device) for name, value in tokens.items()} | vision.tensors
 
 
 def _vision(

@@ -1,41 +1,103 @@
-"""Milliseconds per stage, the accelerator's own work included."""
+"""Milliseconds per stage, the accelerator's own work included, without making it wait.
+
+On a CUDA device a stage's ends are marked in the stream and read when somebody asks for the times: synchronising at every
+stage would leave the device idle while the next one is prepared.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 STAGES = ("preprocess", "texture", "glance", "encode", "gaze", "assemble", "prefill", "decode")
 
 
-class Stopwatch:
-    """Collects milliseconds by stage. A stage inside another is not counted twice."""
+class Stopwatch(Mapping[str, float]):
+    """Collects stages; as a mapping, milliseconds by stage. A stage inside another is not counted twice."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.stages: dict[str, float] = {}
-        self._inner: list[float] = []
+        self._spans: list[tuple[str, Any, Any, int | None]] = []  # name, start, end, the span around it
+        self._open: list[int] = []
+        self._known: dict[str, float] | None = None
 
-    def now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
+    def mark(self) -> Any:
+        """This moment."""
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        return event
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        start = self.now()
-        self._inner.append(0.0)
+        number = len(self._spans)
+        self._spans.append((name, self.mark(), None, self._open[-1] if self._open else None))
+        self._open.append(number)
         try:
             yield
         finally:
-            spent = self.now() - start
-            inner = self._inner.pop()
-            if self._inner:
-                self._inner[-1] += spent
-            self.add(name, spent - inner)
+            self._open.pop()
+            name, start, _, around = self._spans[number]
+            self._spans[number] = (name, start, self.mark(), around)
+            self._known = None
 
-    def add(self, name: str, seconds: float) -> None:
-        self.stages[name] = self.stages.get(name, 0.0) + seconds * 1e3
+    def add(self, name: str, start: Any, end: Any) -> None:
+        """A stage between two marks."""
+        self._spans.append((name, start, end, None))
+        self._known = None
+
+    def _times(self) -> dict[str, float]:
+        if self._known is None:
+            spent = [self._between(start, end) for _, start, end, _ in self._spans]
+            own = list(spent)
+            for number, (_, _, _, around) in enumerate(self._spans):
+                if around is not None:
+                    own[around] -= spent[number]
+            self._known = {}
+            for (name, _, _, _), milliseconds in zip(self._spans, own, strict=True):
+                self._known[name] = self._known.get(name, 0.0) + milliseconds
+            self._known = {name: self._known[name] for name in sorted(self._known, key=STAGES.index)}
+        return self._known
+
+    def _between(self, start: Any, end: Any) -> float:
+        if self.device.type != "cuda":
+            return float(end - start) * 1e3
+        end.synchronize()
+        return float(start.elapsed_time(end))
+
+    def __getitem__(self, name: str) -> float:
+        return self._times()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._times())
+
+    def __len__(self) -> int:
+        return len(self._times())
+
+
+class Total(Mapping[str, float]):
+    """The stages of several stopwatches together."""
+
+    def __init__(self, *watches: Mapping[str, float]) -> None:
+        self._watches = watches
+
+    def __getitem__(self, name: str) -> float:
+        found = [watch[name] for watch in self._watches if name in watch]
+        if not found:
+            raise KeyError(name)
+        return sum(found)
+
+    def __iter__(self) -> Iterator[str]:
+        names = {name for watch in self._watches for name in watch}
+        return iter(sorted(names, key=STAGES.index))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __repr__(self) -> str:
+        return repr({name: round(milliseconds, 1) for name, milliseconds in self.items()})

@@ -163,7 +163,7 @@ class VLM:
                 talks = [[user_message(t, len(i), len(v))] for t, i, v in zip(texts, images, videos, strict=True)]
                 seen = preparing.look(self.prompter, images, videos, fps, watch)
                 made = self._draft(seen, texts, talks, wish, watch)
-        return made.prepared(self.adapter, watch.stages)
+        return made.prepared(self.adapter, watch)
 
     def _questions(self, look: Look, texts: list[str], wish: Wish, watch: Stopwatch) -> preparing.Draft:
         """Several questions about the same pictures, encoded once."""

@@ -18,12 +18,13 @@ def assemble(
     keeps: Sequence[torch.Tensor], replaced: Sequence[torch.Tensor | None] | None = None,
 ) -> tuple[Packed, Kept]:  # fmt: skip
     """The prompt without its dropped tokens, and each row's kept features."""
-    positions = adapter.positions(inputs)
-    packed = pack(inputs["input_ids"], inputs["attention_mask"], positions, visuals, keeps, adapter.pad_token)
+    packed = pack(
+        inputs["input_ids"], inputs["attention_mask"], adapter.positions(inputs), visuals, keeps, adapter.pad_token
+    )
     features = to_rows(
         visuals, encoded, keeps, len(inputs["input_ids"]), replaced if replaced is not None else [None] * len(visuals)
     )
-    return packed, features
+    return packed.on(adapter.device), features
 
 
 def keywords(adapter: Adapter, packed: Packed, kept: Kept) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from arr_coc.devices import placed
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.grid import Cells
 
@@ -196,12 +197,15 @@ def to_rows(
     """Each row's kept tokens, one tensor a row and kind, in the order of the prompt."""
     gathered: dict[str, list[list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]]]] = {}
     for visual, seen, keep, features in zip(visuals, encoded, keeps, replaced, strict=True):
-        index = seen.rows(keep).to(seen.tokens.device)
-        tokens = seen.tokens[index] if features is None else features.to(seen.tokens)
+        # What is kept whole is not copied.
+        index = None if len(keep) == len(seen.cells) else placed(seen.rows(keep), seen.tokens.device)
+        tokens = (
+            features.to(seen.tokens) if features is not None else seen.tokens if index is None else seen.tokens[index]
+        )
         if seen.extra is not None and visual.cells is not None:
             tokens = _woven(visual, seen.extra, tokens, keep)
         gathered.setdefault(visual.kind, [[] for _ in range(rows)])[visual.row].append(
-            (tokens, tuple(level[index] for level in seen.deep))
+            (tokens, seen.deep if index is None else tuple(level[index] for level in seen.deep))
         )
     return {kind: [_joined(parts) for parts in by_row if parts] for kind, by_row in gathered.items()}
 

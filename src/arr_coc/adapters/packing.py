@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from arr_coc.adapters.base import Visual
+from arr_coc.devices import placed
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +21,13 @@ class Packed:
     input_ids: torch.Tensor  # [B, L]
     attention_mask: torch.Tensor  # [B, L]
     position_ids: torch.Tensor  # [B, L] or [3, B, L]
-    source: torch.Tensor  # [B, L] each token's place in the dense prompt; -1 for padding
+    source: torch.Tensor  # [B, L] each token's place in the dense prompt; -1 for padding. Stays on the CPU.
+
+    def on(self, device: torch.device) -> Packed:
+        ids, mask, positions = (
+            placed(part, device) for part in (self.input_ids, self.attention_mask, self.position_ids)
+        )
+        return Packed(ids, mask, positions, self.source)
 
 
 def pack(
@@ -28,7 +35,7 @@ def pack(
     keeps: Sequence[torch.Tensor], pad: int,
 ) -> Packed:  # fmt: skip
     """Drop every visual's cells that are not in its `keeps` from ids and mask `[B, T]` and positions `[.., B, T]`."""
-    stay = mask.bool().cpu()
+    stay = mask.bool().clone()
     whole = True
     for visual, keep in zip(visuals, keeps, strict=True):
         if len(keep) == visual.n:
@@ -42,7 +49,6 @@ def pack(
     order = stay.int().argsort(dim=1, stable=True)[:, -length:]  # dropped first, kept in their order
     real = stay.gather(1, order)
     source = order.masked_fill(~real, -1)
-    order, real = order.to(ids.device), real.to(ids.device)
     across = order.expand(*positions.shape[:-2], *order.shape) if positions.ndim == 3 else order
     return Packed(
         input_ids=ids.gather(1, order).masked_fill(~real, pad),

@@ -20,7 +20,6 @@ from arr_coc.errors import PromptError
 from arr_coc.grid import Cells, Grid
 
 PIXELS = {"image": ("pixel_values", "image_grid_thw"), "video": ("pixel_values_videos", "video_grid_thw")}
-LOOP_LIMIT = 4  # more segments than this are batched
 
 
 class Qwen2VL(Adapter):
@@ -103,7 +102,7 @@ class Qwen2VL(Adapter):
         pixels = pixels if dense else pixels[plan.rows.to(pixels.device)]
         pixels = pixels.to(self.device, self.encoder.dtype)
         watch = self.watch(depths)
-        if self._batches(plan, dense):
+        if self._own(dense):
             tokens, deep = self._run(pixels, plan, watch)
         else:
             keywords = {} if dense else self.plan_keywords(plan)
@@ -143,10 +142,9 @@ class Qwen2VL(Adapter):
 
     # A glance with all segments in one call.
 
-    def _batches(self, plan: glance.Patches, dense: bool) -> bool:
-        if self.encoder.config._attn_implementation != "sdpa" or (dense and not self.batched):
-            return False
-        return max(len(plan.frames), 0 if plan.windows is None else len(plan.windows)) > LOOP_LIMIT
+    def _own(self, dense: bool) -> bool:
+        """Whether to run the blocks here: the stock loop over segments also waits for the accelerator in every layer."""
+        return self.encoder.config._attn_implementation == "sdpa" and (not dense or self.batched)
 
     def _run(
         self, pixels: torch.Tensor, plan: glance.Patches, watch: Watch

@@ -15,6 +15,9 @@ except ImportError:  # before torch 2.10
     varlen_attn = None  # type: ignore[assignment]
 
 
+LONG = 1024  # patches: from here on a segment fills an accelerator by itself, and separate calls are faster
+
+
 class Segments:
     """A division of P patches into consecutive segments, ready for attention on one device."""
 
@@ -22,6 +25,9 @@ class Segments:
         self.lengths: list[int] = lengths.tolist()
         self.count, self.longest = len(lengths), int(lengths.max())
         self.even = int(lengths.min()) == self.longest
+        self.apart = self.count == 1 or sum(self.lengths) / self.count >= LONG
+        if self.apart:
+            return
         ends = F.pad(lengths.cumsum(0), (1, 0))
         self.packed = device.type == "cuda" and dtype in (torch.float16, torch.bfloat16) and varlen_attn is not None
         if self.packed:
@@ -31,21 +37,24 @@ class Segments:
             real = within < lengths[:, None]  # [S, L]
             self.slots = torch.where(real, ends[:-1, None] + within, 0).to(device)
             self.real = real.to(device)
+            self.back = real.flatten().nonzero()[:, 0].to(device)
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Scaled dot-product attention inside each segment: `[P, H, D]` three times to `[P, H, D]`."""
-        if self.count == 1:
-            return self._dense(query[None], key[None], value[None])[0]
+        if self.apart:
+            parts = zip(*(part.split(self.lengths) for part in (query, key, value)), strict=True)
+            mixed = [self._dense(q[None], k[None], v[None])[0] for q, k, v in parts]
+            return mixed[0] if self.count == 1 else torch.cat(mixed)
         if self.packed:
             query, key, value = (part.contiguous() for part in (query, key, value))
-            mixed = varlen_attn(query, key, value, self.ends, self.ends, self.longest, self.longest)
-            assert isinstance(mixed, torch.Tensor)
-            return mixed
+            together = varlen_attn(query, key, value, self.ends, self.ends, self.longest, self.longest)
+            assert isinstance(together, torch.Tensor)
+            return together
         if self.even:
             split = (self.count, self.longest, *query.shape[1:])
             return self._dense(query.view(split), key.view(split), value.view(split)).reshape(query.shape)
         padded = self._dense(query[self.slots], key[self.slots], value[self.slots], self.real[:, None, None])
-        return padded[self.real]
+        return padded.flatten(0, 1)[self.back]
 
     @staticmethod
     def _dense(

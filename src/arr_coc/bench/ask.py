@@ -78,25 +78,24 @@ def _run(vlm: VLM, inputs: Mapping[str, Any], setting: Setting, new_tokens: int)
     watch = Stopwatch(vlm.device)
     with torch.no_grad():
         if setting.stock:
-            start = watch.now()
-            vlm.adapter.core.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"])
-            encode = (watch.now() - start) * 1e3
+            with watch.stage("encode"):
+                vlm.adapter.core.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"])
+            encode = watch["encode"]
             timed(vlm, dict(inputs), watch, options)
-            first = watch.stages["prefill"]  # encodes too
+            first = watch["prefill"]  # encodes too
             return {
                 "encode": encode, "prefill": first - encode, "overhead": 0.0, "first": first,
-                "decode": watch.stages["decode"], "assemble": 0.0,
+                "decode": watch["decode"], "assemble": 0.0,
             }  # fmt: skip
         vlm.adapter.batched = setting.batched
-        start = watch.now()
-        prepared = vlm.prepare(inputs=inputs, budget=setting.budget, glance=setting.glance)
-        ready = (watch.now() - start) * 1e3
+        with watch.stage("preprocess"):
+            prepared = vlm.prepare(inputs=inputs, budget=setting.budget, glance=setting.glance)
         timed(vlm, dict(prepared), watch, options)
         vlm.adapter.batched = False
-    encode = prepared.timings["encode"]
+    encode, ready = prepared.timings["encode"], watch["preprocess"]
     return {
-        "encode": encode, "prefill": watch.stages["prefill"], "overhead": ready - encode,
-        "first": ready + watch.stages["prefill"], "decode": watch.stages["decode"],
+        "encode": encode, "prefill": watch["prefill"], "overhead": ready - encode,
+        "first": ready + watch["prefill"], "decode": watch["decode"],
         "assemble": prepared.timings["assemble"],
     }  # fmt: skip
 
