@@ -1,4 +1,4 @@
-"""The slow truth for families with one position per token: the dense model with dropped tokens, or patches, masked."""
+"""The slow truth for families with one position per token: the stock model, pixels and all, with something masked."""
 
 from __future__ import annotations
 
@@ -9,24 +9,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
-from arr_coc.adapters.assembly import assemble, keywords
-from arr_coc.adapters.base import Adapter, Encoded, Visual
-
-
-def some(visuals: list[Visual], share: float = 0.4, seed: int = 3) -> list[torch.Tensor]:
-    """Some cells of every visual, by chance."""
-    dice = torch.Generator().manual_seed(seed)
-    return [torch.randperm(v.n, generator=dice)[: max(1, round(v.n * share))].sort().values for v in visuals]
-
-
-def sparse(
-    reader: Adapter, inputs: dict[str, Any], keeps: list[torch.Tensor] | None = None, encoded: list[Encoded] | None = None
-) -> tuple[dict[str, Any], torch.Tensor]:  # fmt: skip
-    """Our way: keywords for the model, and where each token of the pruned prompt came from."""
-    visuals = reader.visuals(inputs)
-    encoded = reader.encode(inputs, visuals, None, ()) if encoded is None else encoded
-    packed, kept = assemble(reader, inputs, visuals, encoded, keeps or [seen.cells for seen in encoded])
-    return keywords(reader, packed, kept), packed.source
+from arr_coc.adapters.base import Adapter
 
 
 def positions(mask: torch.Tensor) -> torch.Tensor:
@@ -34,29 +17,20 @@ def positions(mask: torch.Tensor) -> torch.Tensor:
     return (mask.cumsum(-1) - 1).masked_fill(mask == 0, 0)
 
 
-def masked(reader: Adapter, inputs: dict[str, Any], keeps: list[torch.Tensor]) -> dict[str, Any]:
-    """The stock model's own inputs, pixels and all, at the dense positions, with the dropped tokens masked."""
-    mask = inputs["attention_mask"].clone()
-    for visual, keep in zip(reader.visuals(inputs), keeps, strict=True):
-        at = torch.arange(len(visual.places)) if visual.cells is None else visual.cells
-        gone = torch.ones(visual.n, dtype=torch.bool)
-        gone[keep] = False
-        mask[visual.row, visual.places[at[gone]]] = 0
-    return inputs | {"attention_mask": mask, "position_ids": positions(inputs["attention_mask"])}
-
-
 def dense(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The stock model's inputs with the positions that its `generate` gives them."""
     return inputs | {"position_ids": positions(inputs["attention_mask"])}
 
 
-def at(logits: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Dense logits `[B, T, V]` of the tokens that a pruned prompt still has, row after row: `[S, V]`."""
-    return torch.cat([row[places[places >= 0]] for row, places in zip(logits, source, strict=True)])
-
-
-def real(logits: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """A pruned prompt's logits without its padding: `[S, V]`."""
-    return torch.cat([row[places >= 0] for row, places in zip(logits, source, strict=True)])
+def masked(reader: Adapter, inputs: dict[str, Any], keeps: list[torch.Tensor]) -> dict[str, Any]:
+    """The same, with the tokens of all cells but the kept ones masked at every layer."""
+    mask = inputs["attention_mask"].clone()
+    for visual, keep in zip(reader.visuals(inputs), keeps, strict=True):
+        tokens = torch.arange(len(visual.places)) if visual.cells is None else visual.cells
+        gone = torch.ones(visual.n, dtype=torch.bool)
+        gone[keep] = False
+        mask[visual.row, visual.places[tokens[gone]]] = 0
+    return dense(inputs) | {"attention_mask": mask}
 
 
 def greedy(model: Any, inputs: dict[str, Any], count: int = 20, **options: Any) -> torch.Tensor:

@@ -13,15 +13,16 @@ import torch
 
 from arr_coc.adapters.base import Inputs
 from arr_coc.adapters.tiles import Tiled
-from arr_coc.errors import PromptError
+from arr_coc.errors import ModelError, PromptError
 from arr_coc.grid import Cells, Grid
 
 TAGS = 2  # tokens between two tiles of a row
 
 
 class Idefics3(Tiled):
-    family: ClassVar[str] = "Idefics3 and SmolVLM"
-    model_types: ClassVar[tuple[str, ...]] = ("idefics3", "smolvlm")
+    family: ClassVar[str] = "Idefics3"
+    model_types: ClassVar[tuple[str, ...]] = ("idefics3",)
+    processor: ClassVar[str] = "Idefics3Processor"
     images_by_row: ClassVar[bool] = True  # the pixels of a row's tiles lie together
 
     @property
@@ -91,3 +92,26 @@ class Idefics3(Tiled):
         channels = self.config.vision_config.hidden_size
         normed = self.core.vision_model.post_layernorm(cells.view(-1, channels)).view(len(cells), -1)
         return self.core.connector.modality_projection(normed)
+
+
+class SmolVLM(Idefics3):
+    family: ClassVar[str] = "SmolVLM"
+    model_types: ClassVar[tuple[str, ...]] = ("smolvlm",)
+    processor: ClassVar[str] = "SmolVLMProcessor"
+
+    def check(self) -> None:
+        super().check()
+        merge = getattr(self.core, "inputs_merger", None)
+        if merge is None:
+            return
+        one = torch.zeros(1, 1, self.width, device=self.device, dtype=self.model.dtype)
+        try:
+            with torch.no_grad():
+                merge(torch.full((1, 1), self.token_id("image"), device=self.device), one, one)
+        except RuntimeError as error:  # some versions want as many image tokens as whole tiles have
+            import transformers
+
+            raise ModelError(
+                "expected a transformers whose SmolVLM reads any number of image tokens (5.18, or 5.22 and newer), "
+                f"got {transformers.__version__}: pip install -U transformers"
+            ) from error

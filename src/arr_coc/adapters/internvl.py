@@ -21,6 +21,7 @@ from arr_coc.grid import Cells, Grid, Mosaic
 class InternVL(Tiled):
     family: ClassVar[str] = "InternVL"
     model_types: ClassVar[tuple[str, ...]] = ("internvl",)
+    processor: ClassVar[str] = "InternVLProcessor"
     layout: ClassVar[tower.Layout] = tower.INTERN
     first: ClassVar[int] = 1  # the class token
 

@@ -24,6 +24,7 @@ TOWERS = {"clip_vision_model": 1, "siglip_vision_model": 0}  # tokens before the
 class Llava(Flat):
     family: ClassVar[str] = "LLaVA-1.5"
     model_types: ClassVar[tuple[str, ...]] = ("llava",)
+    processor: ClassVar[str] = "LlavaProcessor"
 
     @property
     def vision(self) -> Any:

@@ -18,6 +18,7 @@ from arr_coc.grid import Cells
 class LlavaNext(Flat):
     family: ClassVar[str] = "LLaVA-NeXT"
     model_types: ClassVar[tuple[str, ...]] = ("llava_next",)
+    processor: ClassVar[str] = "LlavaNextProcessor"
     # Patches of the padding around a picture are encoded but are no cells: a choice of cells does not say which of them.
     glances: ClassVar[bool] = False
 

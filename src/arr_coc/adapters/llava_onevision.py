@@ -21,6 +21,7 @@ from arr_coc.grid import Cells, Grid
 class LlavaOnevision(LlavaNext):
     family: ClassVar[str] = "LLaVA-OneVision"
     model_types: ClassVar[tuple[str, ...]] = ("llava_onevision",)
+    processor: ClassVar[str] = "LlavaOnevisionProcessor"
     glances: ClassVar[bool] = False
     kinds: ClassVar[tuple[str, ...]] = ("image", "video")
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values", "pixel_values_videos")

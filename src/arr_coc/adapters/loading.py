@@ -8,6 +8,7 @@ from typing import Any
 
 from arr_coc.adapters.families import check_transformers, family
 from arr_coc.adapters.frames import FrameProcessor
+from arr_coc.adapters.square_frames import SquareFrames
 from arr_coc.errors import ModelError, first_line
 
 
@@ -37,7 +38,7 @@ def keep_quiet() -> None:
 
 
 def load_processor(name: str | Path, model_type: str | None = None) -> Any:
-    """The processor of a model folder: pictures by Pillow, video frames by `frames.py`."""
+    """The processor of a model folder: pictures by Pillow, video frames by `frames.py` and `square_frames.py`."""
     import transformers
 
     kind = model_type or transformers.AutoConfig.from_pretrained(name).model_type
@@ -48,6 +49,8 @@ def load_processor(name: str | Path, model_type: str | None = None) -> Any:
         raise ModelError(f"cannot load the processor of {str(name)!r}: {first_line(error)}") from error
     if kind.startswith("qwen"):
         made.video_processor = FrameProcessor.of(kind, made.image_processor, _video_settings(name))
+    elif kind == "llava_onevision":
+        made.video_processor = SquareFrames.of(made.image_processor, _video_settings(name))
     return made
 
 
