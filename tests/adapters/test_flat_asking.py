@@ -114,7 +114,7 @@ def test_a_video_of_llava_onevision() -> None:
 
 @pytest.mark.parametrize("family", ["internvl", "llava"])
 def test_a_video_where_only_images_are_read(family: str) -> None:
-    with pytest.raises(PromptError, match="expected no videos for .*, got some: pass the frames as images"):
+    with pytest.raises(PromptError, match=r"expected no videos for .*, got some: pass the frames as images"):
         wrapped(family).generate(None, "What?", videos=[[picture(), picture()]])
 
 

@@ -130,7 +130,9 @@ def view_pixels(family: str, inputs: dict[str, Any], grid: Cells) -> list[torch.
     if family not in ("llava_next", "llava_onevision"):
         return list(tiles)
     columns, rows = (side // 32 for side in anyres.best_canvas((90, 40), tiny.PINPOINTS))
-    canvas = tiles[1 : 1 + rows * columns].view(rows, columns, 3, 32, 32).permute(2, 0, 3, 1, 4).reshape(3, rows * 32, -1)
+    canvas = (
+        tiles[1 : 1 + rows * columns].view(rows, columns, 3, 32, 32).permute(2, 0, 3, 1, 4).reshape(3, rows * 32, -1)
+    )
     down, across = (canvas.shape[1] - grid.views[1].h * 8) // 2, (canvas.shape[2] - grid.views[1].w * 8) // 2
     return [tiles[0], canvas[:, down : canvas.shape[1] - down, across : canvas.shape[2] - across]]
 
@@ -150,7 +152,9 @@ def test_a_mark_on_the_picture_reaches_the_cells_whose_boxes_hold_it(family: str
         for view, old, new in zip(
             grid.views, view_pixels(family, before, grid), view_pixels(family, after, grid), strict=True
         ):
-            change = (new - old).abs().sum(0).unflatten(0, (view.h, -1)).unflatten(2, (view.w, -1)).sum((1, 3)).flatten()
+            change = (
+                (new - old).abs().sum(0).unflatten(0, (view.h, -1)).unflatten(2, (view.w, -1)).sum((1, 3)).flatten()
+            )
             if change.max() > 5:  # a mark that was not cut away
                 left, top, right, bottom = grid.boxes(start + change.argmax()[None], size)[0].tolist()
                 assert left - 1 <= x <= right + 1

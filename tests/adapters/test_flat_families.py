@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,7 +42,7 @@ def built(config: Any) -> Any:
 
 def test_a_language_model_with_a_window_is_refused() -> None:
     config = tiny.llava()
-    config.text_config = transformers.MistralConfig(**{k: v for k, v in tiny.TEXT.items()}, sliding_window=16)
+    config.text_config = transformers.MistralConfig(**tiny.TEXT, sliding_window=16)
     with pytest.raises(ModelError, match="full attention in every layer, got a sliding window"):
         arr_coc.wrap(built(config))
     config.text_config = transformers.Qwen2Config(
@@ -72,7 +74,7 @@ def test_other_vision_towers_are_refused_by_name() -> None:
     vision = transformers.PixtralVisionConfig(
         hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=32, patch_size=8
     )
-    with pytest.raises(ModelError, match="expected a CLIP or SigLIP vision tower in LLaVA-1.5, got 'pixtral'"):
+    with pytest.raises(ModelError, match=r"expected a CLIP or SigLIP vision tower in LLaVA-1\.5, got 'pixtral'"):
         arr_coc.wrap(built(tiny.llava(vision_config=vision)))
 
 
@@ -95,6 +97,28 @@ def test_smolvlm_that_wants_whole_tiles_is_refused(monkeypatch: pytest.MonkeyPat
         arr_coc.wrap(model)
 
 
+@pytest.mark.parametrize("family", ["llava", "llava_next", "llava_onevision", "internvl", "idefics3", "smolvlm"])
+def test_a_folder_is_loaded_without_torchvision(family: str, tmp_path: Path) -> None:
+    vlm = tiny_llava_processor.wrapped(family)
+    vlm.model.save_pretrained(tmp_path)
+    stored = vlm.processor
+    stored.tokenizer.save_pretrained(tmp_path)
+    stored.image_processor.save_pretrained(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(stored.chat_template)
+    plain = {
+        name: value
+        for name, value in vars(stored).items()
+        if isinstance(value, int | str) and name not in ("chat_template", "audio_tokenizer")
+    }
+    (tmp_path / "processor_config.json").write_text(json.dumps(plain))
+    loaded = arr_coc.load(tmp_path)
+    options = {"budget": 5, "max_new_tokens": 3, "do_sample": False}
+    assert loaded.ask(picture(90, 40), "What?", **options).ids.equal(vlm.ask(picture(90, 40), "What?", **options).ids)
+    if family == "llava_onevision":
+        film = loaded.generate(None, "What?", videos=[[picture(), picture()]], max_new_tokens=2)[0]
+        assert str(film.allocation.grid) == "2 x 2 x 2"
+
+
 @pytest.mark.parametrize("known", families.FAMILIES, ids=lambda known: known.family)
 def test_every_family_names_its_processor(known: Any) -> None:
     from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
@@ -103,7 +127,7 @@ def test_every_family_names_its_processor(known: Any) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("family", ["llava", "llava_next", "llava_onevision", "internvl", "idefics3"])
+@pytest.mark.parametrize("family", ["llava", "llava_next", "llava_onevision", "internvl", "idefics3", "smolvlm"])
 def test_a_selector_inside_the_language_model_sees_cells_not_line_ends(family: str) -> None:
     vlm = tiny_llava_processor.wrapped(family)
     selector = LastToken(0.5)

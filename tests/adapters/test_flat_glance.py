@@ -156,7 +156,9 @@ def test_received_attention_is_the_attention_maps_column_mean(family: str, some:
     seen = reader.encode(inputs, visuals, keeps, (0.0,))[0]
     first, merge = FIRST.get(family, 0), MERGE.get(family, 1)
     kept = heard(family, visuals, keeps)[0]
-    block = vision(eager).encoder.layers[0] if hasattr(vision(eager).encoder, "layers") else vision(eager).encoder.layer[0]
+    block = (
+        vision(eager).encoder.layers[0] if hasattr(vision(eager).encoder, "layers") else vision(eager).encoder.layer[0]
+    )
     caught: list[torch.Tensor] = []
     attention = block.self_attn if hasattr(block, "self_attn") else block.attention
     handle = attention.register_forward_hook(lambda module, args, result: caught.append(result[1]))

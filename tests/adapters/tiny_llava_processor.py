@@ -12,6 +12,8 @@ from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3I
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+from transformers.models.smolvlm import processing_smolvlm
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 import arr_coc
 from arr_coc.adapters.loading import without_video
@@ -23,7 +25,7 @@ SPECIAL = (
     + ["\n", "<global-img>"]
     + [f"<row_{r}_col_{c}>" for r in (1, 2, 3) for c in (1, 2, 3)]
 )
-FAMILIES = ["llava", "llava_padded", "llava_next", "llava_onevision", "internvl", "idefics3"]
+FAMILIES = ["llava", "llava_padded", "llava_next", "llava_onevision", "internvl", "idefics3", "smolvlm"]
 SQUARE = {"height": 32, "width": 32}
 CHAT = (
     "{% for message in messages %}{{ message['role'].upper() }}:"
@@ -71,6 +73,10 @@ def processor(family: str) -> Any:
     if family == "internvl":
         images = GotOcr2ImageProcessorPil(size=SQUARE, max_patches=6)
         return without_video(transformers.InternVLProcessor)(images, words, **given, image_seq_length=16)
+    if family == "smolvlm":
+        processing_smolvlm.num2words = processing_smolvlm.num2words or str  # a package that only its videos need
+        images = SmolVLMImageProcessorPil(size={"longest_edge": 96}, max_image_size={"longest_edge": 32})
+        return without_video(transformers.SmolVLMProcessor)(images, words, **given, image_seq_len=4)
     images = Idefics3ImageProcessorPil(size={"longest_edge": 96}, max_image_size={"longest_edge": 32})
     return transformers.Idefics3Processor(images, words, **given, image_seq_len=16)
 

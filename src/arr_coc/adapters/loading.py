@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from arr_coc.adapters.families import check_transformers, family
@@ -45,7 +46,7 @@ def load_processor(name: str | Path, model_type: str | None = None) -> Any:
     base = getattr(transformers, family(kind).processor)
     try:
         made = without_video(base).from_pretrained(name, backend="pil")  # type: ignore[attr-defined]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         raise ModelError(f"cannot load the processor of {str(name)!r}: {first_line(error)}") from error
     if kind.startswith("qwen"):
         made.video_processor = FrameProcessor.of(kind, made.image_processor, _video_settings(name))
@@ -62,6 +63,19 @@ def without_video(base: type) -> type:
         def get_attributes(cls) -> list[str]:
             return [part for part in super().get_attributes() if part != "video_processor"]
 
+    if base.__name__ == "SmolVLMProcessor":  # the only one that does not take "no video part" for an answer
+
+        class Lenient(Processor):
+            video_processor = SimpleNamespace(num_frames=None, fps=None)  # its chat template asks for these two
+
+            def __init__(
+                self, image_processor: Any = None, tokenizer: Any = None, video_processor: Any = None,
+                image_seq_len: int = 169, chat_template: str | None = None, **given: Any,
+            ) -> None:  # fmt: skip
+                super().__init__(image_processor, tokenizer, video_processor, image_seq_len, chat_template, **given)
+
+        Lenient.__name__ = Lenient.__qualname__ = base.__name__
+        return Lenient
     Processor.__name__ = Processor.__qualname__ = base.__name__
     return Processor
 
