@@ -33,6 +33,22 @@ def masked(reader: Adapter, inputs: dict[str, Any], keeps: list[torch.Tensor]) -
     return dense(inputs) | {"attention_mask": mask}
 
 
+@torch.no_grad()
+def embedded(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The same prompt with its pictures already in it: embeddings, which beam search simply repeats.
+
+    (Some versions of transformers mix up the pictures of a row when they search with beams from pixels.)
+    """
+    caught: list[torch.Tensor] = []
+    text = model.model.language_model if hasattr(model.model, "language_model") else model.model.text_model
+    handle = text.register_forward_pre_hook(
+        lambda module, args, given: caught.append(given["inputs_embeds"]), with_kwargs=True
+    )
+    model(**inputs)
+    handle.remove()
+    return {"inputs_embeds": caught[0], **{name: inputs[name] for name in ("attention_mask", "position_ids")}}
+
+
 def greedy(model: Any, inputs: dict[str, Any], count: int = 20, **options: Any) -> torch.Tensor:
     return model.generate(**inputs, max_new_tokens=count, do_sample=False, eos_token_id=None, **options)[:, -count:]
 

@@ -10,10 +10,10 @@ import torch
 
 from arr_coc.adapters.families import adapter
 from tests.adapters import tiny_llava as tiny
-from tests.adapters.masking import dense, greedy, masked, positions
+from tests.adapters.masking import dense, embedded, greedy, masked, positions
 from tests.adapters.oracle import at_source, choose, real, sparse
 
-FAMILIES = list(tiny.CONFIGS)
+FAMILIES = tiny.FAMILIES
 CASES = [(family, case) for family in FAMILIES for case in tiny.PROMPTS]
 CASES += [("llava_onevision", case) for case in tiny.FILMS]
 RAGGED = [(family, "ragged") for family in FAMILIES]
@@ -99,7 +99,7 @@ def test_nothing_kept_is_masking_every_cell(family: str, case: str) -> None:
     assert (real(stock(**ours).logits, source) - at_source(stock(**theirs).logits, source)).abs().max() < 1e-5
     assert torch.equal(greedy(stock, ours, 8), greedy(stock, theirs, 8))
     beams, _ = sparse(reader, inputs, keeps)
-    assert torch.equal(greedy(stock, beams, 5, num_beams=2), greedy(stock, theirs, 5, num_beams=2))
+    assert torch.equal(greedy(stock, beams, 5, num_beams=2), greedy(stock, embedded(stock, theirs), 5, num_beams=2))
 
 
 @torch.no_grad()
@@ -110,7 +110,7 @@ def test_beams_of_a_ragged_batch(family: str, case: str) -> None:
     keeps = choose(reader.visuals(inputs))
     keeps[0] = keeps[0][:1]
     ours, _ = sparse(reader, inputs, keeps)
-    theirs = masked(reader, inputs, keeps)
+    theirs = embedded(stock, masked(reader, inputs, keeps))
     assert torch.equal(greedy(stock, ours, 8, num_beams=2), greedy(stock, theirs, 8, num_beams=2))
 
 

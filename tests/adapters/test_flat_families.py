@@ -97,7 +97,7 @@ def test_smolvlm_that_wants_whole_tiles_is_refused(monkeypatch: pytest.MonkeyPat
         arr_coc.wrap(model)
 
 
-@pytest.mark.parametrize("family", ["llava", "llava_next", "llava_onevision", "internvl", "idefics3", "smolvlm"])
+@pytest.mark.parametrize("family", tiny_llava_processor.FAMILIES)
 def test_a_folder_is_loaded_without_torchvision(family: str, tmp_path: Path) -> None:
     vlm = tiny_llava_processor.wrapped(family)
     vlm.model.save_pretrained(tmp_path)
@@ -127,7 +127,7 @@ def test_every_family_names_its_processor(known: Any) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("family", ["llava", "llava_next", "llava_onevision", "internvl", "idefics3", "smolvlm"])
+@pytest.mark.parametrize("family", tiny_llava_processor.FAMILIES)
 def test_a_selector_inside_the_language_model_sees_cells_not_line_ends(family: str) -> None:
     vlm = tiny_llava_processor.wrapped(family)
     selector = LastToken(0.5)

@@ -16,7 +16,7 @@ from tests.adapters import tiny_llava as tiny
 from tests.adapters.masking import deaf
 from tests.adapters.oracle import choose, sparse
 
-FAMILIES = [name for name in tiny.CONFIGS if name not in ("llava_next", "llava_onevision")]
+FAMILIES = [name for name in tiny.FAMILIES if name not in ("llava_next", "llava_onevision")]
 MERGE = {"internvl": 2, "internvl_normed": 2, "idefics3": 2, "smolvlm": 4}  # patches along a cell's side
 FIRST = {"llava": 1, "llava_class_token": 1, "internvl": 1, "internvl_normed": 1}  # a class token before the patches
 

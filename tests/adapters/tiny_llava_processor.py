@@ -25,7 +25,8 @@ SPECIAL = (
     + ["\n", "<global-img>"]
     + [f"<row_{r}_col_{c}>" for r in (1, 2, 3) for c in (1, 2, 3)]
 )
-FAMILIES = ["llava", "llava_padded", "llava_next", "llava_onevision", "internvl", "idefics3", "smolvlm"]
+FAMILIES = ["llava", "llava_padded", "llava_next", "llava_onevision", "internvl", "idefics3"]
+FAMILIES += ["smolvlm"] * ("smolvlm" in tiny.FAMILIES)
 SQUARE = {"height": 32, "width": 32}
 CHAT = (
     "{% for message in messages %}{{ message['role'].upper() }}:"

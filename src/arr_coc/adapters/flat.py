@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
 
 from arr_coc.adapters.base import Adapter, Inputs
 from arr_coc.errors import ModelError, PromptError
+
+
+@cache
+def _one_tensor() -> type:
+    """Features `[K, 1, D]` of rows with `counts` tokens each, which beam search can repeat row by row.
+
+    Some versions of transformers repeat each entry instead, and hand back a list of entries in that wrong order.
+    """
+    from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+    class OneTensor(BaseModelOutputWithPooling):
+        counts: ClassVar[Sequence[int]] = ()
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "pooler_output" and isinstance(value, list) and self.counts:
+                times = len(value) // sum(self.counts)
+                whole: Any = self.pooler_output
+                rows = whole.split(list(self.counts))
+                value = [token for row in rows for _ in range(times) for token in row]
+            super().__setattr__(name, value)
+
+    return dataclass(OneTensor)
 
 
 class Flat(Adapter):
@@ -26,15 +50,14 @@ class Flat(Adapter):
     ) -> dict[str, Any]:
         from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-        made = {}
+        made: dict[str, Any] = {}
         for kind, rows in kept.items():
-            tokens: Any = tuple(tokens for tokens, _ in rows)
-            if kind in self.as_tensor:
-                # One token an entry: beam search counts entries to find each row's share, and rows may differ.
-                tokens = torch.cat(tokens)[:, None]  # [K, 1, D]
-                if len(tokens) == 0:  # no token is left to fill, and beam search cannot repeat an empty tensor
-                    continue
-            made[kind] = BaseModelOutputWithPooling(pooler_output=tokens)
+            tokens: Any = tuple(tokens for tokens, _ in rows)  # one tensor a row
+            if kind not in self.as_tensor:
+                made[kind] = BaseModelOutputWithPooling(pooler_output=tokens)
+            elif any(len(part) for part in tokens):  # else no token is left to fill
+                made[kind] = _one_tensor()(pooler_output=torch.cat(tokens)[:, None])  # [K, 1, D]
+                made[kind].counts = [len(part) for part in tokens]
         return made
 
     def pixels(self, inputs: Inputs, key: str = "pixel_values") -> torch.Tensor:
