@@ -174,6 +174,18 @@ def test_received_attention_is_the_attention_maps_column_mean(family: str, some:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_received_attention_has_a_value_for_each_encoded_cell(family: str) -> None:
+    inputs = tiny.prompt(tiny.PROMPTS["ragged"], family)
+    reader = adapter(model(family))
+    visuals = reader.visuals(inputs)
+    keeps = [torch.arange(visual.n // 2, visual.n) for visual in visuals]  # of the first tiles nothing
+    keeps[1] = keeps[1][:0]
+    for keep, seen in zip(keeps, reader.encode(inputs, visuals, keeps, (0.0, 1.0)), strict=True):
+        assert [len(values) for values in seen.attention.values()] == [len(keep)] * 2
+
+
+@torch.no_grad()
 @pytest.mark.parametrize(
     ("family", "case"), [("llava_next", "ragged"), ("llava_onevision", "ragged"), ("llava_onevision", "mixed")]
 )

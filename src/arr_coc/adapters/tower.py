@@ -77,7 +77,8 @@ class Received:
 
     def of(self, tile: int) -> dict[float, torch.Tensor]:
         """Depth to the mean over heads and queries of the attention each token gets: `[s]`; without the tile: empty."""
-        none = torch.zeros(0)
+        device = next(iter(self._seen.values())).device if self._seen else None
+        none = torch.zeros(0, device=device)
         return {depth: self._seen.get((number, tile), none) for depth, number in self.layers.items()}
 
     @contextmanager
