@@ -38,7 +38,10 @@ class VLM:
         self.adapter = adapter_of(model)
         self.adapter.batched = batch_windows
         self.processor = processor
-        self._prompter = None if processor is None else Prompter(processor)
+        self.adapter.image_processor = getattr(processor, "image_processor", None)
+        self._prompter = (
+            None if processor is None else Prompter(processor, self.adapter.kinds, self.adapter.images_by_row)
+        )
 
     @property
     def device(self) -> torch.device:

@@ -69,6 +69,8 @@ class Adapter(ABC):
     glances: ClassVar[bool] = True  # whether the encoder can run on some of the patches
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # inputs that hold pixels
     kinds: ClassVar[tuple[str, ...]] = ("image",)
+    images_by_row: ClassVar[bool] = False  # whether the processor wants each row's images in a list of their own
+    image_processor: Any = None  # where known: its settings say which part of a picture it turned into pixels
 
     batched: bool = False  # whether whole pictures, too, are encoded with all attention segments in one call
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from arr_coc.adapters.base import Adapter
+from arr_coc.adapters.idefics3 import Idefics3, SmolVLM
+from arr_coc.adapters.internvl import InternVL
+from arr_coc.adapters.llava import Llava
+from arr_coc.adapters.llava_next import LlavaNext
+from arr_coc.adapters.llava_onevision import LlavaOnevision
 from arr_coc.adapters.qwen2_5_vl import Qwen25VL
 from arr_coc.adapters.qwen2_vl import Qwen2VL
 from arr_coc.adapters.qwen3_vl import Qwen3VL
@@ -12,9 +17,16 @@ from arr_coc.errors import ModelError
 
 OLDEST_TRANSFORMERS = (5, 18)
 
-FAMILIES: tuple[type[Adapter], ...] = (Qwen2VL, Qwen25VL, Qwen3VL)
+FAMILIES: tuple[type[Adapter], ...] = (
+    Qwen2VL, Qwen25VL, Qwen3VL, Llava, LlavaNext, LlavaOnevision, InternVL, Idefics3, SmolVLM,
+)  # fmt: skip
 
-REFUSED: dict[str, str] = {}
+REFUSED: dict[str, str] = {
+    "gemma3": (
+        "Gemma 3 is not supported: most of its layers see a window counted in tokens that are read, so without the dropped "
+        "tokens they would see farther back than the whole model does"
+    ),
+}
 
 
 def adapter(model: Any) -> Adapter:

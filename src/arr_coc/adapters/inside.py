@@ -244,16 +244,23 @@ def _pruner(adapter: Adapter, prepared: Prepared, request: Request) -> Pruner:
     totals = [0] * prepared.rows
     ids = prepared["input_ids"].cpu()
     for row in range(prepared.rows):
-        visual = torch.zeros_like(ids[row], dtype=torch.bool)
-        for kind in adapter.kinds:
-            visual |= ids[row] == adapter.token_id(kind)
-        totals[row] = sum(allocation.n for allocation in prepared.of_row(row))
-        if int(visual.sum()) != totals[row]:
-            raise SelectorError(
-                f"selector {request.selector.name!r} starts from every visual token: leave glance and allocation alone"
-            )
-        cells[row, visual] = torch.arange(totals[row])
+        left = {kind: (ids[row] == adapter.token_id(kind)).nonzero()[:, 0] for kind in adapter.kinds}
+        for allocation in prepared.of_row(row):
+            count, which = adapter.token_count(allocation.grid), adapter.cell_tokens(allocation.grid)
+            places, left[allocation.kind] = left[allocation.kind].tensor_split([count])
+            if len(places) < count:
+                raise _not_from_the_start(request)
+            cells[row, places if which is None else places[which]] = totals[row] + torch.arange(allocation.n)
+            totals[row] += allocation.n
+        if any(len(rest) for rest in left.values()):
+            raise _not_from_the_start(request)
     return Pruner(adapter, request, cells, totals, prepared.source >= 0, layers)
+
+
+def _not_from_the_start(request: Request) -> SelectorError:
+    return SelectorError(
+        f"selector {request.selector.name!r} starts from every visual token: leave glance and allocation alone"
+    )
 
 
 def _heads(attention: Any, which: str, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

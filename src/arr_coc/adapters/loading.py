@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from arr_coc.adapters.families import check_transformers, family
 from arr_coc.adapters.frames import FrameProcessor
+from arr_coc.adapters.square_frames import SquareFrames
 from arr_coc.errors import ModelError, first_line
 
 
@@ -37,17 +39,19 @@ def keep_quiet() -> None:
 
 
 def load_processor(name: str | Path, model_type: str | None = None) -> Any:
-    """The processor of a model folder: pictures by Pillow, video frames by `frames.py`."""
+    """The processor of a model folder: pictures by Pillow, video frames by `frames.py` and `square_frames.py`."""
     import transformers
 
     kind = model_type or transformers.AutoConfig.from_pretrained(name).model_type
     base = getattr(transformers, family(kind).processor)
     try:
         made = without_video(base).from_pretrained(name, backend="pil")  # type: ignore[attr-defined]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         raise ModelError(f"cannot load the processor of {str(name)!r}: {first_line(error)}") from error
     if kind.startswith("qwen"):
         made.video_processor = FrameProcessor.of(kind, made.image_processor, _video_settings(name))
+    elif kind == "llava_onevision":
+        made.video_processor = SquareFrames.of(made.image_processor, _video_settings(name))
     return made
 
 
@@ -59,6 +63,19 @@ def without_video(base: type) -> type:
         def get_attributes(cls) -> list[str]:
             return [part for part in super().get_attributes() if part != "video_processor"]
 
+    if base.__name__ == "SmolVLMProcessor":  # the only one that does not take "no video part" for an answer
+
+        class Lenient(Processor):
+            video_processor = SimpleNamespace(num_frames=None, fps=None)  # its chat template asks for these two
+
+            def __init__(
+                self, image_processor: Any = None, tokenizer: Any = None, video_processor: Any = None,
+                image_seq_len: int = 169, chat_template: str | None = None, **given: Any,
+            ) -> None:  # fmt: skip
+                super().__init__(image_processor, tokenizer, video_processor, image_seq_len, chat_template, **given)
+
+        Lenient.__name__ = Lenient.__qualname__ = base.__name__
+        return Lenient
     Processor.__name__ = Processor.__qualname__ = base.__name__
     return Processor
 

@@ -28,15 +28,15 @@ class Vision:
 class Prompter:
     """A processor, and the few things that are asked of it."""
 
-    def __init__(self, processor: Any) -> None:
+    def __init__(self, processor: Any, kinds: Sequence[str] = ("image", "video"), by_row: bool = False) -> None:
+        """`kinds`: what the model can be shown here; `by_row`: the processor wants each row's images in its own list."""
         self.processor = processor
+        self.by_row = by_row
         self.tokenizer: Any = getattr(processor, "tokenizer", None)
         if self.tokenizer is None or not callable(processor):
             raise PromptError(f"expected the model's processor, got {type(processor).__name__}")
         self.placeholders = {
-            kind: token
-            for kind in ("image", "video")
-            if (token := getattr(processor, f"{kind}_token", None)) is not None
+            kind: token for kind in kinds if (token := getattr(processor, f"{kind}_token", None)) is not None
         }
 
     def see(self, images: Sequence[Sequence[Any]], videos: Sequence[Sequence[Any]], fps: float) -> Vision:
@@ -46,12 +46,15 @@ class Prompter:
             return Vision({})
         for kind in ("image", "video"):
             if flat[f"{kind}s"] and kind not in self.placeholders:
-                raise PromptError(f"{type(self.processor).__name__} takes no {kind}s")
+                hint = ": pass the frames as images" if kind == "video" else ""
+                raise PromptError(f"expected no {kind}s for {type(self.processor).__name__}, got some{hint}")
         rows = [
             self.placeholders.get("image", "") * len(i) + self.placeholders.get("video", "") * len(v)
             for i, v in zip(images, videos, strict=True)
         ]
         given: dict[str, Any] = {name: value for name, value in flat.items() if value}
+        if flat["images"] and self.by_row:
+            given["images"] = [list(row) for row in images]
         if flat["videos"]:
             given["do_sample_frames"] = False
             given["video_metadata"] = [

@@ -15,7 +15,7 @@ from arr_coc.adapters.segments import Segments
 
 class Qwen3VL(Qwen2VL):
     family: ClassVar[str] = "Qwen3-VL"
-    model_types: ClassVar[tuple[str, ...]] = ("qwen3_vl",)
+    model_types: ClassVar[tuple[str, ...]] = ("qwen3_vl", "qwen3_vl_moe")
     processor: ClassVar[str] = "Qwen3VLProcessor"
 
     @property

@@ -1,0 +1,107 @@
+"""InternVL (the transformers port): tiles and a thumbnail of each picture, 2 x 2 patches merged into a cell.
+
+A picture's tokens are one run of image tokens in the prompt, so its number of tiles is read from there. Frames of a video
+are such runs, too: they count as pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from arr_coc.adapters import tower
+from arr_coc.adapters.base import Inputs
+from arr_coc.adapters.tiles import Tiled
+from arr_coc.errors import ModelError, PromptError
+from arr_coc.grid import Cells, Grid, Mosaic
+
+
+class InternVL(Tiled):
+    family: ClassVar[str] = "InternVL"
+    model_types: ClassVar[tuple[str, ...]] = ("internvl",)
+    processor: ClassVar[str] = "InternVLProcessor"
+    layout: ClassVar[tower.Layout] = tower.INTERN
+    first: ClassVar[int] = 1  # the class token
+
+    @property
+    def vision(self) -> Any:
+        return self.core.vision_tower
+
+    @property
+    def merge(self) -> int:
+        return round(1 / self.config.downsample_ratio)
+
+    @property
+    def side(self) -> int:
+        vision = self.config.vision_config
+        return int(vision.image_size[0] // vision.patch_size[0] // self.merge)
+
+    @property
+    def blocks(self) -> Any:
+        layers, chosen = self.vision.encoder.layer, self.config.vision_feature_layer
+        return layers[: chosen % (len(layers) + 1)]
+
+    def grids(self, inputs: Inputs, kind: str, sizes: Sequence[tuple[int, int]] | None) -> list[Cells]:
+        if inputs.get("pixel_values") is None:
+            return []
+        found: list[Cells] = []
+        for number, length in enumerate(self._runs(inputs["input_ids"])):
+            tiles, rest = divmod(length, self.side**2)
+            if rest:
+                raise PromptError(
+                    f"expected whole tiles of {self.side**2} image tokens, got a run of {length}: "
+                    "use the processor that belongs to the model"
+                )
+            if tiles == 1:
+                found.append(Grid(1, self.side, self.side))
+            elif sizes is None:  # how the tiles were laid out is not known: each stands for the whole picture
+                found.append(Mosaic((Grid(1, self.side, self.side),) * tiles))
+            else:
+                columns, rows = layout(tiles - 1, sizes[number])
+                found.append(self.tiled(rows, columns))
+        return found
+
+    def _runs(self, ids: torch.Tensor) -> list[int]:
+        """Lengths of the unbroken runs of image tokens, row by row."""
+        visual = torch.nn.functional.pad((ids.cpu() == self.token_id("image")).int(), (1, 1))
+        edges = visual.diff(dim=1)
+        starts, ends = (edges == 1).nonzero()[:, 1], (edges == -1).nonzero()[:, 1]
+        return (ends - starts).tolist()
+
+    def _tile_pixels(self, inputs: Inputs) -> torch.Tensor:
+        return self.pixels(inputs).to(self.core.dtype)
+
+    def _stock(self, inputs: Inputs) -> torch.Tensor:
+        return self.core.get_image_features(self.pixels(inputs), return_dict=True).pooler_output
+
+    def _embed(self, tiles: torch.Tensor) -> torch.Tensor:
+        return self.vision.embeddings(tiles)
+
+    def _finish(self, cells: torch.Tensor) -> torch.Tensor:
+        if self.config.vision_feature_layer == -1:  # only then the tower's last norm is part of the features
+            channels = self.config.vision_config.hidden_size
+            cells = self.vision.layernorm(cells.view(-1, channels)).view(len(cells), -1)
+        return self.core.multi_modal_projector(cells)
+
+    def check(self) -> None:
+        super().check()
+        strategy = self.config.vision_feature_select_strategy
+        if strategy != "default":
+            raise ModelError(
+                f"expected vision_feature_select_strategy='default' in {self.family}, got {strategy!r}, which leaves the "
+                "class token among the patches: correct the model's configuration"
+            )
+
+
+def layout(tiles: int, size: tuple[int, int]) -> tuple[int, int]:
+    """Columns and rows that `tiles` tiles of a picture of `size` (width, height) were laid out in.
+
+    The processor takes the layout whose shape is nearest to the picture's; of those with as many tiles it is this one.
+
+    >>> layout(6, (900, 600))
+    (3, 2)
+    """
+    shapes = [(columns, tiles // columns) for columns in range(1, tiles + 1) if tiles % columns == 0]
+    return min(shapes, key=lambda shape: abs(size[0] / size[1] - shape[0] / shape[1]))
