@@ -56,10 +56,17 @@ class Shrink:
 
 def look_at(
     adapter: Adapter, inputs: Inputs, visuals: list[Visual], sources: Sequence[Source | None], words: Sequence[Words],
-    wish: Wish, watch: Stopwatch, cache: dict[Any, Sequence[Encoded]] | None = None, shrunk: bool = False,
+    wish: Wish, watch: Stopwatch, cache: dict[Any, Sequence[Encoded]] | None = None, shrunk: Sequence[str] | None = None,
 ) -> Looked | Shrink:  # fmt: skip
-    """All stages for all pictures of a batch; `words` are each row's question."""
-    limits = _limits(wish.budget, visuals, "budget", wish.shared)
+    """All stages for all pictures of a batch; `words` are each row's question.
+
+    `shrunk`: the pictures were made smaller as a selector wished; all of their cells are kept, with these notes.
+    """
+    limits = (
+        _limits(wish.budget, visuals, "budget", wish.shared)
+        if shrunk is None
+        else [Limit(visual.n, visual.n, note) for visual, note in zip(visuals, shrunk, strict=True)]
+    )
     sights = [
         _sight(visual, source, words[visual.row], wish.seed, watch)
         for visual, source in zip(visuals, sources, strict=True)
@@ -71,7 +78,7 @@ def look_at(
     if given is not None:
         choices = [Choice(keep) for keep, _ in given]
         cells = [encode for _, encode in given]
-    elif not shrunk:
+    elif shrunk is None:
         with watch.stage("glance"):
             answer = _glance(adapter, sights, visuals, limits, wish, reasons)
         if isinstance(answer, Shrink):
@@ -79,7 +86,7 @@ def look_at(
         if answer is not None:
             cells = [choice.keep for choice in answer]
             choices = answer if selector.early else None
-    gazing = choices is None and not shrunk and not all(bound.everything for bound in limits)
+    gazing = choices is None and shrunk is None and not all(bound.everything for bound in limits)
     with watch.stage("encode"):
         encoded = _encode(adapter, inputs, visuals, cells, selector.attention_at if gazing else (), cache)
     if gazing:

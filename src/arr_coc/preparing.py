@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from arr_coc.adapters import assembly, sources
-from arr_coc.adapters.base import Adapter, Inputs
+from arr_coc.adapters.base import Adapter, Inputs, Visual
 from arr_coc.adapters.packing import Packed, padded
 from arr_coc.adapters.prompts import Message, Prompter, Vision
 from arr_coc.allocation import Allocation
@@ -21,6 +21,7 @@ from arr_coc.selectors import Words
 from arr_coc.stopwatch import Stopwatch
 
 Talk = Sequence[Message]
+SHRINK_TRIES = 6  # processors round sizes to whole cells, so the first try may give too many
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,14 +74,8 @@ def draft(
     looked = look_at(adapter, inputs, visuals, origins, words, wish, watch, seen.encoded)
     if isinstance(looked, Shrink):
         with watch.stage("preprocess"):
-            smaller = {
-                (visuals[i].kind, visuals[i].number): sources.smaller(origins[i], cells, visuals[i].n)
-                for i, cells in looked.cells.items()
-            }
-            vision = _vision(prompter, _replaced(seen.images, smaller), seen.videos, seen.fps)
-            inputs = prompter.tokens(prompts, vision) | vision.tensors
-            visuals = adapter.visuals(inputs, seen.sizes())
-        looked = look_at(adapter, inputs, visuals, origins, words, wish, watch, shrunk=True)
+            inputs, visuals, notes = _shrunk(adapter, prompter, seen, prompts, visuals, looked.cells)
+        looked = look_at(adapter, inputs, visuals, origins, words, wish, watch, shrunk=notes)
     return _assembled(adapter, inputs, looked, watch, talks, prompts)
 
 
@@ -137,16 +132,51 @@ def _assembled(
     return Draft(packed, kept, tuple(looked.allocations), tuple(tuple(talk) for talk in talks), tuple(prompts))
 
 
+def _shrunk(
+    adapter: Adapter,
+    prompter: Prompter,
+    seen: Look,
+    prompts: Sequence[str],
+    visuals: Sequence[Visual],
+    cells: dict[int, int],
+) -> tuple[Inputs, list[Visual], list[str]]:
+    """Inputs with smaller pictures, none of more cells than wished for (by the visual's place in the list)."""
+    scale = dict.fromkeys(cells, 1.0)
+    for _ in range(SHRINK_TRIES):
+        smaller = {
+            visuals[i].number: sources.smaller(
+                seen.sources("image")[visuals[i].number], scale[i] * cells[i] / visuals[i].n
+            )
+            for i in cells
+        }
+        vision = _vision(prompter, _replaced(seen.images, smaller), seen.videos, seen.fps)
+        inputs: Inputs = prompter.tokens(prompts, vision) | vision.tensors
+        made = adapter.visuals(inputs, seen.sizes())
+        above = [i for i, count in cells.items() if made[i].n > count]
+        if not above:
+            break
+        scale |= {i: scale[i] * min(0.95, cells[i] / made[i].n) for i in above}
+    notes = [""] * len(made)
+    for i in above:
+        if made[i].n >= visuals[i].n:
+            raise SelectorError(
+                f"{adapter.family} makes {made[i].n} cells of every picture: a smaller one saves nothing"
+            )
+        notes[i] = f"a smaller picture has {made[i].n} cells at least, more than the {cells[i]} wished for"
+    return inputs, made, notes
+
+
 def _vision(
     prompter: Prompter, images: Sequence[Sequence[Source]], videos: Sequence[Sequence[Source]], fps: float
 ) -> Vision:
     return prompter.see([[s.picture for s in row] for row in images], [[s.picture for s in row] for row in videos], fps)
 
 
-def _replaced(rows: Sequence[Sequence[Any]], smaller: Mapping[tuple[str, int], Any]) -> list[list[Any]]:
+def _replaced(rows: Sequence[Sequence[Source]], smaller: Mapping[int, Source]) -> list[list[Source]]:
     """Images by row, some of them in a smaller form."""
-    number, out = 0, []
+    number = 0
+    out: list[list[Source]] = []
     for row in rows:
-        out.append([smaller.get(("image", number + i), source) for i, source in enumerate(row)])
+        out.append([smaller.get(number + i, source) for i, source in enumerate(row)])
         number += len(row)
     return out

@@ -91,6 +91,15 @@ def test_a_smaller_picture_is_the_stock_model_on_it(vlm: Any) -> None:
     assert answer.allocation.size == (72, 56)  # boxes are on the original
 
 
+def test_a_smaller_picture_never_has_more_cells_than_wished() -> None:
+    vlm = wrapped("qwen2_vl")
+    for budget in (40, 30, 23, 17, 11, 9, 6, 5, 4):
+        answer = vlm.ask(picture(), "What?", budget=budget, selector=Resize(), **GREEDY)
+        assert 0 < answer.tokens["kept"] <= budget
+    least = vlm.ask(picture(), "What?", budget=2, selector=Resize(), **GREEDY)  # the processor's own limit is 4 cells
+    assert "more than the 2 wished for" in least.allocation.notes[0]
+
+
 def bad_index(sight: Sight) -> torch.Tensor:
     return torch.tensor([0, 63])
 

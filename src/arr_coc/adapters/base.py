@@ -185,10 +185,12 @@ class Adapter(ABC):
                 "load it with device_map={'': 'cuda:0'} or move it with model.to(...)"
             )
         text = self.config.get_text_config()
-        if any("sliding" in kind or "chunked" in kind for kind in getattr(text, "layer_types", None) or ()):
+        # A window is counted in tokens that are read: without the dropped ones it would reach farther back.
+        other = sorted(set(getattr(text, "layer_types", None) or ()) - {"full_attention"})
+        if other or (not hasattr(text, "layer_types") and getattr(text, "sliding_window", None) is not None):
             raise ModelError(
-                "expected a language model whose layers see the whole prompt, got one with sliding windows: "
-                "counted in tokens that are read, they would reach farther back once others are dropped"
+                f"expected a language model with full attention in every layer, got {', '.join(other) or 'a sliding window'}: "
+                "dropping tokens would not be the same as masking them"
             )
 
 

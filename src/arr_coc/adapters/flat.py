@@ -78,13 +78,6 @@ class Flat(Adapter):
     def check(self) -> None:
         super().check()
         text = self.config.get_text_config()
-        # A window is counted in tokens that are read: without the dropped ones it would reach farther back.
-        other = sorted(set(getattr(text, "layer_types", None) or ()) - {"full_attention"})
-        if other or (not hasattr(text, "layer_types") and getattr(text, "sliding_window", None) is not None):
-            raise ModelError(
-                f"expected a language model with full attention in every layer, got {', '.join(other) or 'a sliding window'}: "
-                "dropping tokens would not be the same as masking them"
-            )
         if not hasattr(self.text_model, "rotary_emb"):
             raise ModelError(
                 f"expected a language model with rotary positions, got {text.model_type!r}: "

@@ -49,11 +49,11 @@ def _rgb(image: ImageLike) -> Image.Image:
     return Image.fromarray(pixels.mul(255).round().byte().permute(1, 2, 0).contiguous().cpu().numpy())
 
 
-def smaller(source: Source, cells: int, now: int) -> Source:
-    """The picture scaled down so that its `now` cells become about `cells`."""
+def smaller(source: Source, share: float) -> Source:
+    """The picture scaled down to a share of its area; boxes stay on the original."""
     width, height = source.picture.size
-    scale = min(1.0, (max(cells, 1) / now) ** 0.5)
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    side = min(1.0, max(share, 0.0) ** 0.5)
+    size = (max(1, round(width * side)), max(1, round(height * side)))
     return Source(source.picture.resize(size, Image.Resampling.BICUBIC), source.size)
 
 
