@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from arr_coc.errors import PromptError, SelectorError
+from arr_coc.selectors import Selector, Sight, Smaller
 from tests.adapters import tiny_llava_processor
 from tests.adapters.conftest import picture
 
@@ -123,3 +124,15 @@ def test_a_processor_s_own_output_is_taken(family: str) -> None:
     vlm = wrapped(family)
     prepared = vlm.prepare(inputs=stock_inputs(vlm, chat(picture(90, 40), picture(50, 77, 1))), budget=4)
     assert [allocation.k for allocation in prepared.allocations] == [4, 4]
+
+
+def test_a_smaller_picture_saves_nothing_where_the_grid_is_fixed() -> None:
+    class Resize(Selector):
+        name = "resize"
+        early = True
+
+        def before_encoding(self, sight: Sight) -> Smaller:
+            return Smaller(sight.count)
+
+    with pytest.raises(SelectorError, match="a smaller one saves nothing"):
+        wrapped("llava").ask(picture(90, 40), "What is this?", budget=6, selector=Resize())
