@@ -59,6 +59,11 @@ def test_the_learning_rate_rises_then_falls():
     assert rates[1] > rates[2] > rates[3] == pytest.approx(SETTINGS.lr * SETTINGS.last_lr)
 
 
+def test_the_mix_may_start_later_than_the_learning_rate():
+    later = replace(SETTINGS, mix_from=0.4)
+    assert [round(later.mixed(progress), 3) for progress in (0.0, 0.5, 1.0)] == [0.4, 0.7, 1.0]
+
+
 def test_weights_of_another_shape_are_refused(tmp_path: Path):
     weights = folder.write(build(replace(TINY, depth=1)), tmp_path)
     with pytest.raises(ValueError, match=r"trained shape.*layers\.1"):

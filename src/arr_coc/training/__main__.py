@@ -21,6 +21,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--schedule-seconds", type=float, default=1080, help="training time over all calls")
     parser.add_argument("--finish", action="store_true", help="end the schedule within this call")
     parser.add_argument("--start-from", type=Path, help="model folder to start from instead of from scratch")
+    parser.add_argument(
+        "--mix-from", type=float, default=Settings.mix_from, help="where the mix of documents starts, 0 to 1"
+    )
     parser.add_argument("--lr", type=float, default=Settings.lr)
     parser.add_argument("--workers", type=int, default=Settings.workers)
     parser.add_argument("--uses", type=int, default=Settings.uses, help="how often a batch may be used")
@@ -47,6 +50,7 @@ def main() -> None:
         schedule_seconds=given.schedule_seconds,
         finish=given.finish,
         lr=given.lr,
+        mix_from=given.mix_from,
         workers=given.workers,
         uses=given.uses,
         measure_every=given.measure_every,

@@ -19,7 +19,7 @@ from arr_coc.reader.model import STANDARD, ReaderShape, build
 from arr_coc.training import source
 from arr_coc.training.augment import augment
 from arr_coc.training.batches import NO_TARGET, Batch, collate, make_row
-from arr_coc.training.cells import CellHead, cell_accuracy, cell_loss
+from arr_coc.training.cells import CellHead, cell_accuracy, cell_loss, colour_loss
 from arr_coc.training.checkpoint import Run
 from arr_coc.training.forward import ReaderForward, take_cells, to_patches
 from arr_coc.training.missing import choose_cells
@@ -41,6 +41,10 @@ class Settings:
     warmup_steps: int = 200
     last_lr: float = 0.02  # of the highest
     cell_weight: float = 1.0
+    colour_weight: float = 0.5
+    mix_from: float = (
+        0.0  # how far the mix of documents has come at the start: more than 0 for a reader that reads already
+    )
     average: float = 0.998
     clip: float = 1.0
     measure_every: float = 150.0
@@ -51,6 +55,10 @@ class Settings:
     device: str = "cuda"
     compiled: bool = True
 
+    def mixed(self, progress: float) -> float:
+        """How far the mix of documents has come."""
+        return self.mix_from + (1 - self.mix_from) * progress
+
 
 @dataclass(frozen=True)
 class Losses:
@@ -58,6 +66,7 @@ class Losses:
 
     answer: torch.Tensor
     cell: torch.Tensor
+    colour: torch.Tensor
     accuracy: torch.Tensor  # share of characters read right by the cell head
 
 
@@ -85,7 +94,7 @@ def losses(forward: ReaderForward, head: CellHead, batch: Batch) -> Losses:
             kept = choose_cells(shown, batch.evidence, kind.kept)
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
         visual = forward.encode(patches, cells, batch.grid[0])  # [B, encoded, width]
-        read = head(visual)
+        read, tinted = head(visual)
         if kept is not None:
             visual, cells_seen = take_cells(visual, kept), kept
         else:
@@ -99,6 +108,7 @@ def losses(forward: ReaderForward, head: CellHead, batch: Batch) -> Losses:
     return Losses(
         answer=(wanted * weights).sum() / weights.sum().clamp(min=1e-6),
         cell=cell_loss(read, targets, batch.caseless),
+        colour=colour_loss(tinted, take_cells(batch.colours, cells)),
         accuracy=cell_accuracy(read.detach(), targets, batch.caseless),
     )
 
@@ -137,7 +147,7 @@ class Trainer:
                 group["lr"] = rate(settings, run.step, progress) * group.get("rate_share", 1.0)
             optimizer.zero_grad(set_to_none=True)
         found = losses(self.forward, run.head, batch)
-        (found.answer + settings.cell_weight * found.cell).backward()
+        (found.answer + settings.cell_weight * found.cell + settings.colour_weight * found.colour).backward()
         torch.nn.utils.clip_grad_norm_([*run.model.parameters(), *run.head.parameters()], settings.clip)
         for optimizer in run.optimizers:
             optimizer.step()
@@ -154,7 +164,7 @@ class Trainer:
             self._finish_work()
             started = time.monotonic()
             found = losses(self.forward, self.run.head, batch)
-            (found.answer + found.cell).backward()
+            (found.answer + found.cell + found.colour).backward()
             for optimizer in self.run.optimizers:
                 optimizer.zero_grad(set_to_none=True)
             self._finish_work()
@@ -202,7 +212,7 @@ def train(
         run.load(checkpoint, settings.device)
         print(f"going on from step {run.step}, {run.seconds / 60:.1f} minutes", flush=True)
     batches = source.TrainingBatches(library, kinds, seed=settings.seed + run.step)
-    batches.progress.value = min(1.0, run.seconds / settings.schedule_seconds)
+    batches.progress.value = settings.mixed(min(1.0, run.seconds / settings.schedule_seconds))
     supply = Supply(
         source.loader(batches, settings.workers, pin=settings.device == "cuda"),
         settings.device,
@@ -219,7 +229,7 @@ def train(
     while time.monotonic() < end and (settings.steps is None or run.step < settings.steps):
         run.seconds = before + time.monotonic() - begun - paused
         progress = min(1.0, (run.seconds + paused * settings.finish) / schedule)
-        batches.progress.value = progress
+        batches.progress.value = settings.mixed(progress)
         found = trainer.step(supply.next(), progress)
         now = time.monotonic()
         if now - told > 6:
@@ -230,6 +240,7 @@ def train(
                 "step": run.step,
                 "answer_loss": round(found.answer.item(), 4),
                 "cell_loss": round(found.cell.item(), 4),
+                "colour_loss": round(found.colour.item(), 4),
                 "cell_accuracy": round(found.accuracy.item(), 4),
                 "images_per_second": round((run.images - first_images) / elapsed, 1),
                 "fresh_share": round(supply.fresh_count / max(1, run.step - first_step), 3),
