@@ -101,7 +101,7 @@ class TrainingBatches(IterableDataset[Batch]):
         kind = rng.choices(self.kinds, shares(self.kinds, progress))[0]
         grid = rng.choices(kind.grids, kind.chances)[0]
         coloured = rng.random() < self.library.mix.at("coloured", progress) * (1.0 if kind.cells < 700 else 0.25)
-        readings = rng.choice((2, 4, 6)) if progress < 0.6 else rng.choice((1, 2, 4))
+        readings = rng.choice((2, 4, 6))
         documents = [self.library.document(rng, grid, progress, coloured) for _ in range(kind.batch)]
         return collate(kind, grid, [make_row(rng, document, grid, kind.text, readings) for document in documents])
 
