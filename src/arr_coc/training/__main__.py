@@ -25,6 +25,9 @@ def _parser() -> argparse.ArgumentParser:
         "--mix-from", type=float, default=Settings.mix_from, help="where the mix of documents starts, 0 to 1"
     )
     parser.add_argument("--lr", type=float, default=Settings.lr)
+    parser.add_argument(
+        "--document-seed", type=int, default=Settings.document_seed, help="another one draws other documents"
+    )
     parser.add_argument("--workers", type=int, default=Settings.workers)
     parser.add_argument("--uses", type=int, default=Settings.uses, help="how often a batch may be used")
     parser.add_argument(
@@ -51,6 +54,7 @@ def main() -> None:
         finish=given.finish,
         lr=given.lr,
         mix_from=given.mix_from,
+        document_seed=given.document_seed,
         workers=given.workers,
         uses=given.uses,
         measure_every=given.measure_every,

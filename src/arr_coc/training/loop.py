@@ -51,7 +51,8 @@ class Settings:
     reserve: float = 25.0  # seconds kept for the last measurement and for saving
     workers: int = 15
     uses: int = 3
-    seed: int = 0
+    seed: int = 0  # of the weights
+    document_seed: int = 0  # another one draws other documents
     device: str = "cuda"
     compiled: bool = True
 
@@ -211,7 +212,7 @@ def train(
     if checkpoint.is_file():
         run.load(checkpoint, settings.device)
         print(f"going on from step {run.step}, {run.seconds / 60:.1f} minutes", flush=True)
-    batches = source.TrainingBatches(library, kinds, seed=settings.seed + run.step)
+    batches = source.TrainingBatches(library, kinds, seed=settings.document_seed + run.step)
     batches.progress.value = settings.mixed(min(1.0, run.seconds / settings.schedule_seconds))
     supply = Supply(
         source.loader(batches, settings.workers, pin=settings.device == "cuda"),
