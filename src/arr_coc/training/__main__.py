@@ -17,7 +17,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fonts", type=Path, required=True, help="folder of .ttf fonts")
     parser.add_argument("--receipts", type=Path, required=True, help="folder of scanned receipts with recs.json")
     parser.add_argument("--out", type=Path, required=True, help="where the model folder, the checkpoint and the log go")
-    parser.add_argument("--seconds", type=float, default=1200, help="time for this call")
+    parser.add_argument(
+        "--seconds", type=float, default=1200, help="time for this call, loading the libraries not counted"
+    )
     parser.add_argument("--schedule-seconds", type=float, default=1080, help="training time over all calls")
     parser.add_argument("--finish", action="store_true", help="end the schedule within this call")
     parser.add_argument("--start-from", type=Path, help="model folder to start from instead of from scratch")

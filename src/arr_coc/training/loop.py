@@ -25,6 +25,7 @@ from arr_coc.training.forward import ReaderForward, take_cells, to_patches
 from arr_coc.training.missing import choose_cells
 from arr_coc.training.optimizer import optimizers
 from arr_coc.training.recipe import STEP_KINDS, StepKind
+from arr_coc.training.stopping import Stopping
 from arr_coc.training.supply import Supply
 from arr_coc.training.validation import Sheet, measure
 
@@ -47,6 +48,7 @@ class Settings:
     )
     average: float = 0.998
     clip: float = 1.0
+    save_every: float = 60.0  # seconds
     measure_every: float = 150.0
     reserve: float = 25.0  # seconds kept for the last measurement and for saving
     workers: int = 15
@@ -203,10 +205,27 @@ def train(
     out: Path,
     kinds: tuple[StepKind, ...] = STEP_KINDS,
 ) -> Run:
-    """Train until this call's time is used up; goes on from `out/checkpoint.pt` where there is one.
+    """Train until this call's time is used up or SIGTERM comes; goes on from `out/checkpoint.pt` where there is one.
 
     Writes the checkpoint, the log and the model folder `reader` to `out`.
     """
+    with Stopping() as stop:
+        return _train(trainer, library, sheets, out, kinds, stop)
+
+
+def _keep(run: Run, out: Path) -> None:
+    run.save(out / "checkpoint.pt")
+    folder.write(run.average, out / "reader")
+
+
+def _train(
+    trainer: Trainer,
+    library: source.Library,
+    sheets: list[Sheet],
+    out: Path,
+    kinds: tuple[StepKind, ...],
+    stop: Stopping,
+) -> Run:
     checkpoint, log = out / "checkpoint.pt", out / "log.jsonl"
     settings, run, started = trainer.settings, trainer.run, time.monotonic()
     if checkpoint.is_file():
@@ -226,8 +245,8 @@ def train(
     end = started + settings.seconds - settings.reserve
     schedule = before + max(1.0, end - begun) if settings.finish else settings.schedule_seconds
     print(f"ready after {begun - started:.0f} s; training for {end - begun:.0f} s", flush=True)
-    paused, told, measured, first_step, first_images = 0.0, begun, begun, run.step, run.images
-    while time.monotonic() < end and (settings.steps is None or run.step < settings.steps):
+    paused, told, measured, kept, first_step, first_images = 0.0, begun, begun, begun, run.step, run.images
+    while not stop.asked and time.monotonic() < end and (settings.steps is None or run.step < settings.steps):
         run.seconds = before + time.monotonic() - begun - paused
         progress = min(1.0, (run.seconds + paused * settings.finish) / schedule)
         batches.progress.value = settings.mixed(progress)
@@ -249,19 +268,20 @@ def train(
             _note(log, entry)
             print(f"{progress:4.0%} " + "  ".join(f"{name} {value}" for name, value in entry.items()), flush=True)
         if now - measured > settings.measure_every and end - now > 60:
-            run.save(checkpoint)
             batches.pause()
             trainer.measure(sheets, log)
             batches.resume()
             measured = time.monotonic()
             paused += measured - now
-    # Kept before anything else is done: a call that runs out of time while measuring must not lose what was learned.
-    run.save(checkpoint)
-    folder.write(run.average, out / "reader")
+        if now - kept > settings.save_every:  # whatever happens later, little is lost
+            _keep(run, out)
+            kept = now
+    _keep(run, out)
     print(f"wrote {out / 'reader'} after {run.seconds / 60:.1f} minutes, {run.images} images", flush=True)
     batches.end()
     supply.stop()
-    trainer.measure(sheets, log)
+    if not stop.asked:
+        trainer.measure(sheets, log)
     return run
 
 

@@ -20,6 +20,7 @@ from arr_coc.training.documents.page import Document
 from arr_coc.training.patchwork import WordShelf, patched
 from arr_coc.training.receipts import Placement, Receipt, scan
 from arr_coc.training.recipe import DEFAULT_MIX, Grid, Mix, StepKind, pixels, shares
+from arr_coc.training.stopping import outlive_first_request
 from arr_coc.training.transplant import PieceShelf, transplanted
 
 _RUNNING, _PAUSED, _ENDED = range(3)
@@ -119,6 +120,7 @@ class TrainingBatches(IterableDataset[Batch]):
 
 def _settle_worker(_: int) -> None:
     torch.set_num_threads(1)
+    outlive_first_request()
     os.nice(10)  # the training process must never wait for a core
 
 
