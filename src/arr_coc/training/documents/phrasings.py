@@ -195,6 +195,13 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
         "Go on from {prefix}",
         'Complete the line "{prefix}"',
         "How does {prefix} go on?",
+        "What comes next to {prefix}?",
+        "What is printed right after {prefix}?",
+        "Which text comes behind {prefix}?",
+        "Which words follow on {prefix}?",
+        "Read the rest of the line that starts with {prefix}",
+        "Finish {prefix}",
+        "What else does the line with {prefix} say?",
     ),
     "place": (
         "Read row {row} column {column}",
@@ -204,6 +211,8 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
         "What does it say in row {row}, column {column}?",
         "row {row}, column {column}?",
         "Text at column {column}, row {row}?",
+        "Which words are at row {row}, column {column}?",
+        "What stands in row {row} and column {column}?",
     ),
     "field": (
         "{key}?",
