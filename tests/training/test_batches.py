@@ -6,8 +6,9 @@ import numpy as np
 import torch
 
 from arr_coc.reader import vocabulary
+from arr_coc.training.augment import augment
 from arr_coc.training.batches import NO_TARGET, pack
-from arr_coc.training.cells import SLOTS, cell_loss, cell_targets
+from arr_coc.training.cells import SLOTS, cell_colours, cell_loss, cell_targets, colour_loss
 from arr_coc.training.documents.page import Question
 from arr_coc.training.forward import segment_mask
 from arr_coc.training.missing import choose_cells
@@ -32,6 +33,24 @@ def test_either_case_is_right_where_the_printed_case_is_unknown():
     logits[0, 0, 1:, 0] = 20.0
     assert cell_loss(logits, targets, torch.tensor([True])) < 0.01
     assert cell_loss(logits, targets, torch.tensor([False])) > 1
+
+
+def test_only_cells_with_a_named_colour_are_asked_for_it():
+    points = np.array([[0.2, 0.5], [1.7, 0.5], [1.9, 0.5], [9.0, 0.5]])
+    targets = torch.from_numpy(cell_colours(np.array([0, 3, 3, 2]), points, rows=1, columns=3))
+    assert targets.tolist() == [0, 3, 0]
+    logits = torch.zeros(1, 3, 12)
+    logits[0, 1, 3] = 20.0
+    assert colour_loss(logits, targets[None]) < 0.01
+    assert colour_loss(logits, torch.zeros(1, 3)) == 0
+
+
+def test_coloured_pictures_keep_their_colours():
+    torch.manual_seed(0)
+    images = torch.full((64, 3, 28, 28), 250, dtype=torch.uint8)
+    images[:, 1:] = 20  # red
+    shown = augment(images, torch.eye(2, 3).expand(64, -1, -1)).mean((2, 3))
+    assert (shown[:, 0] > shown[:, 1:].amax(1) + 0.2).all()
 
 
 def test_only_answers_are_targets():

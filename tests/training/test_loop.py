@@ -1,6 +1,9 @@
 """The whole pipeline in small: rendering, training, resuming, measuring, writing the folder."""
 
+import os
 import random
+import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +13,7 @@ from transformers import Qwen2VLForConditionalGeneration
 
 from arr_coc.reader import folder
 from arr_coc.reader.model import TINY, build
+from arr_coc.training import loop
 from arr_coc.training.documents.fonts import FontShelf
 from arr_coc.training.loop import Settings, Trainer, losses, rate, train
 from arr_coc.training.recipe import TINY_STEP_KINDS
@@ -53,10 +57,37 @@ def test_loss_goes_down_and_the_run_can_go_on(fonts: FontShelf, tmp_path: Path):
     assert "measured" in (tmp_path / "log.jsonl").read_text()
 
 
+def test_a_call_that_is_told_to_stop_keeps_what_it_learned(fonts: FontShelf, tmp_path: Path):
+    library = Library(fonts)
+    trainer = Trainer(replace(SETTINGS, steps=None), TINY)
+    before = signal.getsignal(signal.SIGTERM)
+    timer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    run = train(trainer, library, rendered_sheets(library, 1)[-1:], tmp_path, TINY_STEP_KINDS)
+    assert run.step > 0
+    assert run.seconds < 100
+    assert (tmp_path / "checkpoint.pt").is_file()
+    assert (tmp_path / "reader" / "model.safetensors").is_file()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_weights_are_written_while_training_runs(fonts: FontShelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    kept = []
+    monkeypatch.setattr(loop, "_keep", lambda run, out: kept.append(run.step))
+    library = Library(fonts)
+    train(Trainer(replace(SETTINGS, steps=3, save_every=0), TINY), library, [], tmp_path, TINY_STEP_KINDS)
+    assert kept == [1, 2, 3, 3]
+
+
 def test_the_learning_rate_rises_then_falls():
     rates = [rate(SETTINGS, step, progress) for step, progress in ((0, 0.0), (5, 0.0), (50, 0.5), (99, 1.0))]
     assert rates[0] < rates[1] == pytest.approx(SETTINGS.lr)
     assert rates[1] > rates[2] > rates[3] == pytest.approx(SETTINGS.lr * SETTINGS.last_lr)
+
+
+def test_the_mix_may_start_later_than_the_learning_rate():
+    later = replace(SETTINGS, mix_from=0.4)
+    assert [round(later.mixed(progress), 3) for progress in (0.0, 0.5, 1.0)] == [0.4, 0.7, 1.0]
 
 
 def test_weights_of_another_shape_are_refused(tmp_path: Path):

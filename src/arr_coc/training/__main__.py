@@ -17,11 +17,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fonts", type=Path, required=True, help="folder of .ttf fonts")
     parser.add_argument("--receipts", type=Path, required=True, help="folder of scanned receipts with recs.json")
     parser.add_argument("--out", type=Path, required=True, help="where the model folder, the checkpoint and the log go")
-    parser.add_argument("--seconds", type=float, default=1200, help="time for this call")
+    parser.add_argument(
+        "--seconds", type=float, default=1200, help="time for this call, loading the libraries not counted"
+    )
     parser.add_argument("--schedule-seconds", type=float, default=1080, help="training time over all calls")
     parser.add_argument("--finish", action="store_true", help="end the schedule within this call")
     parser.add_argument("--start-from", type=Path, help="model folder to start from instead of from scratch")
+    parser.add_argument(
+        "--mix-from", type=float, default=Settings.mix_from, help="where the mix of documents starts, 0 to 1"
+    )
     parser.add_argument("--lr", type=float, default=Settings.lr)
+    parser.add_argument(
+        "--document-seed", type=int, default=Settings.document_seed, help="another one draws other documents"
+    )
     parser.add_argument("--workers", type=int, default=Settings.workers)
     parser.add_argument("--uses", type=int, default=Settings.uses, help="how often a batch may be used")
     parser.add_argument(
@@ -47,6 +55,8 @@ def main() -> None:
         schedule_seconds=given.schedule_seconds,
         finish=given.finish,
         lr=given.lr,
+        mix_from=given.mix_from,
+        document_seed=given.document_seed,
         workers=given.workers,
         uses=given.uses,
         measure_every=given.measure_every,

@@ -52,7 +52,7 @@ def _printed(images: torch.Tensor) -> torch.Tensor:
 
 
 def _lit(images: torch.Tensor) -> torch.Tensor:
-    """Contrast, brightness, uneven light, grain, and now and then a hard black-and-white scan."""
+    """Contrast, brightness, uneven light, grain, and now and then, of a gray picture, a hard black-and-white scan."""
     batch, _, height, width = images.shape
     device = images.device
     images = (images - 0.5) * _each(batch, device, 0.65, 1.2) + 0.5 + _each(batch, device, -0.12, 0.12)
@@ -60,8 +60,9 @@ def _lit(images: torch.Tensor) -> torch.Tensor:
     across = torch.linspace(-1, 1, width, device=device).view(1, 1, 1, -1)
     light = _each(batch, device, -0.12, 0.12) * down + _each(batch, device, -0.12, 0.12) * across
     images = images * (1 + _some(batch, device, 0.5) * light)
-    hard = torch.sigmoid((images - _each(batch, device, 0.45, 0.7)) * _each(batch, device, 8, 25))
-    images = images + _some(batch, device, 0.12) * (hard - images)
+    if images.shape[1] == 1:
+        hard = torch.sigmoid((images - _each(batch, device, 0.45, 0.7)) * _each(batch, device, 8, 25))
+        images = images + _some(batch, device, 0.12) * (hard - images)
     grain = torch.randn_like(images[:, :1]) * _each(batch, device, 0, 0.07) * _some(batch, device, 0.7)
     return (images + grain).clamp(0, 1)
 
@@ -71,9 +72,9 @@ def _tinted(images: torch.Tensor) -> torch.Tensor:
     batch, channels = images.shape[:2]
     device = images.device
     tinted = _some(batch, device, 0.4)
+    if channels == 3:  # only a little: a text must keep the colour it is asked for by
+        return images * (1 - 0.08 * torch.rand(batch, 3, 1, 1, device=device) * tinted)
     paper = 1 - 0.22 * torch.rand(batch, 3, 1, 1, device=device) * tinted
-    if channels == 3:
-        return images * paper
     inks = 0.35 * torch.rand(batch, 3, 1, 1, device=device) * tinted * _some(batch, device, 0.5)
     return inks + (paper - inks) * images
 
@@ -82,6 +83,8 @@ def augment(images: torch.Tensor, warps: torch.Tensor) -> torch.Tensor:
     """Pictures `[B, C, H, W]` uint8 -> `[B, 3, H, W]` float from 0 to 1, warped and made to look used."""
     shown = warp_images(images.float() / 255, warps)
     shown = _tinted(_lit(_printed(shown)))
+    if images.shape[1] == 3:
+        return shown
     negative = _some(len(shown), shown.device, 0.02)
     return shown + negative * (1 - 2 * shown)
 

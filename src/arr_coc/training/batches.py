@@ -15,7 +15,7 @@ import torch
 
 from arr_coc.reader import vocabulary
 from arr_coc.reader.model import CELL
-from arr_coc.training.cells import SLOTS, cell_targets
+from arr_coc.training.cells import SLOTS, cell_colours, cell_targets
 from arr_coc.training.documents.page import Document, Question
 from arr_coc.training.documents.reading import reading_questions
 from arr_coc.training.recipe import Grid, StepKind
@@ -34,6 +34,7 @@ class Batch:
     images: torch.Tensor  # [B, C, H, W] uint8, C = 1 or 3
     warps: torch.Tensor  # [B, 2, 3] page pixels -> shown pixels
     cells: torch.Tensor  # [B, N, SLOTS] uint8
+    colours: torch.Tensor  # [B, N] uint8
     evidence: torch.Tensor  # [B, N] bool: cells that a question of the row needs
     caseless: torch.Tensor  # [B] bool
     tokens: torch.Tensor  # [B, T] long
@@ -63,6 +64,7 @@ class Row:
     image: np.ndarray
     warp: np.ndarray
     cells: np.ndarray
+    colours: np.ndarray
     evidence: np.ndarray
     caseless: bool
     text: np.ndarray  # [4, T]: tokens, targets, segment, place
@@ -131,12 +133,15 @@ def make_row(rng: random.Random, document: Document, grid: Grid, room: int, read
     asked = list(document.questions)
     rng.shuffle(asked)
     asked = asked[: max(4, len(asked) - readings)] if len(asked) > 6 else asked
-    text, weights, packed = pack(asked + reading_questions(rng, document, first_cells, readings), room)
+    reading = reading_questions(rng, document, first_cells, readings)
+    # Two of them come first: on a full page the fields alone would take all of the room.
+    text, weights, packed = pack(reading[:2] + asked + reading[2:], room)
     wanted = {index for question in packed for index in question.evidence}
     return Row(
         image=document.image,
         warp=warp,
         cells=cell_targets(codes[sequence], points[sequence], rows, columns),
+        colours=cell_colours(np.repeat([line.colour for line in lines], lengths), points, rows, columns),
         evidence=_line_cells(points, lengths, grid, wanted),
         caseless=document.caseless,
         text=text,
@@ -160,6 +165,7 @@ def collate(kind: StepKind, grid: Grid, rows: list[Row]) -> Batch:
         images=torch.from_numpy(np.stack([as_channels(row.image, channels) for row in rows])),
         warps=torch.from_numpy(np.stack([row.warp for row in rows])),
         cells=torch.from_numpy(np.stack([row.cells for row in rows])).view(len(rows), -1, SLOTS),
+        colours=torch.from_numpy(np.stack([row.colours for row in rows])),
         evidence=torch.from_numpy(np.stack([row.evidence for row in rows])),
         caseless=torch.tensor([row.caseless for row in rows]),
         tokens=text[:, 0].contiguous(),

@@ -1,14 +1,17 @@
 """Dense targets: which characters stand in each cell, and the loss that asks every visual token for them.
 
 Answers alone teach guessing. Asking each visual token for the characters whose middles lie in its 28-pixel cell is what
-makes reading appear.
+makes reading appear. In the same way the token of a coloured text is asked for the colour's name: a reader that is only
+asked for "the red text" reads well and picks a text at random.
 """
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from arr_coc.reader.vocabulary import FIRST_CHARACTER, LAST_CHARACTER, VOCABULARY_SIZE
+from arr_coc.training.documents.colours import NAMES, UNNAMED
 
 SLOTS = 8  # characters asked for per cell, in reading order; print so small that a cell holds more is cut off there
 EMPTY = 0
@@ -41,16 +44,38 @@ def cell_targets(codes: np.ndarray, points: np.ndarray, rows: int, columns: int)
     return targets
 
 
+def cell_colours(colours: np.ndarray, points: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """The number of the colour written in each cell, `[rows * columns]` uint8, `UNNAMED` where there is none.
+
+    `colours` [n] and `points` [n, 2] belong to characters, as in `cell_targets`.
+    """
+    targets = np.full(rows * columns, UNNAMED, np.uint8)
+    column, row = np.floor(points).astype(np.int64).T
+    inside = (colours != UNNAMED) & (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
+    targets[(row * columns + column)[inside]] = colours[inside]
+    return targets
+
+
 class CellHead(nn.Module):
-    """Reads the characters of a cell off its visual token: [..., width] -> [..., SLOTS, VOCABULARY_SIZE]."""
+    """Reads a cell's characters off its visual token, and the colour they are written in."""
 
     def __init__(self, width: int):
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, SLOTS * VOCABULARY_SIZE)
+        self.colour = nn.Linear(width, len(NAMES) + 1)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.out(self.norm(tokens)).unflatten(-1, (SLOTS, VOCABULARY_SIZE))
+    def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits of characters `[..., SLOTS, VOCABULARY_SIZE]` and of colours, for tokens `[..., width]`."""
+        normed = self.norm(tokens)
+        return self.out(normed).unflatten(-1, (SLOTS, VOCABULARY_SIZE)), self.colour(normed)
+
+
+def colour_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy over the cells `[B, N]` whose colour has a name; 0 where there are none."""
+    targets = targets.long().flatten()
+    losses = F.cross_entropy(logits.float().flatten(0, -2), targets, ignore_index=UNNAMED, reduction="sum")
+    return losses / (targets != UNNAMED).sum().clamp(min=1)
 
 
 def cell_loss(logits: torch.Tensor, targets: torch.Tensor, caseless: torch.Tensor) -> torch.Tensor:

@@ -19,12 +19,13 @@ from arr_coc.reader.model import STANDARD, ReaderShape, build
 from arr_coc.training import source
 from arr_coc.training.augment import augment
 from arr_coc.training.batches import NO_TARGET, Batch, collate, make_row
-from arr_coc.training.cells import CellHead, cell_accuracy, cell_loss
+from arr_coc.training.cells import CellHead, cell_accuracy, cell_loss, colour_loss
 from arr_coc.training.checkpoint import Run
 from arr_coc.training.forward import ReaderForward, take_cells, to_patches
 from arr_coc.training.missing import choose_cells
 from arr_coc.training.optimizer import optimizers
 from arr_coc.training.recipe import STEP_KINDS, StepKind
+from arr_coc.training.stopping import Stopping
 from arr_coc.training.supply import Supply
 from arr_coc.training.validation import Sheet, measure
 
@@ -41,15 +42,25 @@ class Settings:
     warmup_steps: int = 200
     last_lr: float = 0.02  # of the highest
     cell_weight: float = 1.0
+    colour_weight: float = 0.5
+    mix_from: float = (
+        0.0  # how far the mix of documents has come at the start: more than 0 for a reader that reads already
+    )
     average: float = 0.998
     clip: float = 1.0
+    save_every: float = 60.0  # seconds
     measure_every: float = 150.0
     reserve: float = 25.0  # seconds kept for the last measurement and for saving
     workers: int = 15
     uses: int = 3
-    seed: int = 0
+    seed: int = 0  # of the weights
+    document_seed: int = 0  # another one draws other documents
     device: str = "cuda"
     compiled: bool = True
+
+    def mixed(self, progress: float) -> float:
+        """How far the mix of documents has come."""
+        return self.mix_from + (1 - self.mix_from) * progress
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,7 @@ class Losses:
 
     answer: torch.Tensor
     cell: torch.Tensor
+    colour: torch.Tensor
     accuracy: torch.Tensor  # share of characters read right by the cell head
 
 
@@ -85,7 +97,7 @@ def losses(forward: ReaderForward, head: CellHead, batch: Batch) -> Losses:
             kept = choose_cells(shown, batch.evidence, kind.kept)
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
         visual = forward.encode(patches, cells, batch.grid[0])  # [B, encoded, width]
-        read = head(visual)
+        read, tinted = head(visual)
         if kept is not None:
             visual, cells_seen = take_cells(visual, kept), kept
         else:
@@ -99,6 +111,7 @@ def losses(forward: ReaderForward, head: CellHead, batch: Batch) -> Losses:
     return Losses(
         answer=(wanted * weights).sum() / weights.sum().clamp(min=1e-6),
         cell=cell_loss(read, targets, batch.caseless),
+        colour=colour_loss(tinted, take_cells(batch.colours, cells)),
         accuracy=cell_accuracy(read.detach(), targets, batch.caseless),
     )
 
@@ -137,7 +150,7 @@ class Trainer:
                 group["lr"] = rate(settings, run.step, progress) * group.get("rate_share", 1.0)
             optimizer.zero_grad(set_to_none=True)
         found = losses(self.forward, run.head, batch)
-        (found.answer + settings.cell_weight * found.cell).backward()
+        (found.answer + settings.cell_weight * found.cell + settings.colour_weight * found.colour).backward()
         torch.nn.utils.clip_grad_norm_([*run.model.parameters(), *run.head.parameters()], settings.clip)
         for optimizer in run.optimizers:
             optimizer.step()
@@ -154,7 +167,7 @@ class Trainer:
             self._finish_work()
             started = time.monotonic()
             found = losses(self.forward, self.run.head, batch)
-            (found.answer + found.cell).backward()
+            (found.answer + found.cell + found.colour).backward()
             for optimizer in self.run.optimizers:
                 optimizer.zero_grad(set_to_none=True)
             self._finish_work()
@@ -192,17 +205,34 @@ def train(
     out: Path,
     kinds: tuple[StepKind, ...] = STEP_KINDS,
 ) -> Run:
-    """Train until this call's time is used up; goes on from `out/checkpoint.pt` where there is one.
+    """Train until this call's time is used up or SIGTERM comes; goes on from `out/checkpoint.pt` where there is one.
 
     Writes the checkpoint, the log and the model folder `reader` to `out`.
     """
+    with Stopping() as stop:
+        return _train(trainer, library, sheets, out, kinds, stop)
+
+
+def _keep(run: Run, out: Path) -> None:
+    run.save(out / "checkpoint.pt")
+    folder.write(run.average, out / "reader")
+
+
+def _train(
+    trainer: Trainer,
+    library: source.Library,
+    sheets: list[Sheet],
+    out: Path,
+    kinds: tuple[StepKind, ...],
+    stop: Stopping,
+) -> Run:
     checkpoint, log = out / "checkpoint.pt", out / "log.jsonl"
     settings, run, started = trainer.settings, trainer.run, time.monotonic()
     if checkpoint.is_file():
         run.load(checkpoint, settings.device)
         print(f"going on from step {run.step}, {run.seconds / 60:.1f} minutes", flush=True)
-    batches = source.TrainingBatches(library, kinds, seed=settings.seed + run.step)
-    batches.progress.value = min(1.0, run.seconds / settings.schedule_seconds)
+    batches = source.TrainingBatches(library, kinds, seed=settings.document_seed + run.step)
+    batches.progress.value = settings.mixed(min(1.0, run.seconds / settings.schedule_seconds))
     supply = Supply(
         source.loader(batches, settings.workers, pin=settings.device == "cuda"),
         settings.device,
@@ -215,11 +245,11 @@ def train(
     end = started + settings.seconds - settings.reserve
     schedule = before + max(1.0, end - begun) if settings.finish else settings.schedule_seconds
     print(f"ready after {begun - started:.0f} s; training for {end - begun:.0f} s", flush=True)
-    paused, told, measured, first_step, first_images = 0.0, begun, begun, run.step, run.images
-    while time.monotonic() < end and (settings.steps is None or run.step < settings.steps):
+    paused, told, measured, kept, first_step, first_images = 0.0, begun, begun, begun, run.step, run.images
+    while not stop.asked and time.monotonic() < end and (settings.steps is None or run.step < settings.steps):
         run.seconds = before + time.monotonic() - begun - paused
         progress = min(1.0, (run.seconds + paused * settings.finish) / schedule)
-        batches.progress.value = progress
+        batches.progress.value = settings.mixed(progress)
         found = trainer.step(supply.next(), progress)
         now = time.monotonic()
         if now - told > 6:
@@ -230,6 +260,7 @@ def train(
                 "step": run.step,
                 "answer_loss": round(found.answer.item(), 4),
                 "cell_loss": round(found.cell.item(), 4),
+                "colour_loss": round(found.colour.item(), 4),
                 "cell_accuracy": round(found.accuracy.item(), 4),
                 "images_per_second": round((run.images - first_images) / elapsed, 1),
                 "fresh_share": round(supply.fresh_count / max(1, run.step - first_step), 3),
@@ -237,19 +268,20 @@ def train(
             _note(log, entry)
             print(f"{progress:4.0%} " + "  ".join(f"{name} {value}" for name, value in entry.items()), flush=True)
         if now - measured > settings.measure_every and end - now > 60:
-            run.save(checkpoint)
             batches.pause()
             trainer.measure(sheets, log)
             batches.resume()
             measured = time.monotonic()
             paused += measured - now
-    # Kept before anything else is done: a call that runs out of time while measuring must not lose what was learned.
-    run.save(checkpoint)
-    folder.write(run.average, out / "reader")
+        if now - kept > settings.save_every:  # whatever happens later, little is lost
+            _keep(run, out)
+            kept = now
+    _keep(run, out)
     print(f"wrote {out / 'reader'} after {run.seconds / 60:.1f} minutes, {run.images} images", flush=True)
     batches.end()
     supply.stop()
-    trainer.measure(sheets, log)
+    if not stop.asked:
+        trainer.measure(sheets, log)
     return run
 
 

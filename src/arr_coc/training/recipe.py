@@ -56,10 +56,10 @@ def _even(grids: tuple[Grid, ...]) -> tuple[float, ...]:
 
 # Text lengths make prefix and text together a multiple of eight, which attention kernels like.
 STEP_KINDS: tuple[StepKind, ...] = (
-    StepKind("small", SMALL_GRIDS, _even(SMALL_GRIDS), 160, 216, 216, 261, early=0.45, late=0.14),
+    StepKind("small", SMALL_GRIDS, _even(SMALL_GRIDS), 160, 216, 216, 261, early=0.45, late=0.18),
     StepKind("medium", MEDIUM_GRIDS, _even(MEDIUM_GRIDS), 96, 432, 432, 381, early=0.20, late=0.12),
-    StepKind("page, half encoded", PAGE_GRIDS, _PAGE_CHANCES, 96, 432, 432, 381, early=0.28, late=0.28),
-    StepKind("page", PAGE_GRIDS, _PAGE_CHANCES, 64, 900, 900, 441, early=0.07, late=0.38),
+    StepKind("page, half encoded", PAGE_GRIDS, _PAGE_CHANCES, 96, 432, 432, 381, early=0.28, late=0.26),
+    StepKind("page", PAGE_GRIDS, _PAGE_CHANCES, 64, 900, 900, 441, early=0.07, late=0.36),
     StepKind("page, a quarter kept", PAGE_GRIDS, _PAGE_CHANCES, 64, 900, 216, 437, early=0.0, late=0.08),
 )
 
@@ -76,7 +76,7 @@ class Mix:
 
     scans: tuple[float, float] = (0.10, 0.45)  # scanned receipts among tall pages
     retold: tuple[float, float] = (0.25, 0.27)  # retold ones among them
-    coloured: tuple[float, float] = (0.40, 0.45)  # coloured batches among small and medium canvases
+    coloured: tuple[float, float] = (0.40, 0.50)  # coloured batches among small and medium canvases
 
     def at(self, name: str, progress: float) -> float:
         early, late = getattr(self, name)

@@ -4,6 +4,7 @@ import ctypes
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing import Value
@@ -16,8 +17,10 @@ from arr_coc.training.batches import Batch, collate, make_row
 from arr_coc.training.documents import form, notice, receipt, table
 from arr_coc.training.documents.fonts import FontShelf
 from arr_coc.training.documents.page import Document
+from arr_coc.training.patchwork import WordShelf, patched
 from arr_coc.training.receipts import Placement, Receipt, scan
 from arr_coc.training.recipe import DEFAULT_MIX, Grid, Mix, StepKind, pixels, shares
+from arr_coc.training.stopping import outlive_first_request
 from arr_coc.training.transplant import PieceShelf, transplanted
 
 _RUNNING, _PAUSED, _ENDED = range(3)
@@ -31,15 +34,29 @@ class Library:
     receipts: tuple[Receipt, ...] = ()
     common: frozenset[str] = frozenset()
     pieces: PieceShelf = field(default_factory=lambda: PieceShelf([]))
+    words: WordShelf = field(default_factory=lambda: WordShelf([]))
+    weights: tuple[float, ...] = ()  # how often each receipt is drawn
     mix: Mix = DEFAULT_MIX
 
     @classmethod
     def of(cls, fonts: FontShelf, receipts: list[Receipt], mix: Mix = DEFAULT_MIX) -> "Library":
-        return cls(fonts, tuple(receipts), retold.common_words(receipts), PieceShelf(receipts), mix)
+        # A shop with many receipts is drawn more often than one with few, but not in proportion: its name would be all
+        # that is learned.
+        shops = Counter(receipt.fields.get("company", "") for receipt in receipts)
+        weights = tuple(shops[receipt.fields.get("company", "")] ** -0.5 for receipt in receipts)
+        return cls(
+            fonts,
+            tuple(receipts),
+            retold.common_words(receipts),
+            PieceShelf(receipts),
+            WordShelf(receipts),
+            weights,
+            mix,
+        )
 
     def _fitting(self, rng: random.Random, width: int, height: int) -> Receipt:
         """A receipt of about the canvas's proportions: the best of a few drawn at random."""
-        drawn = rng.sample(self.receipts, min(3, len(self.receipts)))
+        drawn = rng.choices(self.receipts, self.weights, k=3)
         return min(drawn, key=lambda r: abs(r.image.width / r.image.height - width / height))
 
     def document(self, rng: random.Random, grid: Grid, progress: float, coloured: bool) -> Document:
@@ -51,14 +68,15 @@ class Library:
         if page_like and self.receipts:
             draw, scans, told = rng.random(), self.mix.at("scans", progress), self.mix.at("retold", progress)
             if draw < scans:
-                chosen = transplanted(rng, self._fitting(rng, width, height), self.pieces)
+                chosen, kept = patched(rng, self._fitting(rng, width, height), self.words)
+                chosen = transplanted(rng, chosen, self.pieces, kept=kept)
                 return scan(rng, chosen, width, height, Placement.varied(rng, chosen, width, height))
             if draw < scans + told:
                 return retold.render(rng, self.fonts, self._fitting(rng, width, height), self.common, width, height)
         family = rng.random()
-        if height >= 400 and height >= width * 0.7 and family < (0.72 if page_like else 0.45):
+        if height >= 400 and height >= width * 0.7 and family < (0.64 if page_like else 0.42):
             return receipt.render(rng, self.fonts, width, height)
-        return (form if family < (0.87 if page_like else 0.75) else table).render(rng, self.fonts, width, height)
+        return (form if family < (0.80 if page_like else 0.68) else table).render(rng, self.fonts, width, height)
 
 
 class TrainingBatches(IterableDataset[Batch]):
@@ -84,7 +102,7 @@ class TrainingBatches(IterableDataset[Batch]):
         kind = rng.choices(self.kinds, shares(self.kinds, progress))[0]
         grid = rng.choices(kind.grids, kind.chances)[0]
         coloured = rng.random() < self.library.mix.at("coloured", progress) * (1.0 if kind.cells < 700 else 0.25)
-        readings = rng.choice((2, 4, 6)) if progress < 0.6 else rng.choice((1, 2, 4))
+        readings = rng.choice((2, 4, 6))
         documents = [self.library.document(rng, grid, progress, coloured) for _ in range(kind.batch)]
         return collate(kind, grid, [make_row(rng, document, grid, kind.text, readings) for document in documents])
 
@@ -102,6 +120,7 @@ class TrainingBatches(IterableDataset[Batch]):
 
 def _settle_worker(_: int) -> None:
     torch.set_num_threads(1)
+    outlive_first_request()
     os.nice(10)  # the training process must never wait for a core
 
 

@@ -80,15 +80,18 @@ class PieceShelf:
 
     def __init__(self, receipts: list[Receipt]):
         self.of: dict[str, dict[str, list[Piece]]] = {receipt.name: {} for receipt in receipts}
-        self.all: dict[str, list[Piece]] = defaultdict(list)
+        self.all: dict[str, dict[str, list[Piece]]] = {kind: defaultdict(list) for kind in FIELDS}
         for receipt in receipts:
             for kind in FIELDS:
                 pieces = _pieces(receipt, kind)
                 self.of[receipt.name][kind] = pieces
-                self.all[kind] += pieces
+                for piece in pieces:
+                    self.all[kind][piece.answer].append(piece)
+        self.answers = {kind: sorted(pieces) for kind, pieces in self.all.items()}
 
     def donor(self, rng: random.Random, kind: str, host: Piece) -> Piece:
-        drawn = [rng.choice(self.all[kind]) for _ in range(_TRIED)]
+        """A piece for the host's place; every answer is as likely as any other, however many receipts give it."""
+        drawn = [rng.choice(self.all[kind][rng.choice(self.answers[kind])]) for _ in range(_TRIED)]
         return min(drawn, key=lambda piece: abs(np.log(piece.proportion / host.proportion)))
 
 
@@ -124,14 +127,25 @@ def _paste(canvas: np.ndarray, host: Piece, donor: Piece) -> list[tuple[str, Box
     return lines
 
 
-def transplanted(rng: random.Random, receipt: Receipt, shelf: PieceShelf, chance: float = 0.5) -> Receipt:
-    """`receipt` with each field, by `chance`, taken from another receipt."""
+def transplanted(
+    rng: random.Random,
+    receipt: Receipt,
+    shelf: PieceShelf,
+    chance: float = 0.5,
+    kept: frozenset[str] = frozenset(),
+) -> Receipt:
+    """`receipt` with each field, by `chance`, taken from another receipt; those that are `kept` stay."""
     canvas, fields, lines = None, dict(receipt.fields), list(receipt.lines)
     added: list[tuple[str, Box]] = []
     gone: set[int] = set()
     for kind in FIELDS:
         hosts = shelf.of[receipt.name][kind]
-        if not hosts or rng.random() > chance or any(index in gone for host in hosts for index in host.lines):
+        if (
+            not hosts
+            or kind in kept
+            or rng.random() > chance
+            or any(index in gone for host in hosts for index in host.lines)
+        ):
             continue
         if canvas is None:
             canvas = np.array(receipt.image)
@@ -142,5 +156,5 @@ def transplanted(rng: random.Random, receipt: Receipt, shelf: PieceShelf, chance
         fields[kind] = donor.answer
     if canvas is None:
         return receipt
-    kept = tuple(line for index, line in enumerate(lines) if index not in gone)
-    return replace(receipt, image=Image.fromarray(canvas), fields=fields, lines=(*added, *kept))
+    others = tuple(line for index, line in enumerate(lines) if index not in gone)
+    return replace(receipt, image=Image.fromarray(canvas), fields=fields, lines=(*added, *others))

@@ -11,7 +11,8 @@ from arr_coc.training.augment import plain
 from arr_coc.training.batches import as_channels
 from arr_coc.training.documents import form, notice, receipt, table
 from arr_coc.training.documents.page import Document, Question
-from arr_coc.training.documents.questions import HELD_OUT, TRAINING
+from arr_coc.training.documents.phrasings import HELD_OUT, PLAIN
+from arr_coc.training.documents.questions import NOT_FOUND
 from arr_coc.training.documents.reading import reading_questions
 from arr_coc.training.forward import ReaderForward, to_patches
 from arr_coc.training.receipts import Placement, Receipt, scan
@@ -55,7 +56,7 @@ def receipt_sheets(receipts: list[Receipt], held_out: bool = False) -> list[Shee
         grid = _nearest_grid(receipt_, PAGE_GRIDS[:3])
         rng = random.Random(_SEED)
         groups[grid].append(scan(rng, receipt_, *pixels(grid), Placement.whole(receipt_, *pixels(grid))))
-    phrasings = {kind: texts[0] for kind, texts in (HELD_OUT if held_out else TRAINING).items()}
+    phrasings = {kind: HELD_OUT[kind][0] if held_out else plain_form for kind, plain_form in PLAIN.items()}
     sheets = []
     for grid, documents in groups.items():
         questions = tuple(
@@ -103,7 +104,10 @@ def measure(
         for questions, answers in zip(sheet.questions, said, strict=True):
             for question, text in zip(questions, answers, strict=True):
                 right = text.strip() == question.answer.strip()
-                marks[f"{sheet.name}: {question.kind}"].append((right, edit_similarity(text, question.answer)))
+                mark = (right, edit_similarity(text, question.answer))
+                marks[f"{sheet.name}: {question.kind}"].append(mark)
+                if question.answer == NOT_FOUND:
+                    marks[f"{sheet.name}: of these, not found"].append(mark)
                 if not right:
                     wrong.append((question.text, question.answer, text))
     report = {

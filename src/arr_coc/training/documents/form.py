@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from arr_coc.training.documents import text
+from arr_coc.training.documents import names, text
 from arr_coc.training.documents.fonts import FontShelf, load
 from arr_coc.training.documents.page import Document, Page, Question
 from arr_coc.training.documents.pen import Pen, pick_pen
@@ -46,7 +46,7 @@ _FIELDS: dict[str, _Maker] = {
         ("name", "customer", "contact", "manager", "patient", "passenger", "author", "signed by", "recipient"),
         text.person,
     ),
-    **dict.fromkeys(("company", "supplier", "bank", "employer", "carrier"), text.company),
+    **dict.fromkeys(("company", "supplier", "bank", "employer", "carrier"), names.company),
     **dict.fromkeys(("total", "amount due", "balance", "deposit", "tax", "price", "fee", "subtotal"), text.money),
     **dict.fromkeys(("phone", "fax", "mobile"), text.phone),
     **dict.fromkeys(("time", "departure", "arrival", "check-in"), text.time),
@@ -58,7 +58,7 @@ _FIELDS: dict[str, _Maker] = {
         ("city", "country", "department", "status", "colour", "destination", "product", "model", "type"),
         lambda rng: text.words(rng, 1, 2),
     ),
-    **dict.fromkeys(("address", "deliver to"), lambda rng: text.address(rng)[0].rstrip(",")),
+    **dict.fromkeys(("address", "deliver to"), lambda rng: names.address(rng)[0].rstrip(" ,.")),
     "email": lambda rng: f"{text.invented_word(rng)}@{text.invented_word(rng)}.com".lower(),
 }
 _HEADINGS = (

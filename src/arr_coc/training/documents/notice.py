@@ -2,20 +2,11 @@
 
 import random
 
-from arr_coc.training.documents import text
+from arr_coc.training.documents import colours, text
 from arr_coc.training.documents.fonts import FontShelf, load
 from arr_coc.training.documents.page import Document, Page, Question
 from arr_coc.training.documents.questions import NOT_FOUND, ask
 
-_COLOURS = {
-    "red": (205, 30, 30),
-    "blue": (30, 60, 200),
-    "green": (20, 135, 50),
-    "orange": (235, 125, 15),
-    "purple": (125, 40, 155),
-    "black": (15, 15, 15),
-    "brown": (115, 70, 30),
-}
 _MESSAGES = (
     "NO PARKING",
     "EXIT",
@@ -56,25 +47,12 @@ def _message(rng: random.Random) -> str:
     return text.words(rng, 1, 4) if kind < 0.85 else f"{text.word(rng)} {text.code(rng)}"
 
 
-def _shade(rng: random.Random, colour: tuple[int, int, int]) -> tuple[int, int, int]:
-    red, green, blue = (min(255, max(0, part + rng.randint(-18, 18))) for part in colour)
-    return red, green, blue
-
-
-def _background(rng: random.Random) -> tuple[int, int, int]:
-    if rng.random() < 0.75:
-        level = rng.randint(215, 255)
-        red, green, blue = (min(255, level + rng.randint(-14, 6)) for _ in range(3))
-        return red, green, blue
-    return rng.choice(((250, 240, 200), (225, 240, 250), (245, 225, 225), (255, 235, 120), (225, 245, 225)))
-
-
-def _shapes(rng: random.Random, page: Page) -> None:
+def _shapes(rng: random.Random, page: Page, inks: list[colours.Colour]) -> None:
     """Filled shapes, bars and stripes that draw the eye and say nothing."""
     for _ in range(rng.randint(0, 4)):
         size = rng.uniform(0.06, 0.3) * min(page.width, page.height)
         x, y = rng.uniform(0, page.width - size), rng.uniform(0, page.height - size)
-        colour = _shade(rng, rng.choice(list(_COLOURS.values())))
+        colour = colours.shade(rng, rng.choice(inks))
         kind = rng.choice(("box", "disc", "frame", "bar"))
         if kind == "disc":
             page.draw.ellipse((x, y, x + size, y + size), fill=colour)
@@ -96,41 +74,59 @@ def _place(
     return None
 
 
+def _size(rng: random.Random, quiet: bool, alone: bool, height: int) -> int:
+    if alone and rng.random() < 0.6:  # a sign: few words, large
+        return int(rng.uniform(20, max(24, min(90, height * 0.6))))
+    return rng.randint(13, 28) if quiet else int(rng.uniform(14, 30) * rng.choice((1, 1, 1.6)))
+
+
+def _colour_names(rng: random.Random, inks: dict[str, colours.Colour]) -> list[str]:
+    names = rng.sample(sorted(inks), rng.choice((0, 1, 2, 2, 3, 3, 4)))
+    if rng.random() < 0.7 or not names:
+        names.append(colours.GRAY)
+    rng.shuffle(names)
+    return names
+
+
 def render(rng: random.Random, shelf: FontShelf, width: int, height: int, held_out: bool = False) -> Document:
     """A coloured notice with one text per colour, one of them often gray and faint."""
-    background = _background(rng)
+    background = colours.paper(rng)
+    inks = colours.ON_DARK if colours.is_dark(background) else colours.ON_LIGHT
     page = Page(width, height, background)
-    _shapes(rng, page)
-    level = sum(background) // 3
-    names = rng.sample(sorted(_COLOURS), rng.randint(0, 4))
-    if rng.random() < 0.7 or not names:
-        names.append("gray")
-    rng.shuffle(names)
+    _shapes(rng, page, list(inks.values()))
+    names = _colour_names(rng, inks)
     questions: list[Question] = []
     taken: list[tuple[float, float, float, float]] = []
-    shown: list[str] = []
+    shown: dict[str, tuple[str, int]] = {}  # text and line of each colour
     for name in names:
-        quiet = name == "gray"
-        ink = (level - rng.randint(25, 120),) * 3 if quiet else _shade(rng, _COLOURS[name])
-        size = rng.randint(11, 26) if quiet else int(rng.uniform(14, 30) * rng.choice((1, 1, 1.6)))
-        if len(names) == 1 and rng.random() < 0.6:  # a sign: few words, large
-            size = int(rng.uniform(20, max(24, min(90, height * 0.6))))
-        font = load(shelf.pick(rng, 0.3), size)
+        quiet = name == colours.GRAY
+        font = load(shelf.pick(rng, 0.3), _size(rng, quiet, len(names) == 1, height))
         message = font.shortened(text.Case.choose(rng, 0.5)(_message(rng)), width - 12)
         spot = _place(rng, page, taken, font.width(message), font.ascent + font.descent)
-        if spot is None:
+        if spot is None or any(message in other or other in message for other, _ in shown.values()):
             continue
         x, y = spot
         box = (x - 4, y - 4, x + font.width(message) + 4, y + font.ascent + font.descent + 4)
         page.draw.rectangle(box, fill=background)  # shapes surround texts but never cross them
-        index = page.write(x, y, message, font, ink)
+        ink = colours.gray(rng, background) if quiet else colours.shade(rng, inks[name])
+        index = page.write(x, y, message, font, ink, colour=colours.number(name))
         taken.append((x - 8, y - 8, box[2] + 4, box[3] + 4))
-        shown.append(name)
-        which = rng.choice(("gray", "grey")) if quiet else name
-        questions.append(Question("notice", ask(rng, "notice", held_out, which=which), message, (index,)))
-        if len(names) == 1:
-            questions.append(Question("sign", ask(rng, "sign", held_out), message, (index,)))
-    if rng.random() < 0.25:
-        absent = rng.choice([name for name in (*_COLOURS, "gray") if name not in shown])
-        questions.append(Question("notice", ask(rng, "notice", held_out, which=absent), NOT_FOUND))
+        shown[name] = message, index
+        questions.append(Question("notice", ask(rng, "notice", held_out, which=_called(rng, name)), message, (index,)))
+    if len(shown) == 1:
+        message, index = next(iter(shown.values()))
+        questions.append(Question("sign", ask(rng, "sign", held_out), message, (index,)))
+    if shown and rng.random() < 0.5:
+        name = rng.choice(list(shown))
+        message, index = shown[name]
+        questions.append(Question("colour", ask(rng, "colour", held_out, words=message), name, (index,)))
+    if rng.random() < 0.3:
+        absent = rng.choice([name for name in colours.NAMES if name not in shown])
+        asked = ask(rng, "notice", held_out, which=_called(rng, absent))
+        # Whether a colour is missing can only be told when all texts are seen.
+        questions.append(Question("notice", asked, NOT_FOUND, tuple(index for _, index in shown.values())))
     return page.document(questions)
+
+
+def _called(rng: random.Random, name: str) -> str:
+    return rng.choice(("gray", "gray", "grey")) if name == colours.GRAY else name

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw
 
+from arr_coc.training.documents.colours import UNNAMED
 from arr_coc.training.documents.fonts import Font
 
 Ink = int | tuple[int, int, int]
@@ -12,11 +13,15 @@ Ink = int | tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Line:
-    """One written line: its text, its box `(left, top, right, bottom)` and its characters' middles, in pixels."""
+    """One written line: its text, its box `(left, top, right, bottom)` and its characters' middles, in pixels.
+
+    `colour` is the number of its colour where texts are told apart by colour.
+    """
 
     text: str
     box: tuple[float, float, float, float]
     middles: np.ndarray  # [len(text)]
+    colour: int = UNNAMED
 
     @classmethod
     def in_box(cls, text: str, box: tuple[float, float, float, float]) -> "Line":
@@ -59,7 +64,9 @@ class Page:
         self.draw = ImageDraw.Draw(self.image)
         self.lines: list[Line] = []
 
-    def write(self, x: float, top: float, text: str, font: Font, ink: Ink, align: str = "left") -> int:
+    def write(
+        self, x: float, top: float, text: str, font: Font, ink: Ink, align: str = "left", colour: int = UNNAMED
+    ) -> int:
         """Write `text` with the top of its capitals at `top`; `x` is its left end, middle or right end.
 
         Returns the line's index in `lines`.
@@ -69,7 +76,7 @@ class Page:
         baseline = round(top + font.ascent)
         self.draw.text((left, baseline), text, fill=ink, font=font.face, anchor="ls")
         box = (left, baseline - font.ascent, left + edges[-1], baseline + font.descent)
-        self.lines.append(Line(text, box, left + (edges[:-1] + edges[1:]) / 2))
+        self.lines.append(Line(text, box, left + (edges[:-1] + edges[1:]) / 2, colour))
         return len(self.lines) - 1
 
     def visible(self, index: int) -> bool:

@@ -42,7 +42,7 @@ def reading_questions(
     texts = [line.text.upper() if document.capitals else line.text for line in document.lines]
     questions = []
     for _ in range(count):
-        question = _after(rng, texts, held_out) if rng.random() < 0.4 else _place(rng, texts, starts, held_out)
+        question = _after(rng, texts, held_out) if rng.random() < 0.35 else _place(rng, texts, starts, held_out)
         if question is not None:
             questions.append(question)
     return questions

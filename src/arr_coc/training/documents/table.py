@@ -85,7 +85,7 @@ def render(rng: random.Random, shelf: FontShelf, width: int, height: int, held_o
     values = _grid(rng, pen, names, columns, case)
     for name, column, value, lines in rng.sample(values, min(len(values), 8)):
         questions.append(Question("table", ask(rng, "table", held_out, column=column, row=name), value, lines))
-    if rng.random() < 0.4:
+    if rng.random() < 0.6:
         stranger = case(text.words(rng, 1, 2))
         if not any(stranger in name or name in stranger for name in names):
             questions.append(Question("table", ask(rng, "table", held_out, column=columns[0], row=stranger), NOT_FOUND))

@@ -1,4 +1,4 @@
-"""Words, names, dates, amounts and addresses for rendered documents.
+"""Words, dates, amounts and numbers for rendered documents.
 
 Half of the words are made up from syllables: a reader that has only met real words learns to guess them.
 """
@@ -9,14 +9,22 @@ from dataclasses import dataclass
 from arr_coc.training.documents import lexicon
 
 _CONSONANTS, _VOWELS = "BCDFGHJKLMNPQRSTVWXYZ", "AEIOU"
+_OPENINGS = ("", *"BCDFGHJKLMNPRSTWY", "BR", "CH", "GL", "KR", "PL", "SH", "SR", "ST", "TH", "TR")
+_MIDDLES = (*"AAEEIIOOUU", "AI", "AU", "EE", "IA", "OO", "UA")
+_CLOSINGS = (*"DKLMNNRST", "CK", "HT", "LL", "MP", "NG", "NG", "NT", "RD", "SS")
 
 
 def invented_word(rng: random.Random, syllables: tuple[int, int] = (1, 4)) -> str:
+    """A word that nobody knows: plain syllables with any letters, or ones with the clusters that languages like."""
     parts = []
+    plain = rng.random() < 0.5
     for _ in range(rng.randint(*syllables)):
-        parts.append(rng.choice(_CONSONANTS) + rng.choice(_VOWELS))
-        if rng.random() < 0.35:
-            parts.append(rng.choice(_CONSONANTS))
+        if plain:
+            parts.append(rng.choice(_CONSONANTS) + rng.choice(_VOWELS))
+            parts.append(rng.choice(_CONSONANTS) if rng.random() < 0.35 else "")
+        else:
+            parts.append(rng.choice(_OPENINGS) + rng.choice(_MIDDLES))
+            parts.append(rng.choice(_CLOSINGS) if rng.random() < 0.4 else "")
     return "".join(parts)
 
 
@@ -31,22 +39,6 @@ def words(rng: random.Random, low: int, high: int) -> str:
 def person(rng: random.Random) -> str:
     first = rng.choice(lexicon.FIRST_NAMES) if rng.random() < 0.6 else invented_word(rng, (1, 3))
     return first if rng.random() < 0.3 else f"{first} {invented_word(rng, (1, 3))}"
-
-
-def company(rng: random.Random) -> str:
-    """A shop's or a firm's name, in capitals."""
-    parts = [
-        invented_word(rng, (1, 3)) if rng.random() < 0.7 else rng.choice(lexicon.GOODS)
-        for _ in range(rng.randint(1, 2))
-    ]
-    parts += rng.sample(lexicon.TRADES, rng.randint(0, 2))
-    if rng.random() < 0.12:
-        parts.insert(rng.randint(0, 1), rng.choice(("&", str(rng.randint(1, 99)), "D.I.Y.", "MR.")))
-    if rng.random() < 0.15:
-        parts.append(f"({invented_word(rng, (1, 3))})")
-    if rng.random() < 0.6:
-        parts.append(rng.choice(lexicon.ENDINGS))
-    return " ".join(parts).strip("& ")
 
 
 def code(rng: random.Random) -> str:
@@ -107,57 +99,6 @@ def time(rng: random.Random) -> str:
     if rng.random() < 0.3:
         return f"{hour % 12 or 12}:{minute:02d}{seconds} {'AM' if hour < 12 else 'PM'}"
     return f"{hour:02d}:{minute:02d}{seconds}"
-
-
-def _street(rng: random.Random) -> str:
-    name = invented_word(rng, (1, 3))
-    number = rng.choice(
-        (
-            "",
-            f" {rng.randint(1, 40)}",
-            f" {rng.randint(1, 30)}/{rng.randint(1, 99)}",
-            f" SS{rng.randint(1, 30)}/{rng.randint(1, 99)}",
-        )
-    )
-    kind = rng.choice(lexicon.STREETS)
-    return f"{name} {kind}" if kind in ("STREET", "ROAD", "AVENUE", "LANE", "DRIVE") else f"{kind} {name}{number}"
-
-
-def address(rng: random.Random) -> list[str]:
-    """The lines of a postal address, in capitals; the commas are part of the lines."""
-    house = rng.choice(
-        (
-            f"NO {rng.randint(1, 300)}",
-            f"NO.{rng.randint(1, 300)}",
-            f"NO. {rng.randint(1, 99)}-{rng.choice('GAB')}",
-            f"LOT {rng.randint(1, 2000)}",
-            f"{rng.randint(1, 400)}",
-            f"LOT {rng.randint(1, 999)}-{rng.choice('ABC')} & {rng.randint(1, 999)}",
-            f"{rng.randint(1, 9)}-{rng.randint(1, 60)}",
-            f"NO:{rng.randint(1, 99)}",
-        )
-    )
-    comma = "," if rng.random() < 0.85 else ""
-    parts = [f"{house}{rng.choice((', ', ',', ' '))}{_street(rng)}"]
-    if rng.random() < 0.7:
-        parts.append(
-            f"{rng.choice(lexicon.AREAS)} {invented_word(rng, (1, 3))}"
-            + (f" {rng.randint(1, 12)}" if rng.random() < 0.2 else "")
-        )
-    if rng.random() < 0.25:
-        parts.append(words(rng, 1, 3))
-    town = rng.choice(lexicon.TOWNS) if rng.random() < 0.7 else invented_word(rng, (2, 3))
-    parts.append(f"{digits(rng, 5)} {town}")
-    if rng.random() < 0.6:
-        parts.append(rng.choice(lexicon.STATES))
-    lines, current = [], parts[0]
-    for part in parts[1:]:
-        if rng.random() < 0.35:
-            current += f"{comma} {part}"
-        else:
-            lines.append(current + comma)
-            current = part
-    return [*lines, current + rng.choice(("", "", ".", ","))]
 
 
 @dataclass(frozen=True)

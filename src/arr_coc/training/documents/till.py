@@ -3,7 +3,7 @@
 import random
 
 from arr_coc.training.documents import lexicon, text
-from arr_coc.training.documents.fonts import Font
+from arr_coc.training.documents.letterhead import Head
 from arr_coc.training.documents.page import Question
 from arr_coc.training.documents.pen import Pen
 from arr_coc.training.documents.questions import NOT_FOUND, ask
@@ -23,64 +23,7 @@ class Till:
         self.questions.append(Question(kind, question, answer.upper() if evidence else NOT_FOUND, evidence))
 
     def header(self) -> None:
-        pen, rng, case = self.pen, self.rng, self.case
-        if rng.random() < 0.15:  # a name written by hand or stamped above the shop's own
-            pen.line(case(text.person(rng)), self.middle, pen.resized(rng.randint(0, 10)))
-            pen.down(rng.uniform(0.3, 2))
-        if rng.random() < 0.95:
-            font = pen.resized(rng.choice((0, 0, 1, 3, 6, 10)))
-            name = case(text.company(rng))
-            rows = self._wrapped(name, font)
-            indices = tuple(pen.line(row, self.middle, font) for row in rows)
-            self.answer("company", " ".join(rows), indices)
-        else:
-            self.answer("company", "", ())
-        if rng.random() < 0.4:
-            pen.line(
-                case(
-                    rng.choice(
-                        (
-                            f"({text.digits(rng, 6)}-{rng.choice('ADHKMPTUWX')})",
-                            f"(CO. REG : {text.digits(rng, 6)}-{rng.choice('ADHX')})",
-                            f"ROC NO: {text.digits(rng, 6)}-U",
-                        )
-                    )
-                ),
-                self.middle,
-            )
-        if rng.random() < 0.92:
-            rows = [pen.font.shortened(case(row), pen.width) for row in text.address(rng)]
-            indices = tuple(pen.line(row, self.middle) for row in rows)
-            self.answer("address", " ".join(rows), indices)
-        else:
-            self.answer("address", "", ())
-        for chance, row in (
-            (0.6, f"TEL{rng.choice((': ', ' : ', ' '))}{text.phone(rng)}"),
-            (0.15, f"FAX: {text.phone(rng)}"),
-            (
-                0.5,
-                f"GST {rng.choice(('ID', 'REG NO', 'NO', 'ID NO'))}{rng.choice((': ', ' : '))}{text.digits(rng, 12)}",
-            ),
-        ):
-            if rng.random() < chance:
-                pen.line(case(row), self.middle)
-        if rng.random() < 0.6:
-            pen.down(rng.uniform(0.1, 1))
-            pen.line(case(rng.choice(lexicon.TITLES)), self.middle, pen.resized(rng.choice((0, 0, 2, 5))))
-        pen.down(rng.uniform(0, 0.8))
-
-    def _wrapped(self, name: str, font: Font) -> list[str]:
-        """The name on one line, or on two when it is too wide for the paper."""
-        rows: list[str] = []
-        current = ""
-        for part in name.split(" "):
-            longer = f"{current} {part}".strip()
-            if current and font.width(longer) > self.pen.width and len(rows) < 1:
-                rows.append(current)
-                current = part
-            else:
-                current = longer
-        return [font.shortened(row, self.pen.width) for row in (*rows, current)]
+        Head(self.pen, self.rng, self.case, self.middle, self.answer).write()
 
     def date_row(self) -> None:
         pen, rng, case = self.pen, self.rng, self.case
@@ -161,8 +104,12 @@ class Till:
                 )
                 pen.down() if style != "columns" else None
                 mark = f"{quantity} {rng.choice('Xx*')} {each}" if style != "columns" else str(quantity)
-                if style != "columns" or pen.font.width(name) < pen.width * 0.42:
-                    pen.put(mark, indent=pen.width * (0.45 if style == "columns" else rng.choice((0.05, 0.2, 0.4))))
+                indent = pen.width * (0.45 if style == "columns" else rng.choice((0.05, 0.2, 0.4)))
+                # On a narrow roll the quantity would run into the price: it moves to the left or is left out.
+                end = pen.width - pen.font.width(shown) - pen.font.size * 0.6
+                indent = min(indent, end - pen.font.width(mark))
+                if indent >= (pen.font.width(name) + 6 if style == "columns" else 0):
+                    pen.put(mark, indent=indent)
                 found = (first, pen.put(shown, "right"))
                 pen.down()
             listed.append((name, price, found))
@@ -251,7 +198,7 @@ class Till:
             else:
                 index = (pen.put(name, "left", font, indent), pen.put(shown, "right", font))
             if main:
-                keep_sign = self.currency == "$"
+                keep_sign = self.currency in ("$", "RM")  # a sign that touches the number belongs to it
                 self.answer("total", (self.currency if keep_sign else "") + value, index)
             pen.down(max(1.0, font.size / pen.font.size))
 
