@@ -4,9 +4,10 @@ import pytest
 from PIL import Image
 from transformers import AutoTokenizer, Qwen2VLForConditionalGeneration
 
+from arr_coc.adapters.loading import load_processor
+from arr_coc.errors import ModelError
 from arr_coc.reader import folder, vocabulary
 from arr_coc.reader.model import TINY, ReaderShape, build
-from arr_coc.reader.processor import load_processor
 
 
 @pytest.fixture(scope="module")
@@ -53,5 +54,5 @@ def test_the_default_reader_fits_into_40_megabytes(tmp_path):
 
 
 def test_a_folder_without_a_model_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="preprocessor_config"):
+    with pytest.raises(ModelError, match="cannot load the processor"):
         load_processor(tmp_path)

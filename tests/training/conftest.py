@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
+from arr_coc.adapters.loading import load_processor
 from arr_coc.reader import folder
 from arr_coc.reader.model import TINY, build
-from arr_coc.reader.processor import load_processor
 from arr_coc.training.documents.fonts import FontShelf
 
 

@@ -42,10 +42,12 @@ def load_processor(name: str | Path, model_type: str | None = None) -> Any:
     """The processor of a model folder: pictures by Pillow, video frames by `frames.py` and `square_frames.py`."""
     import transformers
 
-    kind = model_type or transformers.AutoConfig.from_pretrained(name).model_type
-    base = getattr(transformers, family(kind).processor)
     try:
+        kind = model_type or transformers.AutoConfig.from_pretrained(name).model_type
+        base = getattr(transformers, family(kind).processor)
         made = without_video(base).from_pretrained(name, backend="pil")  # type: ignore[attr-defined]
+    except ModelError:
+        raise
     except (OSError, ValueError, ImportError) as error:
         raise ModelError(f"cannot load the processor of {str(name)!r}: {first_line(error)}") from error
     if kind.startswith("qwen"):

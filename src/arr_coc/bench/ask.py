@@ -78,11 +78,17 @@ def _run(vlm: VLM, inputs: Mapping[str, Any], setting: Setting, new_tokens: int)
     watch = Stopwatch(vlm.device)
     with torch.no_grad():
         if setting.stock:
-            with watch.stage("encode"):
-                vlm.adapter.core.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"])
-            encode = watch["encode"]
+            marks: list[Any] = []
+            encoder = vlm.adapter.core.visual
+            handles = [
+                encoder.register_forward_pre_hook(lambda *_: marks.append(watch.mark())),
+                encoder.register_forward_hook(lambda *_: marks.append(watch.mark())),
+            ]
             timed(vlm, dict(inputs), watch, options)
-            first = watch["prefill"]  # encodes too
+            for handle in handles:
+                handle.remove()
+            watch.add("encode", *marks)
+            encode, first = watch["encode"], watch["prefill"]  # the model encodes on its way to the first token
             return {
                 "encode": encode, "prefill": first - encode, "overhead": 0.0, "first": first,
                 "decode": watch["decode"], "assemble": 0.0,

@@ -15,9 +15,9 @@ import torch
 from PIL import Image
 from transformers import Qwen2VLForConditionalGeneration
 
+from arr_coc.adapters.loading import load_processor
 from arr_coc.devices import check_device
 from arr_coc.errors import ArrCocError
-from arr_coc.reader.processor import load_processor
 from arr_coc.training.answering import answer
 from arr_coc.training.forward import ReaderForward
 from arr_coc.training.validation import edit_similarity
