@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test test-matrix lint format pictures bench clean help
 
 help:
-	@echo "make demo      channel sheets and timings of the bundled pictures, into out/"
+	@echo "make demo      answers about a bundled receipt, and pictures of where they stand, into out/"
 	@echo "make test      all tests"
 	@echo "make test-matrix  the model tests with every supported transformers, the newest included"
 	@echo "make lint      ruff and mypy"

@@ -69,13 +69,24 @@ class Allocation:
         light = torch.full((self.n,), NOT_ENCODED)
         light[self.encoded] = NOT_KEPT
         light[self.keep] = 1.0
-        pieces, start = [], 0
+        return view.lit(read_picture(image).pixels, self._pieces(light, frame))
+
+    def heat(self, image: ImageLike, values: torch.Tensor, frame: int = 0) -> Image.Image:
+        """The picture with warm colour over its cells by their `values` `[N]` in [0, 1]."""
+        if values.shape != (self.n,):
+            raise AllocationError(f"expected one value for each of the {self.n} cells, got shape {list(values.shape)}")
+        return view.heated(read_picture(image).pixels, self._pieces(values.detach().float().cpu(), frame))
+
+    def _pieces(self, values: torch.Tensor, frame: int) -> list[view.Piece]:
+        """Values `[N]` view by view, of one frame."""
+        pieces: list[view.Piece] = []
+        start = 0
         for grid in self.grid.views:
             if not 0 <= frame < grid.t:
                 raise AllocationError(f"expected a frame between 0 and {grid.t - 1}, got {frame}")
-            pieces.append((grid.area, light[start : start + grid.n].view(grid.t, grid.h, grid.w)[frame]))
+            pieces.append((grid.area, values[start : start + grid.n].view(grid.t, grid.h, grid.w)[frame]))
             start += grid.n
-        return view.lit(read_picture(image).pixels, pieces)
+        return pieces
 
     def to_dict(self) -> dict[str, Any]:
         views = [[view.t, view.h, view.w] for view in self.grid.views]

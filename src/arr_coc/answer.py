@@ -25,6 +25,7 @@ class Prepared(Mapping[str, Any]):
     length: int  # of the pruned prompt
     allocations: tuple[Allocation, ...]
     source: torch.Tensor  # [B, L] each token's place in the dense prompt; -1 for padding
+    places: tuple[torch.Tensor, ...]  # each allocation's kept cells [K] in the dense prompt
     timings: Mapping[str, float] = field(default_factory=dict)  # milliseconds by stage
     messages: tuple[tuple[Mapping[str, Any], ...], ...] = ()  # the conversation of each row
     texts: tuple[str, ...] = ()  # each row's prompt as text
@@ -60,6 +61,7 @@ class Turn:
     messages: tuple[Mapping[str, Any], ...]
     prompt: str  # the prompt and the answer as text
     source: torch.Tensor  # [1, L]
+    places: tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True, eq=False)

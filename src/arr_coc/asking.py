@@ -71,6 +71,7 @@ def follow_up(vlm: VLM, answer: Answer, question: str, options: dict[str, Any]) 
         length=turn.ids.shape[1] + fresh.shape[1],
         allocations=answer.allocations,
         source=torch.cat([turn.source, (turn.source.max() + steps.cpu())[None]], 1),
+        places=turn.places,
         messages=(said,),
         texts=(prompt,),
     )
@@ -168,4 +169,5 @@ def _turn(vlm: VLM, prepared: Prepared, result: Any, ids: torch.Tensor) -> Turn:
         messages=(*prepared.messages[0], assistant_message(answer)),
         prompt=prepared.texts[0] + answer,
         source=torch.cat([prepared.source, (prepared.source.max() + steps.cpu())[None]], 1),
+        places=prepared.places,
     )

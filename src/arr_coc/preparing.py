@@ -31,6 +31,7 @@ class Draft:
     packed: Packed
     kept: assembly.Kept
     allocations: tuple[Allocation, ...]
+    places: tuple[torch.Tensor, ...]  # each allocation's kept cells [K] in the dense prompt
     talks: tuple[tuple[Message, ...], ...] = ()
     prompts: tuple[str, ...] = ()
 
@@ -41,6 +42,7 @@ class Draft:
             length=self.packed.input_ids.shape[1],
             allocations=self.allocations,
             source=self.packed.source,
+            places=self.places,
             timings=timings,
             messages=self.talks,
             texts=self.prompts,
@@ -117,6 +119,7 @@ def batch(adapter: Adapter, drafts: Sequence[Draft]) -> Draft:
         packed=padded([one.packed for one in drafts], adapter.pad_token),
         kept=kept,
         allocations=tuple(replace(a, row=number) for number, one in enumerate(drafts) for a in one.allocations),
+        places=tuple(places for one in drafts for places in one.places),
         talks=tuple(talk for one in drafts for talk in one.talks),
         prompts=tuple(prompt for one in drafts for prompt in one.prompts),
     )
@@ -129,7 +132,9 @@ def _assembled(
     assert isinstance(looked, Looked)
     with watch.stage("assemble"):
         packed, kept = assembly.assemble(adapter, inputs, looked.visuals, looked.encoded, looked.keeps, looked.replaced)
-    return Draft(packed, kept, tuple(looked.allocations), tuple(tuple(talk) for talk in talks), tuple(prompts))
+    places = tuple(visual.cell_places[keep] for visual, keep in zip(looked.visuals, looked.keeps, strict=True))
+    allocations = tuple(looked.allocations)
+    return Draft(packed, kept, allocations, places, tuple(tuple(talk) for talk in talks), tuple(prompts))
 
 
 def _shrunk(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -40,22 +41,42 @@ def colourise_ids(plane: torch.Tensor) -> np.ndarray:
     return np.clip(light + 85 * wave, 0, 255).astype(np.uint8)[ids.reshape(plane.shape)]
 
 
-def lit(pixels: torch.Tensor, pieces: list[tuple[tuple[float, float, float, float], torch.Tensor]]) -> Image.Image:
-    """A picture `[3, H, W]` with its brightness set cell by cell.
+Piece = tuple[tuple[float, float, float, float], torch.Tensor]  # an area (shares of the picture) and its cells' values
 
-    Each piece is an area (shares of the picture) and how bright its cells are, `[h, w]` in [0, 1]; where several cover a
-    pixel, the brightest counts.
-    """
-    height, width = pixels.shape[-2:]
-    light = torch.zeros(height, width)
+
+def lit(pixels: torch.Tensor, pieces: list[Piece]) -> Image.Image:
+    """A picture `[3, H, W]` with its brightness set cell by cell, `[h, w]` in [0, 1]."""
+    return _image(_unit(pixels) * _plane(pieces, pixels.shape[-2:]))
+
+
+def heated(pixels: torch.Tensor, pieces: list[Piece]) -> Image.Image:
+    """A picture `[3, H, W]`, paled, with warm colour laid over its cells by their values, `[h, w]` in [0, 1]."""
+    heat = _plane(pieces, pixels.shape[-2:])
+    pale = 0.25 + 0.75 * _unit(pixels)
+    colour = torch.from_numpy(colourise(heat, "ember", 0.0, 1.3)).permute(2, 0, 1) / 255
+    strength = heat.clamp(0, 1) * 0.8
+    return _image(pale * (1 - strength + colour * strength))  # multiplied, so print stays dark under the colour
+
+
+def _plane(pieces: list[Piece], size: Sequence[int]) -> torch.Tensor:
+    """Each pixel's value `[H, W]`: that of the cell over it, the largest where several are, 0 where none is."""
+    height, width = size
+    plane = torch.zeros(height, width)
     for (left, top, right, bottom), cells in pieces:
         rows = _cell_of(height, top, bottom, cells.shape[0])
         columns = _cell_of(width, left, right, cells.shape[1])
         inside = (rows >= 0)[:, None] & (columns >= 0)[None]
         shown = cells[rows.clamp_min(0)][:, columns.clamp_min(0)]
-        light = torch.where(inside, torch.maximum(light, shown), light)
-    shaded = pixels.detach().float().cpu() * light
-    return Image.fromarray(shaded.mul(255).round().byte().permute(1, 2, 0).contiguous().numpy())
+        plane = torch.where(inside, torch.maximum(plane, shown), plane)
+    return plane
+
+
+def _unit(pixels: torch.Tensor) -> torch.Tensor:
+    return pixels.detach().float().cpu()
+
+
+def _image(pixels: torch.Tensor) -> Image.Image:
+    return Image.fromarray(pixels.mul(255).round().byte().permute(1, 2, 0).contiguous().numpy())
 
 
 def _cell_of(length: int, start: float, end: float, cells: int) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch
 from arr_coc import preparing
 from arr_coc.adapters import inside, sources
 from arr_coc.adapters.families import adapter as adapter_of
+from arr_coc.adapters.pointing import point
 from arr_coc.adapters.prompts import Prompter, user_message
 from arr_coc.answer import Answer, Prepared
 from arr_coc.asking import conversation, follow_up, generate, last_words
@@ -138,6 +139,10 @@ class VLM:
         else:
             answers = self.generate(images, question, **options)
         return answers if several or len(answers) > 1 else answers[0]
+
+    def point(self, prepared: Prepared, answer: Answer) -> list[torch.Tensor]:
+        """Where an answer stands: for each picture the attention `[N]`, 0 to 1, that its cells got while it was written."""
+        return point(self.adapter, prepared, answer.ids)
 
     def _prepare(
         self, images: Any, text: Any, videos: Any, fps: float, messages: Any, inputs: Any, look: Look | None, wish: Wish

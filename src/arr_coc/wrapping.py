@@ -21,9 +21,16 @@ def wrap(model: Any, processor: Any = None, *, batch_windows: bool = False) -> V
 
 
 def load(name: str | Path, *, batch_windows: bool = False, **options: Any) -> VLM:
-    """Load a model folder or hub id and wrap it; `options` go to `from_pretrained` (dtype, device_map, ...)."""
+    """Load a model folder or hub id and wrap it; `options` go to `from_pretrained` (dtype, device_map, ...).
+
+    `"reader"` is the small model that ships with the package.
+    """
+    from arr_coc import reader
     from arr_coc.adapters.loading import load_model, load_processor
     from arr_coc.vlm import VLM
 
+    if str(name) == reader.NAME:
+        name = reader.WEIGHTS
+        options = {"dtype": "float32"} | options  # stored in half precision, which CPUs are slow at
     model = load_model(name, **options)
     return VLM(model, load_processor(name, model.config.model_type), batch_windows=batch_windows)

@@ -141,8 +141,10 @@ def test_notes_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_demo_writes_its_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "-o", str(tmp_path / "out")]) == 0
     written = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert written == ["receipt.png", "receipt_channels.png", "scene.png", "scene_channels.png"]
-    assert "all channels" in capsys.readouterr().out
+    assert written == [
+        "receipt.png", "receipt_answer.png", "receipt_channels.png", "receipt_kept.png", "scene.png", "scene_channels.png",
+    ]  # fmt: skip
+    assert "37.40   (from 430 of 860 visual tokens" in capsys.readouterr().out
     (tmp_path / "file").write_text("")
     assert main(["demo", "-o", str(tmp_path / "file" / "out")]) == 2
 

@@ -35,6 +35,11 @@ class Visual:
     def n(self) -> int:
         return self.grid.n
 
+    @property
+    def cell_places(self) -> torch.Tensor:
+        """`[N]`: where the cells stand in the row."""
+        return self.places if self.cells is None else self.places[self.cells]
+
     def tokens_kept(self, keep: torch.Tensor) -> torch.Tensor:
         """`[T]` bool over the visual's tokens, for kept cells `[K]`."""
         if self.cells is None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from arr_coc.adapters.attention import causal_attention
 from arr_coc.adapters.base import Adapter
 from arr_coc.allocation import Allocation, checked
 from arr_coc.answer import Prepared
@@ -120,16 +121,10 @@ class Pruner:
     def _attention(self, number: int, b: int, real: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
         """`[heads, Q, T]`: row `b`'s attention in the layer before `number`, over the tokens that came out of it."""
         assert self.previous is not None
-        layer = self.adapter.text_model.layers[number - 1]
-        attention = layer.self_attn
         entered, given = self.previous
-        states = layer.input_layernorm(entered[b : b + 1])[0, real]  # [T, D]
         cos, sin = (table[b if len(table) > 1 else 0, real] for table in given["position_embeddings"])
-        query = _heads(attention, "q", states[queries], cos[queries], sin[queries])
-        key = _heads(attention, "k", states, cos, sin).repeat_interleave(attention.num_key_value_groups, 0)
-        scores = query @ key.transpose(1, 2) * attention.scaling  # [H, Q, T]
-        ahead = torch.arange(len(states), device=queries.device)[None] > queries[:, None]
-        return scores.float().masked_fill(ahead, -torch.inf).softmax(-1)
+        layer = self.adapter.text_model.layers[number - 1]
+        return causal_attention(layer, entered[b, real], cos, sin, queries.to(entered.device))
 
     def _shortened(
         self, given: dict[str, Any], index: torch.Tensor, alive: torch.Tensor, prefill: bool
@@ -261,15 +256,6 @@ def _not_from_the_start(request: Request) -> SelectorError:
     return SelectorError(
         f"selector {request.selector.name!r} starts from every visual token: leave glance and allocation alone"
     )
-
-
-def _heads(attention: Any, which: str, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Queries or keys with their positions: `[T, D]` to `[H, T, d]`."""
-    heads = getattr(attention, f"{which}_proj")(states).view(len(states), -1, attention.head_dim)
-    norm = getattr(attention, f"{which}_norm", None)
-    heads = (heads if norm is None else norm(heads)).transpose(0, 1)
-    first, second = heads.chunk(2, dim=-1)
-    return heads * cos + torch.cat([-second, first], dim=-1) * sin
 
 
 def _open_diagonal(mask: torch.Tensor) -> torch.Tensor:

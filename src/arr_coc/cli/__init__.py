@@ -14,8 +14,8 @@ from arr_coc.errors import ArrCocError
 
 _EPILOG = """\
 start here:
-  arr-coc demo                              pictures and timings from a bundled receipt
-  arr-coc ask receipt.jpg "What is the total?" --model FOLDER --budget 25% --why why.png
+  arr-coc demo                              answers about a bundled receipt, with pictures
+  arr-coc ask receipt.jpg "What is the total amount?" --where where.png
   arr-coc channels photo.jpg -o sheet.png   see what the texture array sees
   arr-coc channels --json                   every channel: meaning, range, pooling, cost
   arr-coc bench texture                     how fast it is here, beside scikit-image

@@ -18,11 +18,11 @@ def add_parser(commands: Any) -> None:
             "Ask a vision-language model about an image and let it read only some of the visual tokens. A budget is a count "
             '(128), a share ("12.5%%"), "auto" (where the selector can tell) or "all".'
         ),
-        epilog='example: arr-coc ask receipt.jpg "What is the total amount?" --model FOLDER --budget 25%% --why why.png',
+        epilog='example: arr-coc ask receipt.jpg "What is the total amount?" --budget 50%% --where where.png',
     )
     parser.add_argument("image", help="the image's file")
     parser.add_argument("question", help="the question")
-    parser.add_argument("--model", required=True, metavar="FOLDER", help="a model folder or hub id")
+    parser.add_argument("--model", default="reader", metavar="FOLDER", help="a model folder or hub id (reader: ours)")
     parser.add_argument("--budget", default="all", help="visual tokens that the language model reads (all)")
     parser.add_argument("--glance", default="all", help="cells that the vision encoder sees at all (all)")
     parser.add_argument("--selector", default="uniform", help="who chooses (uniform)")
@@ -30,6 +30,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
     parser.add_argument("--seed", type=int, default=0, help="for selectors that draw lots (0)")
     parser.add_argument("--why", type=Path, metavar="FILE", help="write the image with the kept cells lit")
+    parser.add_argument("--where", type=Path, metavar="FILE", help="write the image with where the answer stands")
     parser.add_argument("--json", action="store_true", help="print answer, tokens, times and kept cells as JSON")
     parser.set_defaults(run=run)
 
@@ -40,8 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     from arr_coc.devices import check_device
     from arr_coc.texture.image import read_picture
 
-    if arguments.why is not None:
-        check_writable(arguments.why)
+    for path in (arguments.why, arguments.where):
+        if path is not None:
+            check_writable(path)
     if arguments.tokens < 1:
         raise ArrCocError(f"expected --tokens of at least 1, got {arguments.tokens}")
     # What can be wrong is looked at before a model is loaded.
@@ -54,12 +56,16 @@ def run(arguments: argparse.Namespace) -> int:
         task = bar.add_task("loading the model", total=2)
         vlm = _load(arguments.model, arguments.device)
         bar.update(task, advance=1, description="reading the image")
-        answer = vlm.ask(
+        prepared = vlm.prepare(
             arguments.image, arguments.question, budget=arguments.budget, glance=arguments.glance,
-            selector=arguments.selector, seed=arguments.seed, max_new_tokens=arguments.tokens,
+            selector=arguments.selector, seed=arguments.seed,
         )  # fmt: skip
+        answer = vlm.generate(prepared, max_new_tokens=arguments.tokens)[0]
     if arguments.why is not None:
         save_image(answer.allocation.overlay(arguments.image), arguments.why)
+    if arguments.where is not None:
+        found = vlm.point(prepared, answer)[0]
+        save_image(answer.allocation.heat(arguments.image, found), arguments.where)
     if arguments.json:
         print_json(answer.to_dict())
         return 0

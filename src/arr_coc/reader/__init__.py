@@ -1,1 +1,9 @@
-"""The reader: a small vision-language model of our own, trained to read receipts and simple documents."""
+"""The reader: a small vision-language model of our own that reads receipts and simple documents. It ships with the package.
+
+vlm = arr_coc.load("reader")
+"""
+
+from pathlib import Path
+
+NAME = "reader"
+WEIGHTS = Path(__file__).parent / "weights"  # a model folder that transformers loads by itself
