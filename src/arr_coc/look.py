@@ -33,6 +33,14 @@ class Source:
             return self._texture
 
 
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """The encoder's answer for every picture of a look, with the depths whose attention it holds."""
+
+    tokens: Sequence[Encoded]
+    depths: frozenset[float]
+
+
 @dataclass(eq=False)
 class Look:
     """The pictures of a prompt after preprocessing; encoded when a question first needs it, then kept."""
@@ -41,7 +49,8 @@ class Look:
     images: tuple[tuple[Source, ...], ...]  # by row
     videos: tuple[tuple[Source, ...], ...]
     fps: float = 2.0
-    encoded: dict[Any, Sequence[Encoded]] = field(default_factory=dict, repr=False)
+    attention_at: tuple[float, ...] = ()  # encoder depths whose attention is kept for selectors that want to see it
+    encoded: dict[Any, Encoding] = field(default_factory=dict, repr=False)
 
     @property
     def rows(self) -> int:

@@ -13,7 +13,7 @@ from arr_coc.adapters.base import Adapter, Encoded, Inputs, Visual
 from arr_coc.allocation import Allocation, checked
 from arr_coc.budgets import Budget, Limit, divide, limit
 from arr_coc.errors import AllocationError, BudgetError, SelectorError
-from arr_coc.look import Source
+from arr_coc.look import Encoding, Look, Source
 from arr_coc.selectors import Choice, Selector, Sight, Smaller, Words
 from arr_coc.stopwatch import Stopwatch
 
@@ -56,7 +56,7 @@ class Shrink:
 
 def look_at(
     adapter: Adapter, inputs: Inputs, visuals: list[Visual], sources: Sequence[Source | None], words: Sequence[Words],
-    wish: Wish, watch: Stopwatch, cache: dict[Any, Sequence[Encoded]] | None = None, shrunk: Sequence[str] | None = None,
+    wish: Wish, watch: Stopwatch, seen: Look | None = None, shrunk: Sequence[str] | None = None,
 ) -> Looked | Shrink:  # fmt: skip
     """All stages for all pictures of a batch; `words` are each row's question.
 
@@ -88,7 +88,7 @@ def look_at(
             choices = answer if selector.early else None
     gazing = choices is None and shrunk is None and not all(bound.everything for bound in limits)
     with watch.stage("encode"):
-        encoded = _encode(adapter, inputs, visuals, cells, selector.attention_at if gazing else (), cache)
+        encoded = _encode(adapter, inputs, visuals, cells, selector.attention_at if gazing else (), seen)
     if gazing:
         with watch.stage("gaze"):
             choices = _gaze(sights, encoded, visuals, limits, wish, reasons)
@@ -177,17 +177,19 @@ def _shared(
 
 def _encode(
     adapter: Adapter, inputs: Inputs, visuals: list[Visual], cells: list[torch.Tensor] | None, depths: Sequence[float],
-    cache: dict[Any, Sequence[Encoded]] | None,
+    seen: Look | None,
 ) -> list[Encoded]:  # fmt: skip
-    key = (None if cells is None else tuple(chosen.numpy().tobytes() for chosen in cells), tuple(depths))
-    if cache is not None and key in cache:
-        return list(cache[key])
-    encoded = adapter.encode(inputs, visuals, cells, depths) if visuals else []
-    if cache is not None:
-        while len(cache) >= CACHED_ENCODINGS:
-            cache.pop(next(iter(cache)))
-        cache[key] = encoded
-    return encoded
+    if seen is None:
+        return adapter.encode(inputs, visuals, cells, depths) if visuals else []
+    key = None if cells is None else tuple(chosen.numpy().tobytes() for chosen in cells)
+    known = seen.encoded.get(key)
+    if known is None or not set(depths) <= known.depths:
+        wanted = set(depths) | set(seen.attention_at) | (known.depths if known is not None else set())
+        while len(seen.encoded) >= CACHED_ENCODINGS:
+            seen.encoded.pop(next(iter(seen.encoded)))
+        encoded = adapter.encode(inputs, visuals, cells, tuple(sorted(wanted))) if visuals else []
+        known = seen.encoded[key] = Encoding(encoded, frozenset(wanted))
+    return list(known.tokens)
 
 
 def _sight(visual: Visual, source: Source | None, words: Words, seed: int, watch: Stopwatch) -> Callable[..., Sight]:

@@ -73,7 +73,7 @@ def draft(
         inputs: Inputs = prompter.tokens(prompts, seen.vision) | seen.vision.tensors
         visuals = adapter.visuals(inputs, seen.sizes())
         origins = [seen.sources(visual.kind)[visual.number] for visual in visuals]
-    looked = look_at(adapter, inputs, visuals, origins, words, wish, watch, seen.encoded)
+    looked = look_at(adapter, inputs, visuals, origins, words, wish, watch, seen)
     if isinstance(looked, Shrink):
         with watch.stage("preprocess"):
             inputs, visuals, notes = _shrunk(adapter, prompter, seen, prompts, visuals, looked.cells)

@@ -6,6 +6,7 @@ The model stays as it is: it is called, never changed, and nothing of a call is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -48,10 +49,17 @@ class VLM:
     def device(self) -> torch.device:
         return self.adapter.device
 
-    def look(self, images: Any = None, *, videos: Any = None, fps: float = FPS) -> Look:
-        """Preprocess pictures once, for any number of questions: `vlm.ask(look, question)`."""
+    def look(
+        self, images: Any = None, *, videos: Any = None, fps: float = FPS, attention_at: Sequence[float] = ()
+    ) -> Look:
+        """Preprocess pictures once, for any number of questions: `vlm.ask(look, question)`.
+
+        They are encoded once, too, when a question first needs it; with `attention_at`, so that selectors which want to
+        see the encoder's attention at those depths (0 to 1) share that encoding.
+        """
         rows = [_listed(images, sources.is_image)], [_listed(videos, sources.is_video)]
-        return preparing.look(self.prompter, *rows, fps, Stopwatch(self.device))
+        seen = preparing.look(self.prompter, *rows, fps, Stopwatch(self.device))
+        return replace(seen, attention_at=tuple(attention_at))
 
     def prepare(
         self,

@@ -204,6 +204,30 @@ def test_a_second_question_uses_the_same_encoding(vlm: Any, monkeypatch: pytest.
     assert second.ids.tolist() == fresh.ids.tolist()
 
 
+def test_selectors_that_want_attention_share_one_encoding(vlm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    encode = vlm.adapter.encode
+    monkeypatch.setattr(vlm.adapter, "encode", lambda *args: calls.append(args[3]) or encode(*args))
+
+    class Watching(arr_coc.selectors.Selector):
+        name = "watching"
+
+        def __init__(self, *depths: float) -> None:
+            self.attention_at = depths
+
+        def select(self, sight: Any) -> torch.Tensor:
+            paid = sum(sight.attention[depth] for depth in self.attention_at)
+            return sight.candidates[paid.topk(sight.count).indices.sort().values]
+
+    look = vlm.look(picture(), attention_at=(0.5, 1.0))
+    first = vlm.ask(look, "What?", budget=9, selector=Watching(1.0), **GREEDY)
+    vlm.ask(look, "What?", budget=9, selector=Watching(0.5), **GREEDY)
+    vlm.ask(look, "What?", budget=9, **GREEDY)
+    assert calls == [(0.5, 1.0)]
+    fresh = vlm.ask(picture(), "What?", budget=9, selector=Watching(1.0), **GREEDY)
+    assert fresh.allocation.keep.tolist() == first.allocation.keep.tolist()
+
+
 def test_many_questions_about_one_look_are_one_batch(vlm: Any) -> None:
     look = vlm.look([picture(), picture(40, 64, 1)])
     questions = ["What is it?", "Why?", "Where on the picture does it stand?"]
