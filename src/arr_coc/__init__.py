@@ -10,7 +10,7 @@ from arr_coc.allocation import Allocation
 from arr_coc.errors import ArrCocError, ChannelError, ImageError
 from arr_coc.grid import Grid
 from arr_coc.texture import FULL40, LAYOUTS, MVP13, Channel, TextureArray, TextureBatch, all_channels, channel
-from arr_coc.wrapping import load, wrap
+from arr_coc.wrapping import evaluate, load, wrap
 
 __version__ = "0.1.0"
 
@@ -28,6 +28,7 @@ __all__ = [
     "TextureBatch",
     "all_channels",
     "channel",
+    "evaluate",
     "load",
     "pictures",
     "selectors",

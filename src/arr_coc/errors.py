@@ -40,6 +40,10 @@ class PromptError(ArrCocError):
     """Images, videos and text that do not belong together."""
 
 
+class DataError(ArrCocError):
+    """A data set that is not there or not in its layout."""
+
+
 def whole_number(value: object, least: int = 1) -> int | None:
     """`value` as an int if it is a whole number of any integer type (numpy's too) and at least `least`; None if not."""
     try:

@@ -1,4 +1,4 @@
-"""`arr_coc.wrap` and `arr_coc.load`. transformers is imported when they are called, not with the package."""
+"""`arr_coc.wrap`, `arr_coc.load`, `arr_coc.evaluate`: transformers is imported when they are called, not with the package."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from arr_coc.evaluation import Report
     from arr_coc.vlm import VLM
 
 
@@ -34,3 +35,14 @@ def load(name: str | Path, *, batch_windows: bool = False, **options: Any) -> VL
         options = {"dtype": "float32"} | options  # stored in half precision, which CPUs are slow at
     model = load_model(name, **options)
     return VLM(model, load_processor(name, model.config.model_type), batch_windows=batch_windows)
+
+
+def evaluate(model: Any, data: Any, *args: Any, **options: Any) -> Report:
+    """Compare selectors: the same questions with the same model, answered from the cells that each keeps.
+
+    `evaluate("reader", "data/receipts", selectors=["divprune", "random"], budgets=["25%", "6.25%"])`; every option is
+    described at `arr_coc.evaluation.evaluate`.
+    """
+    from arr_coc import evaluation
+
+    return evaluation.evaluate(model, data, *args, **options)

@@ -14,12 +14,18 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from arr_coc.errors import ArrCocError
 
 
-def check_writable(path: Path) -> Path:
+def check_file(path: Path, example: str = "out.json") -> Path:
     """Complain before the work, not after it."""
     if path.is_dir():
-        raise ArrCocError(f"{str(path)!r} is a folder, expected a file name such as {str(path / 'sheet.png')!r}")
+        raise ArrCocError(f"{str(path)!r} is a folder, expected a file name such as {str(path / example)!r}")
     if not path.parent.exists():
         raise ArrCocError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into")
+    return path
+
+
+def check_writable(path: Path) -> Path:
+    """A file that an image can be written to."""
+    check_file(path, "sheet.png")
     if Image.registered_extensions().get(path.suffix.lower()) not in Image.SAVE:  # some formats can only be read
         raise ArrCocError(f"cannot write {path.name!r} in a format of that ending; use .png or .jpg")
     return path

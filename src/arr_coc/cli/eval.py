@@ -1,0 +1,136 @@
+"""`arr-coc eval`: selectors beside each other, on the same questions with the same model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from arr_coc.cli.output import check_file, progress
+from arr_coc.errors import ArrCocError
+
+_EPILOG = """\
+DATA is a folder with pictures and samples.jsonl, one question a line:
+  {"image": "a.jpg", "question": "What is the total?", "answer": "12.50", "kind": "total", "evidence": [[[40, 60, 90, 80]]]}
+Only image and question must be there. evidence is a list of groups of pixel boxes: all boxes of a group are needed, any one
+group suffices. Lines that cannot be used are named with their number, the rest runs, and the exit code is 1.
+
+examples:
+  arr-coc eval receipts --selectors all random uniform --budgets 25%% 12.5%% --limit 20
+  arr-coc eval receipts --selectors mymodule:MySelector divprune --json out.json --report out
+  arr-coc eval photos --evidence-only              which cells are kept, without a single answer
+  arr-coc eval val2014 --format vqav2 --model FOLDER
+  arr-coc eval --suite robustness                  drawn cases that selectors stumble over
+
+An interrupted run (ctrl-C) keeps what it has done; the same command goes on from there, --fresh starts anew.
+Your own selector is a class or a function of a sight in a module of the working folder: --selectors module:name
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "eval",
+        help="compare selectors on a folder of questions",
+        description=(
+            "Let selectors answer the same questions with the same model, and compare how many answers stay right, whether "
+            "the cells that show the answer were kept, and what it cost. Intervals are over pictures."
+        ),
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("data", nargs="?", metavar="DATA", help="a folder with samples.jsonl, or as --format says")
+    parser.add_argument("--model", default="reader", metavar="FOLDER", help="a model folder or hub id (reader: ours)")
+    parser.add_argument("--selectors", nargs="+", metavar="NAME", help="who takes part (the usual ones)")
+    parser.add_argument("--budgets", nargs="+", metavar="B", help='counts or shares (25%% 12.5%% 6.25%%); "all" once')
+    parser.add_argument("--glance", default="all", help="cells that the vision encoder sees at all (all)")
+    parser.add_argument("--glance-selector", metavar="NAME", help="who chooses those (each selector itself)")
+    parser.add_argument("--format", default="samples", metavar="NAME", help="the data's layout (samples)")
+    parser.add_argument("--kinds", nargs="+", metavar="KIND", help="only questions of these kinds")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N pictures")
+    parser.add_argument("--seed", type=int, default=0, help="for everything that draws lots (0)")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="how often the random choice is drawn (3)")
+    parser.add_argument("--tokens", type=int, default=160, metavar="N", help="longest answer in tokens (160)")
+    parser.add_argument("--evidence-only", action="store_true", help="look at the kept cells, generate no answers")
+    parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers as JSON")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="write a page with tables, plots and cases")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write accuracy against tokens and time (matplotlib)")
+    parser.add_argument(
+        "--run", type=Path, dest="run_folder", metavar="DIR", help="where an unfinished run is kept (the user's cache)"
+    )
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument("--resume", action="store_true", help="go on from an interrupted run (the default)")
+    again.add_argument("--fresh", action="store_true", help="start anew")
+    parser.add_argument("--suite", choices=("robustness",), help="drawn cases in place of DATA")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from arr_coc.adapters.loading import keep_quiet
+    from arr_coc.devices import check_device
+    from arr_coc.evaluation import Interrupted
+
+    if (arguments.data is None) == (arguments.suite is None):
+        raise ArrCocError("expected a folder of questions or --suite robustness, one of both (see arr-coc eval --help)")
+    for path in (arguments.json, arguments.plot):
+        if path is not None:
+            check_file(path)
+    if arguments.plot is not None:
+        from arr_coc.evaluation.plots import figure_class
+
+        figure_class()
+    check_device(arguments.device)
+    keep_quiet()
+    try:
+        return _robustness(arguments) if arguments.suite else _compare(arguments)
+    except Interrupted as stopped:
+        print(f"arr-coc: {stopped}", file=sys.stderr)
+        return 130
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from arr_coc.evaluation.harness import BUDGETS, check, evaluate
+    from arr_coc.evaluation.records import cache_folder, fingerprint
+
+    options: dict[str, Any] = {
+        "selectors": arguments.selectors, "budgets": arguments.budgets or BUDGETS, "glance": arguments.glance,
+        "glance_selector": arguments.glance_selector, "format": arguments.format, "limit": arguments.limit,
+        "kinds": arguments.kinds, "seed": arguments.seed, "seeds": arguments.seeds, "tokens": arguments.tokens,
+        "answers": not arguments.evidence_only,
+    }  # fmt: skip
+    data = check(arguments.data, **options)  # what can be wrong is looked at before a model is loaded
+    for note in data.notes:
+        print(f"arr-coc: note: {note}", file=sys.stderr)
+    said = {"data": str(Path(arguments.data).resolve()), "model": arguments.model, "device": arguments.device} | options
+    folder = arguments.run_folder or cache_folder() / fingerprint(said)
+    with progress() as bar:
+        task = bar.add_task("loading the model", total=None)
+
+        def tick(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total, description=what)
+
+        report = evaluate(
+            arguments.model, arguments.data, **options, device=arguments.device, run=folder, fresh=arguments.fresh,
+            tick=tick,
+        )  # fmt: skip
+    if report.resumed:
+        print(f"arr-coc: went on from an interrupted run ({report.resumed} pictures were done)", file=sys.stderr)
+    kinds = {kind for record in report.records for kind in record["by_kind"]}
+    print(f"{report.model} on {data.name}: {data.questions} questions about {len(data.pictures)} pictures\n")
+    print(report.table())
+    if 1 < len(kinds) <= 12:
+        print(report.table(kinds=True))
+    if arguments.json is not None:
+        arguments.json.write_text(report.to_json() + "\n")
+    if arguments.plot is not None:
+        report.plot(arguments.plot)
+    if arguments.report is not None:
+        print(f"page written to {report.page(arguments.report)}")
+    for problem in report.problems:
+        print(f"arr-coc: left out: {problem}", file=sys.stderr)
+    return 1 if report.problems else 0
+
+
+def _robustness(arguments: argparse.Namespace) -> int:
+    raise ArrCocError("the robustness suite is not there yet")

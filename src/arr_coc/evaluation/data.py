@@ -1,0 +1,246 @@
+"""Questions about pictures, as the harness wants them: by picture, checked, with whatever was wrong put into words.
+
+A folder with `samples.jsonl` is the plain format, one question a line:
+`{"image", "question", "answer", "kind", "width", "height", "evidence"}`; only `image` and `question` must be there.
+`evidence` is a list of groups of `[x0, y0, x1, y1]` pixel boxes: within a group all are needed, any one group suffices.
+`answers` may list several right answers in place of `answer`; other keys are carried along.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from arr_coc.errors import DataError, first_line
+from arr_coc.texture.image import DECODING_ERRORS
+
+SAMPLES = "samples.jsonl"
+KNOWN = ("image", "question", "answer", "answers", "kind", "width", "height", "evidence")
+ORIENTATION = 0x0112  # the EXIF tag; from 5 on the picture lies on its side
+
+Box = tuple[float, float, float, float]
+Evidence = tuple[tuple[Box, ...], ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One question about one picture."""
+
+    question: str
+    answers: tuple[str, ...] = ()  # any of them is right; none where only the evidence is known
+    kind: str = "question"
+    evidence: Evidence = ()  # groups of boxes, in pixels of the picture
+    line: int = 0  # where it stands in its file
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture and everything that is asked about it."""
+
+    name: str
+    image: Path | Image.Image
+    size: tuple[int, int]  # width, height, upright
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Pictures with their questions, and what could not be used."""
+
+    name: str
+    pictures: tuple[Picture, ...]
+    metric: str = "exact"  # what counts as accuracy
+    problems: tuple[str, ...] = ()  # lines that were left out, and why
+    notes: tuple[str, ...] = ()  # lines that were put right, and how
+
+    @property
+    def questions(self) -> int:
+        return sum(len(picture.samples) for picture in self.pictures)
+
+    def only(self, kinds: Iterable[str]) -> Data:
+        """Only the questions of some kinds."""
+        wanted = set(kinds)
+        there = {sample.kind for picture in self.pictures for sample in picture.samples}
+        if wanted - there:
+            raise DataError(f"expected kinds among {', '.join(sorted(there))}, got {', '.join(sorted(wanted - there))}")
+        pictures = (
+            replace(picture, samples=tuple(sample for sample in picture.samples if sample.kind in wanted))
+            for picture in self.pictures
+        )
+        return replace(self, pictures=tuple(picture for picture in pictures if picture.samples))
+
+
+class Broken(Exception):
+    """One entry cannot be used; the rest can."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A raw question: its place in its file, and the fields of the plain format, or why there are none."""
+
+    line: int
+    fields: Mapping[str, Any] | None
+    problem: str = ""
+
+
+def read_samples(folder: Path, limit: int | None = None) -> Data:
+    """A folder with pictures and `samples.jsonl`; at most `limit` pictures."""
+    path = folder / SAMPLES
+    if not path.is_file():
+        raise DataError(
+            f"expected a folder with {SAMPLES} and pictures, got {str(folder)!r}; name another layout with --format"
+        )
+    return collect(folder.name, _lines(path), lambda name: folder / name, limit, where=f"{SAMPLES}, line")
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, Any, str]]:
+    """Number, value and complaint of each line that is not empty."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig", errors="replace")
+    except OSError as error:
+        raise DataError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                yield number, json.loads(line), ""
+            except ValueError as error:
+                yield number, None, f"this is not JSON ({first_line(error)})"
+
+
+def _lines(path: Path) -> Iterator[Entry]:
+    for number, value, problem in json_lines(path):
+        if not problem and not isinstance(value, dict):
+            problem = f"expected an object in braces, got {type(value).__name__}"
+        yield Entry(number, None if problem else value, problem)
+
+
+def collect(
+    name: str, entries: Iterable[Entry], find: Any, limit: int | None = None, *, metric: str = "exact", where: str = "entry"
+) -> Data:  # fmt: skip
+    """Entries by picture, in the order in which pictures first appear; `find` turns an image's name into a path."""
+    order: dict[str, list[tuple[Entry, Sample]]] = {}
+    problems: dict[int, str] = {}
+    notes: dict[int, str] = {}
+    for entry in entries:
+        try:
+            if entry.fields is None:
+                raise Broken(entry.problem)
+            image = entry.fields.get("image")
+            if not isinstance(image, str) or not image:
+                raise Broken("expected the picture's file name under 'image'")
+            order.setdefault(image, []).append((entry, _sample(entry)))
+        except Broken as why:
+            problems[entry.line] = str(why)
+    pictures: list[Picture] = []
+    for image, asked in order.items():
+        if limit is not None and len(pictures) == limit:
+            break
+        path = Path(find(image))
+        try:
+            size = _size(path, image)
+        except Broken as why:
+            problems |= {entry.line: str(why) for entry, _ in asked}
+            continue
+        samples = []
+        for entry, sample in asked:
+            try:
+                evidence, said = _inside(sample.evidence, size)
+                said += _other_size(entry, size)
+                samples.append(replace(sample, evidence=evidence))
+                if said:
+                    notes[entry.line] = "; ".join(said)
+            except Broken as why:
+                problems[entry.line] = str(why)
+        if samples:
+            pictures.append(Picture(image, path, size, tuple(samples)))
+    if not pictures:
+        reasons = "; ".join(f"{where} {line}: {why}" for line, why in sorted(problems.items())[:3])
+        raise DataError(
+            f"expected questions about pictures in {name!r}, found none{f' ({reasons})' if reasons else ''}"
+        )
+    return Data(
+        name,
+        tuple(pictures),
+        metric,
+        tuple(f"{where} {line}: {why}" for line, why in sorted(problems.items())),
+        tuple(f"{where} {line}: {why}" for line, why in sorted(notes.items())),
+    )
+
+
+def _sample(entry: Entry) -> Sample:
+    fields = entry.fields or {}
+    question = fields.get("question")
+    if not isinstance(question, str) or not question.strip():
+        raise Broken("expected a text under 'question'")
+    answers = fields.get("answers", fields.get("answer", ()))
+    answers = [answers] if isinstance(answers, str | int | float) else answers
+    if answers is None or not isinstance(answers, list | tuple):
+        raise Broken("expected a text under 'answer', or a list of texts under 'answers'")
+    return Sample(
+        question,
+        tuple(str(answer) for answer in answers),
+        str(fields.get("kind", "question")),
+        _evidence(fields.get("evidence")),
+        entry.line,
+        {key: value for key, value in fields.items() if key not in KNOWN},
+    )
+
+
+def _evidence(groups: Any) -> Evidence:
+    if groups is None:
+        return ()
+    try:
+        boxes = tuple(tuple(tuple(float(side) for side in box) for box in group) for group in groups)
+    except (TypeError, ValueError):
+        raise Broken("expected 'evidence' as a list of groups of boxes [x0, y0, x1, y1]") from None
+    if not all(len(box) == 4 and all(abs(side) < float("inf") for side in box) for group in boxes for box in group):
+        raise Broken("expected every box of 'evidence' as four numbers [x0, y0, x1, y1]")
+    return tuple(group for group in boxes if group)  # type: ignore[misc]
+
+
+def _inside(evidence: Evidence, size: tuple[int, int]) -> tuple[Evidence, list[str]]:
+    """Boxes clipped to the picture; what lies outside or is empty is left out, and said."""
+    said: list[str] = []
+    groups = []
+    for group in evidence:
+        kept = []
+        for box in group:
+            left, top, right, bottom = box
+            clipped = (max(left, 0.0), max(top, 0.0), min(right, float(size[0])), min(bottom, float(size[1])))
+            shown = [round(side, 2) for side in box]
+            if clipped[0] >= clipped[2] or clipped[1] >= clipped[3]:
+                said.append(f"the box {shown} is empty or outside the picture of {size[0]} x {size[1]}: left out")
+                continue
+            if clipped != box:
+                said.append(f"the box {shown} reaches beyond the picture of {size[0]} x {size[1]}: clipped")
+            kept.append(clipped)
+        if kept:
+            groups.append(tuple(kept))
+    return tuple(groups), said
+
+
+def _other_size(entry: Entry, size: tuple[int, int]) -> list[str]:
+    """A note where the line says another size than the picture has: then its boxes may be meant for another picture."""
+    given = [(entry.fields or {}).get(side) for side in ("width", "height")]
+    if any(side is not None and side != real for side, real in zip(given, size, strict=True)):
+        return [f"the line says {given[0]} x {given[1]} pixels, the picture has {size[0]} x {size[1]}"]
+    return []
+
+
+def _size(path: Path, name: str) -> tuple[int, int]:
+    """Width and height as the picture is shown, from its header."""
+    if not path.is_file():
+        raise Broken(f"there is no picture {name!r}")
+    try:
+        with Image.open(path) as picture:
+            width, height = picture.size
+            turned = picture.getexif().get(ORIENTATION, 1) in range(5, 9)
+    except DECODING_ERRORS as error:
+        raise Broken(f"cannot read the picture {name!r} ({first_line(error)})") from None
+    return (height, width) if turned else (width, height)

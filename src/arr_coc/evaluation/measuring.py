@@ -1,0 +1,284 @@
+"""One picture, all settings: encoded once for every selector that allows it, its questions asked in batches.
+
+Milliseconds are those of one question asked on its own:
+- `encode`: the whole picture's encoding. It is measured once and shared; what it costs to see attention is charged to the
+  selectors that want it. Whoever encodes differently (a smaller picture, some of the cells) pays for that instead.
+- `select`: the first question's choice, with nothing prepared: every setting starts with a texture that is not built yet.
+- `prefill` and `decode`: the batch's time divided by its questions. Choosing inside the language model is `select` too.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from arr_coc.allocation import Allocation
+from arr_coc.answer import Answer
+from arr_coc.budgets import Budget
+from arr_coc.choosing import FallbackWarning
+from arr_coc.errors import AllocationError, SelectorError
+from arr_coc.evaluation import memory, metrics
+from arr_coc.evaluation.contestants import DENSE, Contestant, Witness
+from arr_coc.evaluation.data import Picture, Sample
+from arr_coc.grid import Cells, Grid, Mosaic
+from arr_coc.look import Look, Source
+from arr_coc.selectors import selector
+from arr_coc.vlm import VLM
+
+BATCH = 8  # questions at a time
+STAGES = ("preprocess", "encode", "select", "prefill", "decode")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the comparison, at one seed."""
+
+    contestant: Contestant
+    budget: Budget
+    seed: int
+
+    @property
+    def dense(self) -> bool:
+        return self.contestant.name == DENSE
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What holds for all settings alike."""
+
+    metric: str = "exact"
+    glance: Budget = "all"
+    glance_selector: Any = None  # None: the selector itself, evenly spaced cells where it cannot
+    tokens: int = 160  # longest answer
+    answers: bool = True  # False: only the cells are looked at, nothing is generated
+    seed: int = 0
+
+    @property
+    def glancing(self) -> bool:
+        return str(self.glance).strip().lower() not in ("all", "100%")
+
+
+@dataclass(frozen=True)
+class Surcharge:
+    """What seeing the encoder's attention adds to its time, as shares of the plain encoding, by the depths seen."""
+
+    shares: dict[tuple[float, ...], float]
+
+    def of(self, depths: Sequence[float]) -> float:
+        return self.shares.get(tuple(sorted(set(depths))), 0.0)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A picture, looked at and encoded once."""
+
+    look: Look
+    grid: Cells
+    preprocess: float  # ms
+    encode: float  # ms, without attention
+    peak: float | None  # MB while encoding
+
+
+def depths_of(settings: Sequence[Setting], rules: Rules) -> tuple[float, ...]:
+    """The encoder depths that selectors on the shared encoding want to see."""
+    if rules.glancing:
+        return ()
+    shared = [s.contestant.sample for s in settings if not s.contestant.reencodes]
+    return tuple(sorted({depth for one in shared for depth in one.attention_at}))
+
+
+def surcharge(vlm: VLM, picture: Picture, settings: Sequence[Setting], rules: Rules) -> Surcharge:
+    """Measured on one picture, in two interleaved rounds after a warm-up; the better of both counts."""
+    whole = depths_of(settings, rules)
+    sets = {(), whole} | {
+        tuple(sorted(set(s.contestant.sample.attention_at))) for s in settings if not s.contestant.reencodes and whole
+    }
+    look = vlm.look(picture.image)
+    vlm.generate(look=look, text=picture.samples[0].question, max_new_tokens=2)
+    if len(sets) == 1:
+        return Surcharge({})
+    best: dict[tuple[float, ...], float] = dict.fromkeys(sets, float("inf"))
+    for _ in range(2):
+        for depths in sets:
+            fresh = replace(look, encoded={}, attention_at=depths)
+            spent = vlm.prepare(look=fresh, text="?").timings["encode"]
+            best[depths] = min(best[depths], spent)
+    return Surcharge({depths: max(0.0, spent / best[()] - 1) for depths, spent in best.items()})
+
+
+def measure(
+    vlm: VLM, picture: Picture, settings: Sequence[Setting], rules: Rules, extra: Surcharge
+) -> Iterator[list[dict[str, Any]]]:
+    """The rows of each setting in turn, one row a question."""
+    shared = _share(vlm, picture, depths_of(settings, rules), extra)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)  # fallbacks are counted, and shown with the row
+        for setting in settings:
+            yield _rows(vlm, picture, setting, rules, shared, extra)
+
+
+def _share(vlm: VLM, picture: Picture, depths: tuple[float, ...], extra: Surcharge) -> Shared:
+    meter = memory.Meter(vlm.device)
+    start = time.perf_counter()
+    look = vlm.look(picture.image, attention_at=depths)
+    preprocess = (time.perf_counter() - start) * 1e3
+    prepared = vlm.prepare(look=look, text=picture.samples[0].question)
+    encode = prepared.timings["encode"] / (1 + extra.of(depths))
+    return Shared(look, prepared.allocations[0].grid, preprocess, encode, meter.peak())
+
+
+def _rows(
+    vlm: VLM, picture: Picture, setting: Setting, rules: Rules, shared: Shared, extra: Surcharge
+) -> list[dict[str, Any]]:
+    contestant = setting.contestant
+    witness = Witness(contestant.make(picture), vlm.device)
+    alone = contestant.reencodes or (rules.glancing and not setting.dense)
+    # Each setting builds its own texture; one that encodes for itself starts without an encoding, too.
+    look = replace(
+        shared.look,
+        images=tuple(tuple(Source(source.picture, source.size) for source in row) for row in shared.look.images),
+    )
+    if alone:
+        look = replace(look, encoded={}, attention_at=())
+    given: dict[str, Any] = {"look": look, "selector": witness, "budget": setting.budget, "seed": setting.seed}
+    glancer: Witness | None = None
+    if rules.glancing and not setting.dense:
+        given["glance"] = rules.glance
+        if rules.glance_selector is not None or not contestant.glances:
+            glancer = Witness(selector(rules.glance_selector or "uniform"), vlm.device)
+            given["glance_selector"] = glancer
+    meter = memory.Meter(vlm.device)
+    said: list[Said] = []
+    spent = dict.fromkeys(("preprocess", "encode", "prefill", "decode"), 0.0)
+    for start in range(0, len(picture.samples), BATCH):
+        texts = [sample.question for sample in picture.samples[start : start + BATCH]]
+        some, timings = _ask(vlm, texts, given, rules, bool(witness.depths))
+        said.extend(some)
+        for stage in spent:
+            spent[stage] += timings.get(stage, 0.0) + (timings.get("assemble", 0.0) if stage == "prefill" else 0.0)
+    peak = meter.peak()
+    if not alone and peak is not None and shared.peak is not None:
+        peak = max(peak, shared.peak)
+    asked = len(picture.samples)
+    inside = sum(witness.inside)
+    ms = {
+        "preprocess": shared.preprocess + spent["preprocess"] / asked,
+        "encode": spent["encode"] / _encodings(said, shared.grid) if alone
+        else shared.encode * (1 + extra.of(contestant.sample.attention_at)),
+        "select": sum(calls[0] for calls in (witness.outside, glancer.outside if glancer else []) if calls)
+        + inside / asked,
+        "prefill": (spent["prefill"] - inside) / asked,
+        "decode": spent["decode"] / asked,
+    }  # fmt: skip
+    moved = metrics.sensitivity([one.allocation.keep for one in said])
+    return [
+        _row(setting, number, sample, one, rules, shared.grid, picture) | {"ms": ms, "peak_mb": peak, "moved": moved}
+        for number, (sample, one) in enumerate(zip(picture.samples, said, strict=True))
+    ]
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer (None where none was asked for) and the cells it came from."""
+
+    text: str | None
+    allocation: Allocation
+
+
+def _ask(
+    vlm: VLM, texts: list[str], given: dict[str, Any], rules: Rules, inside: bool
+) -> tuple[list[Said], dict[str, float]]:
+    name = given["selector"].name
+    try:
+        if rules.answers or inside:
+            tokens = rules.tokens if rules.answers else 1
+            answers: list[Answer] = vlm.generate(text=texts, max_new_tokens=tokens, do_sample=False, **given)
+            said = [Said(one.text if rules.answers else None, one.allocation) for one in answers]
+            timings = answers[0].timings
+        else:
+            prepared = vlm.prepare(text=texts, **given)
+            said = [Said(None, allocation) for allocation in prepared.allocations]
+            timings = prepared.timings
+    except SelectorError as error:
+        raise error if repr(name) in str(error) else SelectorError(f"selector {name!r}: {error}") from None
+    for one in said:
+        # Cells that break the rules are a mistake in the selector, not bad luck with a picture: the run must not go on.
+        kind, _, why = one.allocation.fallback.partition(": ")
+        if kind == AllocationError.__name__:
+            raise SelectorError(f"selector {name!r} answered with wrong cells: {why}")
+    return said, dict(timings)
+
+
+def _encodings(said: Sequence[Said], dense: Cells) -> int:
+    """How often a picture was encoded for its questions: smaller pictures each time, the same cells only once."""
+    if any(one.allocation.grid != dense for one in said):
+        return len(said)
+    return len({one.allocation.encoded.numpy().tobytes() for one in said})
+
+
+def _row(
+    setting: Setting, number: int, sample: Sample, said: Said, rules: Rules, dense: Cells, picture: Picture
+) -> dict[str, Any]:
+    allocation = said.allocation
+    row: dict[str, Any] = {
+        "selector": setting.contestant.name,
+        "budget": str(setting.budget),
+        "seed": setting.seed,
+        "question": number,
+        "kind": sample.kind,
+        "said": said.text,
+        "kept": allocation.k,
+        "encoded": len(allocation.encoded),
+        "all": dense.n,
+        "grid": views(dense),
+        "fallback": allocation.fallback,
+        "notes": list(allocation.notes),
+    }
+    if said.text is not None and sample.answers:
+        scores = {name: metrics.METRICS[name](said.text, sample.answers) for name in ("exact", "anls", "vqa")}
+        row |= scores | {"accuracy": metrics.METRICS[rules.metric](said.text, sample.answers)}
+    # A smaller picture shows every place, only less of it: asking which of its cells were kept would say nothing.
+    if allocation.grid == dense:
+        groups = metrics.evidence_cells(sample.evidence, dense, picture.size)
+        row |= {
+            "keep": packed(allocation.keep, dense.n),
+            "recall": metrics.recall(allocation.keep, groups),
+            "any_hit": metrics.any_hit(allocation.keep, groups),
+            "pointing": metrics.pointing(allocation.relevance, groups),
+            "chance": metrics.chance(allocation.k, dense.n, groups, rules.seed),
+        }
+    return row
+
+
+def packed(keep: torch.Tensor, n: int) -> str:
+    """Cell numbers `[K]` of `n` as text, one bit a cell."""
+    bits = np.zeros(n, np.uint8)
+    bits[keep.numpy()] = 1
+    return base64.b64encode(np.packbits(bits).tobytes()).decode()
+
+
+def unpacked(text: str, n: int) -> torch.Tensor:
+    """The way back from `packed`.
+
+    >>> unpacked(packed(torch.tensor([0, 9]), 12), 12).tolist()
+    [0, 9]
+    """
+    bits = np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8))[:n]
+    return torch.from_numpy(bits.nonzero()[0])
+
+
+def views(grid: Cells) -> list[list[float]]:
+    """A grid as numbers, for a file."""
+    return [[view.t, view.h, view.w, *view.area] for view in grid.views]
+
+
+def from_views(numbers: Sequence[Sequence[float]]) -> Cells:
+    grids = tuple(Grid(int(t), int(h), int(w), tuple(area)) for t, h, w, *area in numbers)  # type: ignore[arg-type]
+    return grids[0] if len(grids) == 1 else Mosaic(grids)

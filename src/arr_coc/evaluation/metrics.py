@@ -1,0 +1,155 @@
+"""Numbers for one answer: is it right, and were the cells kept that it stands in.
+
+Evidence cells. A cell belongs to a box when their overlap is more than a sliver in both directions: at least an eighth of
+the cell's side, or half of the box's side where the box is smaller than a quarter of a cell. A text line that reaches two
+pixels into the next row of cells does not need that row; every box has at least one cell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import combinations
+
+import torch
+
+from arr_coc.evaluation.data import Evidence
+from arr_coc.grid import Cells
+
+SLIVER = 0.125  # of a cell's side
+ANLS_LEAST = 0.5  # less similar than this counts as nothing
+VOTES = 3  # annotators that must agree for full VQA accuracy
+DRAWS = 64  # random choices that stand for chance
+
+_ARTICLES = {"a", "an", "the"}
+_NUMBERS = {
+    word: str(number)
+    for number, word in enumerate(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"])
+} | {"none": "0"}  # fmt: skip
+
+
+def exact(said: str, answers: Sequence[str]) -> float:
+    """1 where the answer, trimmed, is one of the right ones."""
+    return float(said.strip() in {answer.strip() for answer in answers})
+
+
+def similarity(said: str, answer: str) -> float:
+    """1 minus the edit distance over the longer length.
+
+    >>> similarity("12.50", "12.80")
+    0.8
+    """
+    if not said and not answer:
+        return 1.0
+    row = list(range(len(answer) + 1))
+    for i, a in enumerate(said, 1):
+        above, row[0] = row[0], i
+        for j, b in enumerate(answer, 1):
+            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (a != b))
+    return 1 - row[-1] / max(len(said), len(answer))
+
+
+def anls(said: str, answers: Sequence[str]) -> float:
+    """Normalised Levenshtein similarity to the nearest right answer, small letters; below one half it is 0."""
+    best = max((similarity(_plain(said), _plain(answer)) for answer in answers), default=0.0)
+    return best if best >= ANLS_LEAST else 0.0
+
+
+def vqa(said: str, answers: Sequence[str]) -> float:
+    """VQA accuracy: how many annotators agree, three being enough, averaged over leaving each of them out.
+
+    With fewer than four answers there is no vote to take: one of them is right.
+    """
+    mine = vqa_words(said)
+    agree = [vqa_words(answer) == mine for answer in answers]
+    if len(agree) <= VOTES:
+        return float(any(agree))
+    total = sum(agree)
+    return sum(min((total - one) / VOTES, 1.0) for one in agree) / len(agree)
+
+
+def vqa_words(text: str) -> str:
+    """Small letters, no punctuation between words, no articles, numbers as digits.
+
+    >>> vqa_words("The two dogs.")
+    '2 dogs'
+    """
+    spaced = re.sub(r"(?<!\d)[.,](?!\d)|[;/\[\]\"{}()=+\\_\-><@`?!:*#]|[.,](?!\d)", " ", text.lower())
+    spaced = spaced.replace("'", "")
+    return " ".join(_NUMBERS.get(word, word) for word in spaced.split() if word not in _ARTICLES)
+
+
+def yes_no(said: str, answers: Sequence[str]) -> float:
+    """Yes or no, read off a sentence: it is a no where "no" or "not" is among its words."""
+    words = re.findall(r"\w+", said.lower())
+    verdict = "no" if {"no", "not"} & set(words) else "yes" if words else ""
+    return float(verdict in {answer.strip().lower() for answer in answers})
+
+
+METRICS = {"exact": exact, "anls": anls, "vqa": vqa, "yes_no": yes_no}
+
+
+def evidence_cells(evidence: Evidence, grid: Cells, size: tuple[int, int]) -> list[torch.Tensor]:
+    """The cells `[C]` of each evidence group on a picture of `size` (width, height)."""
+    cells = grid.boxes(torch.arange(grid.n), size).double()  # [N, 4]
+    side = cells[:, 2:] - cells[:, :2]  # [N, 2]
+    found = []
+    for group in evidence:
+        boxes = torch.tensor(group, dtype=torch.float64)  # [B, 4]
+        low = torch.maximum(cells[:, None, :2], boxes[None, :, :2])
+        high = torch.minimum(cells[:, None, 2:], boxes[None, :, 2:])
+        least = torch.minimum(SLIVER * side[:, None], 0.5 * (boxes[None, :, 2:] - boxes[None, :, :2]))  # [N, B, 2]
+        # Cells' sides are rounded numbers: a box cut in halves by an edge must not lose both.
+        inside = (high - low >= least * (1 - 1e-4)).all(-1).any(-1)
+        found.append(inside.nonzero()[:, 0])
+    return found
+
+
+def recall(keep: torch.Tensor, groups: Sequence[torch.Tensor]) -> float | None:
+    """The share of the best evidence group's cells that were kept; None without evidence."""
+    shares = [float(torch.isin(group, keep).double().mean()) for group in groups if len(group)]
+    return max(shares) if shares else None
+
+
+def any_hit(keep: torch.Tensor, groups: Sequence[torch.Tensor]) -> float | None:
+    """1 where at least one evidence cell was kept."""
+    cells = [group for group in groups if len(group)]
+    return float(torch.isin(torch.cat(cells), keep).any()) if cells else None
+
+
+def pointing(relevance: torch.Tensor | None, groups: Sequence[torch.Tensor]) -> float | None:
+    """1 where the most relevant cell (`relevance` `[N]`, the first of equals) is evidence; all alike points nowhere."""
+    cells = [group for group in groups if len(group)]
+    if relevance is None or not cells:
+        return None
+    worth = relevance.detach().float().cpu()
+    if bool(worth.max() == worth.min()):
+        return 0.0
+    return float(torch.isin(worth.argmax(), torch.cat(cells)))
+
+
+def chance(k: int, n: int, groups: Sequence[torch.Tensor], seed: int = 0) -> float | None:
+    """The recall that `k` cells drawn at random from `n` would have, on average: what lift is measured against."""
+    cells = [group for group in groups if len(group)]
+    if not cells:
+        return None
+    if len(cells) == 1:
+        return k / n
+    dice = torch.Generator().manual_seed(seed)
+    ranks = torch.rand(DRAWS, n, generator=dice).argsort(1).argsort(1)  # [DRAWS, N]
+    shares = torch.stack([(ranks[:, group] < k).double().mean(1) for group in cells])  # [G, DRAWS]
+    return float(shares.max(0).values.mean())
+
+
+def sensitivity(keeps: Sequence[torch.Tensor]) -> float | None:
+    """How much the kept cells change with the question: 1 minus the mean Jaccard index over pairs of questions."""
+    pairs = [
+        len(set(a.tolist()) & set(b.tolist())) / max(1, len(set(a.tolist()) | set(b.tolist())))
+        if len(a) or len(b) else 1.0
+        for a, b in combinations(keeps, 2)
+    ]  # fmt: skip
+    return 1 - sum(pairs) / len(pairs) if pairs else None
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().split())

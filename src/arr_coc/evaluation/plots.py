@@ -1,0 +1,75 @@
+"""Accuracy against tokens read and against time. matplotlib is imported when a plot is asked for."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arr_coc.errors import ArrCocError
+from arr_coc.evaluation.contestants import DENSE
+
+if TYPE_CHECKING:
+    from arr_coc.evaluation.report import Report
+
+AXES = (("kept", "visual tokens read"), ("answer_ms", "milliseconds for one question"))
+
+
+def figure_class() -> Any:
+    """matplotlib's figure, or one sentence."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ArrCocError("plots need matplotlib, which is not installed: pip install matplotlib") from None
+    return Figure
+
+
+def save(report: Report, path: Path) -> None:
+    """Both plots as one picture; the file's ending says the format."""
+    figure = draw(report)
+    try:
+        figure.savefig(path, dpi=144)
+    except (OSError, ValueError) as error:
+        raise ArrCocError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def svg(report: Report) -> str:
+    """Both plots as an SVG element for a page."""
+    import matplotlib
+
+    file = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "arr-coc", "svg.fonttype": "none"}):  # the same bytes every time
+        draw(report).savefig(file, format="svg", metadata={"Date": None})
+    text = file.getvalue()
+    return text[text.index("<svg") :]
+
+
+def draw(report: Report) -> Any:
+    figure = figure_class()(figsize=(11, 4.2), layout="constrained")
+    answered = any(record["accuracy"] is not None for record in report.records)
+    what, said = ("accuracy", "accuracy") if answered else ("evidence_recall", "evidence recall")
+    names = list(dict.fromkeys(record["selector"] for record in report.records))
+    for axis, (along, label) in zip(figure.subplots(1, len(AXES), sharey=True), AXES, strict=True):
+        for name in names:
+            points = sorted(
+                (r for r in report.records if r["selector"] == name and r[what] is not None), key=lambda r: r[along]
+            )
+            if not points:
+                continue
+            x, y = [r[along] for r in points], [r[what] for r in points]
+            bounds = [r[f"{what}_ci"] or (r[what], r[what]) for r in points]
+            around = [
+                [max(0.0, v - b[0]) for v, b in zip(y, bounds, strict=True)],
+                [max(0.0, b[1] - v) for v, b in zip(y, bounds, strict=True)],
+            ]
+            if name == DENSE:
+                axis.axhline(y[0], color="0.75", linewidth=1, zorder=0)
+            axis.errorbar(x, y, yerr=around, marker="o", markersize=4, linewidth=1.2, capsize=2, label=name)
+        axis.set_xscale("log")
+        axis.set_xlabel(label)
+        axis.grid(alpha=0.25)
+    first = figure.axes[0]
+    first.set_ylabel(f"{said}, 95% over pictures")
+    first.set_ylim(-0.03, 1.03)
+    figure.axes[-1].legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure

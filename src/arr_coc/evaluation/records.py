@@ -1,0 +1,87 @@
+"""What a run has found so far, picture by picture, in a file that the next start goes on from.
+
+The first line says what was asked; a file that was made by another question, other data or other code is not gone on from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from arr_coc.errors import DataError
+
+FILE = "records.jsonl"
+
+
+def cache_folder() -> Path:
+    """Where runs are kept until they are done, unless told otherwise."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "arr-coc" / "eval"
+
+
+def fingerprint(settings: Mapping[str, Any], sources: Iterable[str | Path] = ()) -> str:
+    """A short name for a run: the same settings with the same code have the same one."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
+    package = Path(__file__).parent.parent
+    for path in [*sorted(package.rglob("*.py")), *map(Path, sorted({str(s) for s in sources if s}))]:
+        if path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Records:
+    """The finished pictures of one run; in memory alone where there is no folder."""
+
+    def __init__(self, folder: Path | None, print_: str, fresh: bool = False) -> None:
+        self.path = None if folder is None else folder / FILE
+        self.done: dict[str, list[dict[str, Any]]] = {}  # picture -> its rows
+        self.resumed = 0
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not fresh and self.path.is_file():
+                self._read(print_)
+            self._rewrite(print_)
+        except OSError as error:
+            raise DataError(f"cannot keep the run in {str(self.path.parent)!r}: {error.strerror or error}") from None
+        self.resumed = len(self.done)
+
+    def add(self, picture: str, rows: list[dict[str, Any]]) -> None:
+        self.done[picture] = rows
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(_line({"picture": picture, "rows": rows}))
+
+    def forget(self) -> None:
+        """The run is complete: the next one starts anew."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def _read(self, print_: str) -> None:
+        assert self.path is not None
+        lines = []
+        for line in self.path.read_text(errors="replace").splitlines():
+            try:
+                lines.append(json.loads(line))
+            except ValueError:  # the run was ended in the middle of writing: that picture is measured again
+                break
+        if lines and lines[0] == {"run": print_}:
+            self.done = {line["picture"]: line["rows"] for line in lines[1:]}
+
+    def _rewrite(self, print_: str) -> None:
+        """The file without what could not be read, put in place at once."""
+        assert self.path is not None
+        spare = self.path.with_suffix(".new")
+        with spare.open("w") as file:
+            file.write(_line({"run": print_}))
+            for picture, rows in self.done.items():
+                file.write(_line({"picture": picture, "rows": rows}))
+        spare.replace(self.path)
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value) + "\n"
