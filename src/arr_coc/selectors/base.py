@@ -75,6 +75,13 @@ class Inside:
     k: int | None = None
     seed: int = 0
 
+    @property
+    def count(self) -> int:
+        """How many of the cells that are still there may stay in the end."""
+        if self.k is None:
+            raise SelectorError("dropping inside the language model cannot set a budget: give a count or a share")
+        return min(self.k, int((self.cells >= 0).sum()))
+
     def attention(self, queries: torch.Tensor) -> torch.Tensor:
         """Attention of the tokens `queries` `[Q]` in the layer that has just run: `[heads, Q, T]`."""
         return self.attend(queries)

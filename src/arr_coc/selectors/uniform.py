@@ -18,7 +18,7 @@ class Uniform(Selector):
         """Exactly `k` cells spread over the grid at its own aspect ratio; among encoded cells, over those."""
         count = sight.count
         if len(sight.candidates) < sight.grid.n:
-            return sight.candidates[_spread(len(sight.candidates), count)]
+            return sight.candidates[spread(len(sight.candidates), count)]
         kept, start = [], 0
         for view, share in zip(sight.grid.views, divide(count, [view.n for view in sight.grid.views]), strict=True):
             kept.append(even_cells(view, share) + start)
@@ -46,12 +46,12 @@ def _even_rows(grid: Grid, count: int) -> torch.Tensor:
     rows = min(grid.h, max(math.ceil(count / grid.w), round(math.sqrt(count * grid.h / grid.w))))
     return torch.cat(
         [
-            _spread(grid.w, share) + int(row) * grid.w
-            for row, share in zip(_spread(grid.h, rows), divide(count, [1000] * rows), strict=True)
+            spread(grid.w, share) + int(row) * grid.w
+            for row, share in zip(spread(grid.h, rows), divide(count, [1000] * rows), strict=True)
         ]
     )
 
 
-def _spread(length: int, count: int) -> torch.Tensor:
+def spread(length: int, count: int) -> torch.Tensor:
     """`count` of `length` places, evenly: the middles of `count` equal parts."""
     return ((torch.arange(count, dtype=torch.float64) + 0.5) * length / max(count, 1)).long()

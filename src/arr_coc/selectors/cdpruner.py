@@ -1,0 +1,56 @@
+"""Keep tokens that answer the question and differ from each other: a determinantal point process."""
+
+from __future__ import annotations
+
+import torch
+
+from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.ranking import best, on_grid, unit_range
+from arr_coc.selectors.similarity import rows_of, to_question, tokens_of, units
+
+EXHAUSTED = 1e-6  # a gain below this is rounding: the chosen tokens span the others already
+
+
+class CDPruner(Selector):
+    """Greedy maximum of the determinant of L = r_i cos(i, j) r_j, r the relevance stretched to [0, 1].
+
+    "Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning in MLLMs" (2025); the greedy steps
+    by incremental Cholesky, "Fast Greedy MAP Inference for Determinantal Point Process to Improve Recommendation
+    Diversity" (2018), O(k^2 M). Needs: tokens and words. Relevance is the cosine of a token with the mean of the
+    question's embeddings, in the language model's space. Where no token adds volume, the most relevant of the rest follow.
+    """
+
+    name = "cdpruner"
+
+    def relevance(self, sight: Sight) -> torch.Tensor:
+        """Cosine with the question: `[M]`."""
+        return to_question(sight)
+
+    def select(self, sight: Sight) -> Choice:
+        worth = self.relevance(sight)
+        chosen = largest_volume(units(tokens_of(sight)), unit_range(worth), sight.count)
+        keep = sight.candidates[chosen].sort().values
+        return Choice(keep, relevance=on_grid(sight, worth), strategy="relevant to the question and diverse (DPP)")
+
+
+def largest_volume(unit: torch.Tensor, worth: torch.Tensor, count: int) -> torch.Tensor:
+    """`count` places by greedy MAP of the process with qualities `worth` `[M]` and directions `unit` `[M, D]`."""
+    row = rows_of(unit, count)
+    factor = unit.new_zeros(count, len(unit))  # rows of the Cholesky factor
+    gain = worth.square() * unit.square().sum(1)  # [M] squared distance from the chosen ones' span
+    chosen: list[int] = []
+    for step in range(count):
+        place = int(gain.argmax())
+        left = float(gain[place])
+        if left < EXHAUSTED:
+            break
+        chosen.append(place)
+        kernel = row(place) * (worth * worth[place])
+        factor[step] = (kernel - factor[:step, place] @ factor[:step]) / left**0.5
+        gain -= factor[step].square()
+        gain[place] = -torch.inf
+    if len(chosen) < count:
+        rest = worth.clone()
+        rest[chosen] = -torch.inf
+        chosen += best(rest, count - len(chosen)).tolist()
+    return torch.tensor(chosen, dtype=torch.long)

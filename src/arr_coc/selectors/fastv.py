@@ -1,0 +1,25 @@
+"""Let the language model look for two layers, and keep what it looked at."""
+
+from __future__ import annotations
+
+import torch
+
+from arr_coc.selectors.base import Inside, Selector
+from arr_coc.selectors.ranking import best
+
+
+class FastV(Selector):
+    """After the second of 32 layers, keep the `k` cells that the prompt's last token attends to most, over all heads.
+
+    "An Image is Worth 1/2 Tokens After Layer 2: Plug-and-Play Inference Acceleration for Large Vision-Language Models"
+    (2024). Needs: attention inside the language model. The depth is a share of the layers: 2 of 32.
+    """
+
+    name = "fastv"
+    depths = (2 / 32,)
+
+    def at_layer(self, inside: Inside) -> torch.Tensor:
+        visual = (inside.cells >= 0).nonzero()[:, 0]
+        last = torch.tensor([len(inside.cells) - 1])
+        paid = inside.attention(last).mean((0, 1)).cpu()[visual]  # [cells]
+        return inside.cells[visual[best(paid, inside.count)]].sort().values

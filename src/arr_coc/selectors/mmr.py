@@ -1,0 +1,50 @@
+"""Keep tokens that answer the question, each unlike those already kept: maximal marginal relevance."""
+
+from __future__ import annotations
+
+import torch
+
+from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.ranking import on_grid, unit_range
+from arr_coc.selectors.similarity import rows_of, to_question, tokens_of, units
+
+
+class MMR(Selector):
+    """Add the token with the largest `balance` * importance - (1 - `balance`) * similarity to the nearest chosen one.
+
+    "The Use of MMR, Diversity-Based Reranking for Reordering Documents and Producing Summaries" (1998); for visual tokens
+    "IDPruner: Harmonizing Importance and Diversity in Visual Token Pruning for MLLMs" (2026), whose importance is learned.
+    Needs: tokens and words. Importance is the cosine of a token with the mean of the question's embeddings, in the
+    language model's space, stretched to [0, 1].
+    """
+
+    name = "mmr"
+
+    def __init__(self, balance: float = 0.5) -> None:
+        self.balance = balance
+
+    def relevance(self, sight: Sight) -> torch.Tensor:
+        """Cosine with the question: `[M]`."""
+        return to_question(sight)
+
+    def select(self, sight: Sight) -> Choice:
+        worth = self.relevance(sight)
+        chosen = marginal(units(tokens_of(sight)), unit_range(worth), sight.count, self.balance)
+        keep = sight.candidates[chosen].sort().values
+        return Choice(keep, relevance=on_grid(sight, worth), strategy="relevant to the question, no two alike (MMR)")
+
+
+def marginal(unit: torch.Tensor, worth: torch.Tensor, count: int, balance: float) -> torch.Tensor:
+    """`count` places by maximal marginal relevance; the first by `worth` `[M]` alone."""
+    row = rows_of(unit, count)
+    chosen: list[int] = []
+    value = balance * worth
+    nearest = torch.full_like(worth, -torch.inf)  # [M] cosine with the most similar chosen token
+    score = value.clone()
+    for _ in range(count):
+        place = int(score.argmax())
+        chosen.append(place)
+        value[place] = -torch.inf
+        torch.maximum(nearest, row(place), out=nearest)
+        score = value - (1 - balance) * nearest
+    return torch.tensor(chosen, dtype=torch.long)

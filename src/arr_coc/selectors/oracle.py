@@ -1,0 +1,70 @@
+"""Keep the cells that hold the answer: what a selector could reach at best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from arr_coc.errors import SelectorError
+from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.pixels import textures
+from arr_coc.selectors.ranking import best
+from arr_coc.selectors.uniform import Uniform
+
+Box = Sequence[float]
+
+
+class Oracle(Selector):
+    """The evidence first, evenly spaced cells after it: an upper bound, not a method.
+
+    `evidence` is a list of groups of boxes (x0, y0, x1, y1) in the picture's pixels: within a group all boxes are needed,
+    any one group suffices. The group is taken of which most is among the candidates, then whose cells are fewest; under a
+    budget below that, its most covered cells. Needs: the evidence, and the picture's size (width, height) where the picture
+    itself is not at hand.
+    """
+
+    name = "oracle"
+
+    def __init__(self, evidence: Sequence[Sequence[Box]] | None = None, size: tuple[int, int] | None = None) -> None:
+        if not evidence:
+            raise SelectorError("selector 'oracle' needs to be told where the answer stands: pass Oracle(evidence)")
+        for group in evidence:
+            if not group or any(len(box) != 4 or not (box[0] <= box[2] and box[1] <= box[3]) for box in group):
+                raise SelectorError(f"expected evidence as groups of boxes [x0, y0, x1, y1], got {group!r}")
+        self.groups = [torch.tensor(group, dtype=torch.float64) for group in evidence]
+        self.size = size
+
+    def relevance(self, sight: Sight) -> torch.Tensor:
+        """How much of each candidate is evidence, 0 to 1: `[M]`."""
+        return self._covered(sight)[sight.candidates]
+
+    def select(self, sight: Sight) -> Choice:
+        covered, count = self._covered(sight), sight.count
+        here = covered[sight.candidates]
+        evidence = sight.candidates[best(here, min(count, int((here > 0).sum())))]
+        rest = sight.candidates[~torch.isin(sight.candidates, evidence)]
+        even = Uniform().select(replace(sight, candidates=rest, k=count - len(evidence)))
+        keep = torch.cat([evidence, even]).sort().values
+        return Choice(keep, relevance=covered, strategy=f"{len(evidence)} cells of evidence, {len(even)} evenly spaced")
+
+    def _covered(self, sight: Sight) -> torch.Tensor:
+        """The share of each cell that the chosen group's boxes cover: `[N]`."""
+        size = self.size or textures(sight)[0].original_size[::-1]
+        boxes = sight.grid.boxes(torch.arange(sight.grid.n), size).double()
+        shares = [_overlap(boxes, group) for group in self.groups]
+
+        def worth(share: torch.Tensor) -> tuple[float, int]:
+            cells = int((share > 0).sum())
+            return -int((share[sight.candidates] > 0).sum()) / max(cells, 1), cells
+
+        return min(shares, key=worth).float()
+
+
+def _overlap(cells: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
+    """The share of each cell `[N, 4]` inside any of the boxes `[B, 4]`, at most 1: `[N]`."""
+    low = torch.maximum(cells[:, None, :2], boxes[None, :, :2])
+    high = torch.minimum(cells[:, None, 2:], boxes[None, :, 2:])
+    area = (cells[:, 2:] - cells[:, :2]).prod(1)
+    return ((high - low).clamp(min=0).prod(-1).sum(1) / area).clamp(max=1)

@@ -1,0 +1,41 @@
+"""Scores to cells: the best ones, ties to the earlier cell, and scores laid out on the whole grid."""
+
+from __future__ import annotations
+
+import torch
+
+from arr_coc.errors import SelectorError
+from arr_coc.selectors.base import Choice, Sight
+
+
+def best(values: torch.Tensor, count: int) -> torch.Tensor:
+    """The places of the `count` largest of `values` `[M]`, largest first; of equals the first."""
+    return values.argsort(descending=True, stable=True)[:count]
+
+
+def unit_range(values: torch.Tensor) -> torch.Tensor:
+    """`values` `[M]` stretched to [0, 1]; all 1 where they do not differ, because then nothing counts for less."""
+    if len(values) == 0:
+        return values
+    low, high = torch.aminmax(values)
+    return (values - low) / (high - low) if bool(high > low) else torch.ones_like(values)
+
+
+def on_grid(sight: Sight, values: torch.Tensor) -> torch.Tensor:
+    """The candidates' values `[M]` as a relevance `[N]` in [0, 1]; 0 for cells that were not candidates."""
+    whole = torch.zeros(sight.grid.n)
+    whole[sight.candidates] = unit_range(values.detach().float().cpu())
+    return whole
+
+
+def best_cells(sight: Sight, values: torch.Tensor, strategy: str) -> Choice:
+    """The `k` candidates with the largest values `[M]`, which are also their relevance."""
+    keep = sight.candidates[best(values, sight.count).cpu()].sort().values
+    return Choice(keep, relevance=on_grid(sight, values), strategy=strategy)
+
+
+def attention(sight: Sight, depth: float) -> torch.Tensor:
+    """What each candidate receives at an encoder depth `[M]`, as a multiple of an even share: comparable over sizes."""
+    if depth not in sight.attention:
+        raise SelectorError(f"this selector needs the encoder's attention at depth {depth:g}, which nobody measured")
+    return sight.attention[depth].detach().float().cpu() * len(sight.candidates)

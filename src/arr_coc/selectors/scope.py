@@ -1,0 +1,57 @@
+"""Keep tokens that the encoder looked at and that stand for many others."""
+
+from __future__ import annotations
+
+import torch
+
+from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.ranking import attention, on_grid
+from arr_coc.selectors.similarity import cosines, tokens_of, units
+
+LAST = 1.0  # encoder depth
+
+
+class Scope(Selector):
+    """Add the token j with the largest gain in coverage times salience: sum_i max(0, cos(i, j) - cover_i) * a_j^`alpha`.
+
+    cover_i is the cosine of token i with its most similar chosen one, 0 at first; a is the attention received in the
+    encoder's last layer. "SCOPE: Saliency-Coverage Oriented Token Pruning for Efficient Multimodel LLMs" (2025). Needs:
+    tokens and attention.
+    """
+
+    name = "scope"
+    attention_at = (LAST,)
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        self.alpha = alpha
+
+    def relevance(self, sight: Sight) -> torch.Tensor:
+        """Attention received, 1 being an even share: `[M]`."""
+        return attention(sight, LAST)
+
+    def select(self, sight: Sight) -> Choice:
+        seen = self.relevance(sight)
+        similar = cosines(units(tokens_of(sight)))
+        chosen = covering(similar, seen.to(similar.device) ** self.alpha, sight.count)
+        keep = sight.candidates[chosen].sort().values
+        return Choice(keep, relevance=on_grid(sight, seen), strategy="tokens that are looked at and cover the others")
+
+
+def covering(similar: torch.Tensor, weight: torch.Tensor, count: int) -> torch.Tensor:
+    """`count` places by greedy weighted coverage of cosines `[M, M]`."""
+    chosen: list[int] = []
+    cover = torch.zeros_like(weight)
+    gain = similar.clamp(min=0).sum(0)  # [M] of each token as the next
+    taken = torch.zeros_like(weight, dtype=torch.bool)
+    for _ in range(count):
+        place = int((gain * weight).masked_fill_(taken, -torch.inf).argmax())
+        chosen.append(place)
+        taken[place] = True
+        better = (similar[place] > cover).nonzero()[:, 0]
+        old, new = cover[better, None], similar[place, better, None]
+        cover[better] = similar[place, better]
+        if 4 * len(better) > len(cover):  # early steps: afresh, which also keeps rounding errors from adding up
+            gain = (similar - cover[:, None]).clamp_(min=0).sum(0)
+        else:  # later ones: only what a few tokens, now covered better, no longer have to gain
+            gain -= torch.minimum(torch.maximum(similar[better], old), new).sub_(old).sum(0)
+    return torch.tensor(chosen, dtype=torch.long)

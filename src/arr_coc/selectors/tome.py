@@ -1,0 +1,46 @@
+"""Merge tokens that are alike until few enough are left."""
+
+from __future__ import annotations
+
+import torch
+
+from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.similarity import tokens_of, units
+
+
+class ToMe(Selector):
+    """Split the tokens by turns into two halves, and merge the most similar pairs across; again while too many are left.
+
+    A merged token is the mean of all that went into it and stands in the cell of the pair's second token: the sum of tokens
+    times their sizes stays what it was. "Token Merging: Your ViT But Faster" (2022). Needs: tokens; reads no question.
+    It merges once, after the encoder, by the cosine of its tokens, where the paper merges in every layer by that of keys.
+    """
+
+    name = "tome"
+
+    def select(self, sight: Sight) -> Choice:
+        tokens = tokens_of(sight)
+        places, features, sizes = merged(tokens.float(), sight.count)
+        keep = sight.candidates[places.cpu()]
+        on_grid = torch.zeros(sight.grid.n)
+        on_grid[keep] = sizes.cpu()
+        strategy = "the most similar tokens merged"
+        return Choice(keep, features=features.to(tokens.dtype), scores={"size": on_grid}, strategy=strategy)
+
+
+def merged(tokens: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`[M, D]` merged down to `count`: their places `[K]`, tokens `[K, D]`, and how many went into each `[K]`."""
+    places = torch.arange(len(tokens), device=tokens.device)
+    sizes = tokens.new_ones(len(tokens))
+    if count == 0:
+        return places[:0], tokens[:0], sizes[:0]
+    while len(tokens) > count:
+        unit = units(tokens)
+        closest, partner = (unit[0::2] @ unit[1::2].T).max(1)  # [M / 2] each of the first half
+        leaving = closest.argsort(descending=True, stable=True)[: len(tokens) - count]  # none of the second half does
+        into = 2 * partner[leaving] + 1
+        sums = (tokens * sizes[:, None]).index_add_(0, into, tokens[2 * leaving] * sizes[2 * leaving, None])
+        sizes = sizes.index_add(0, into, sizes[2 * leaving])
+        stay = torch.ones_like(places, dtype=torch.bool).index_fill_(0, 2 * leaving, False)
+        tokens, sizes, places = (sums / sizes[:, None])[stay], sizes[stay], places[stay]
+    return places, tokens, sizes
