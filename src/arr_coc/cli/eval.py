@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -133,4 +134,29 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _robustness(arguments: argparse.Namespace) -> int:
-    raise ArrCocError("the robustness suite is not there yet")
+    """Cells alone are judged: what a model makes of them is another question."""
+    from arr_coc.evaluation import robustness
+    from arr_coc.evaluation.harness import evaluate
+
+    data = robustness.suite()
+    with progress() as bar:
+        task = bar.add_task("loading the model", total=None)
+        report = evaluate(
+            arguments.model, data, arguments.selectors, arguments.budgets or ["25%"], glance=arguments.glance,
+            glance_selector=arguments.glance_selector, kinds=arguments.kinds, seed=arguments.seed, seeds=1,
+            answers=False, device=arguments.device,
+            tick=lambda done, total, what: bar.update(task, completed=done, total=total, description=what),
+        )  # fmt: skip
+    print(f"{report.model}: drawn cases, passed by selector (what each case asks for: arr_coc.evaluation.robustness)\n")
+    print(robustness.verdicts(report))
+    if arguments.json is not None:
+        found = [
+            {"selector": selector, "budget": budget, "passed": cases}
+            for (selector, budget), cases in robustness.judge(report).items()
+        ]
+        arguments.json.write_text(
+            json.dumps({"model": report.model, "suite": "robustness", "records": found}, indent=2)
+        )
+    if arguments.report is not None:
+        print(f"page written to {report.page(arguments.report)}")
+    return 0

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import inspect
-import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,9 +11,10 @@ from typing import Any
 import torch
 
 from arr_coc import selectors
-from arr_coc.errors import SelectorError, first_line
+from arr_coc.errors import SelectorError
 from arr_coc.evaluation.data import Evidence, Picture
-from arr_coc.selectors import Choice, Inside, Selector, SelectorLike, Sight, Smaller
+from arr_coc.selectors import Choice, Inside, Oracle, Selector, SelectorLike, Sight, Smaller
+from arr_coc.selectors.uniform import Uniform
 
 DENSE = "all"
 ORACLE = "oracle"
@@ -62,44 +59,11 @@ def contestants(which: Sequence[SelectorLike] | None = None) -> list[Contestant]
 
 def _contestant(which: SelectorLike) -> Contestant:
     if which == ORACLE:
-        oracle = _oracle()
-        return Contestant(ORACLE, lambda picture: PerQuestion.about(picture, oracle), oracle(()))
-    thing = _imported(which) if isinstance(which, str) and ":" in which else which
-    if isinstance(thing, str) and thing not in selectors.names():
-        near = difflib.get_close_matches(thing.lower(), [*selectors.names(), ORACLE], 1, 0.5)
-        raise SelectorError(
-            f"there is no selector {thing!r}{f'; did you mean {near[0]!r}?' if near else ''} "
-            f"(known: {', '.join(selectors.names())}; your own: module:name)"
-        )
-    chosen = selectors.selector(thing() if isinstance(thing, type) and issubclass(thing, Selector) else thing)
-    name = thing if isinstance(thing, str) else chosen.name or type(chosen).__name__
+        somewhere = Oracle([[(0, 0, 1, 1)]])
+        return Contestant(ORACLE, PerQuestion.oracle, somewhere, _file(somewhere))
+    chosen = selectors.selector(which() if isinstance(which, type) and issubclass(which, Selector) else which)
+    name = which if isinstance(which, str) and ":" not in which else chosen.name or type(chosen).__name__
     return Contestant(name, lambda picture: chosen, chosen, _file(chosen))
-
-
-def _oracle() -> Any:
-    try:
-        module = importlib.import_module("arr_coc.selectors.oracle")
-        return module.Oracle
-    except (ImportError, AttributeError):
-        raise SelectorError("the selector 'oracle' is not part of this version: leave it out") from None
-
-
-def _imported(path: str) -> Any:
-    """`module:name` from the working folder or an installed package."""
-    module, _, name = path.partition(":")
-    sys.path.insert(0, os.getcwd())  # a command's path does not hold it, and users write their selectors there
-    try:
-        there = importlib.import_module(module)
-    except Exception as error:  # the user's module may raise anything
-        raise SelectorError(
-            f"cannot import {module!r} for {path!r}: {type(error).__name__}: {first_line(error)}"
-        ) from None
-    finally:
-        sys.path.remove(os.getcwd())
-    if not hasattr(there, name):
-        near = difflib.get_close_matches(name, dir(there), 1, 0.5)
-        raise SelectorError(f"there is no {name!r} in {module!r}{f'; did you mean {near[0]!r}?' if near else ''}")
-    return getattr(there, name)
 
 
 def _file(chosen: Selector) -> str:
@@ -120,11 +84,12 @@ class PerQuestion(Selector):
         self.attention_at, self.early, self.depths = kind.attention_at, kind.early, kind.depths
 
     @classmethod
-    def about(cls, picture: Picture, oracle: Callable[[Evidence], Selector]) -> PerQuestion:
+    def oracle(cls, picture: Picture) -> PerQuestion:
+        """An oracle for each question; where nobody knows where the answer stands, evenly spaced cells."""
         groups: dict[str, Evidence] = {}
         for sample in picture.samples:  # the same words twice: the evidence of either answers them
             groups[sample.question] = groups.get(sample.question, ()) + sample.evidence
-        return cls({text: oracle(evidence) for text, evidence in groups.items()}, ORACLE)
+        return cls({text: Oracle(known) if known else Uniform() for text, known in groups.items()}, ORACLE)
 
     def select(self, sight: Sight) -> Choice | torch.Tensor:
         return self.by_text[sight.words.text].select(sight)

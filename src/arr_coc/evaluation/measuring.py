@@ -21,7 +21,7 @@ import torch
 
 from arr_coc.allocation import Allocation
 from arr_coc.answer import Answer
-from arr_coc.budgets import Budget
+from arr_coc.budgets import Budget, limit
 from arr_coc.choosing import FallbackWarning
 from arr_coc.errors import AllocationError, SelectorError
 from arr_coc.evaluation import memory, metrics
@@ -238,6 +238,7 @@ def _row(
         "encoded": len(allocation.encoded),
         "all": dense.n,
         "grid": views(dense),
+        "over": allocation.k > (limit(setting.budget, dense.n).k or dense.n),
         "fallback": allocation.fallback,
         "notes": list(allocation.notes),
     }

@@ -65,8 +65,13 @@ def draw(report: Report) -> Any:
             if name == DENSE:
                 axis.axhline(y[0], color="0.75", linewidth=1, zorder=0)
             axis.errorbar(x, y, yerr=around, marker="o", markersize=4, linewidth=1.2, capsize=2, label=name)
-        axis.set_xscale("log")
         axis.set_xlabel(label)
+        if along == "kept":  # budgets are halved from row to row
+            axis.set_xscale("log", base=2)
+            ticks = sorted({round(r[along]) for r in report.records})
+            axis.set_xticks([t for t, last in zip(ticks, [0, *ticks], strict=False) if t > 1.2 * last])
+            axis.xaxis.set_major_formatter(lambda value, at: f"{value:.0f}")
+            axis.minorticks_off()
         axis.grid(alpha=0.25)
     first = figure.axes[0]
     first.set_ylabel(f"{said}, 95% over pictures")

@@ -126,6 +126,7 @@ def _record(selector: str, budget: str, rows: Rows, seed: int) -> dict[str, Any]
         "fallbacks": _round(len(wrong) / len(flat)),
         "fallback_reason": wrong[0] if wrong else "",
         "valid": len(wrong) <= MOST_FALLBACKS * len(flat),
+        "over_budget": any(row["over"] for row in flat),
         "tokens": {
             "all": _round(fmean(row["all"] for row in flat)),
             "encoded": found["encoded"],
@@ -177,7 +178,10 @@ def scores(rows: Rows, name: str) -> Scores:
 def _versus(
     key: tuple[str, str], records: Mapping[tuple[str, str], dict[str, Any]], groups: Mapping[tuple[str, str], Rows], seed: int
 ) -> dict[str, Any] | None:  # fmt: skip
-    """A paired comparison with the best other selector at the same budget; nobody competes with the oracle."""
+    """A paired comparison with the best other selector at the same budget.
+
+    Nobody competes with the oracle, nor with a row that broke its budget or is not its selector's own.
+    """
     if key[0] in (DENSE, ORACLE):
         return None
     on, shown = ("accuracy", "accuracy") if records[key]["accuracy"] is not None else ("recall", "evidence_recall")
@@ -185,6 +189,7 @@ def _versus(
         other
         for other, record in records.items()
         if other[1] == key[1] and other != key and other[0] not in (DENSE, ORACLE) and record[shown] is not None
+        if record["valid"] and not record["over_budget"]
     ]
     if not peers or records[key][shown] is None:
         return None

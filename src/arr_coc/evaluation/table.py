@@ -14,7 +14,7 @@ Column = tuple[str, Callable[[Record], str]]
 
 def main(report: Report) -> str:
     """One line for each selector and budget; columns that nobody has a value for are left out."""
-    return _markdown(COLUMNS, report.records) + "".join(f"\n{line}" for line in _remarks(report.records))
+    return _markdown(COLUMNS, report.records) + "".join(f"\n{line}\n" for line in _remarks(report.records))
 
 
 def by_kind(report: Report) -> str:
@@ -115,8 +115,14 @@ def _remarks(records: Sequence[Record]) -> list[str]:
         if r["fallbacks"]
     ]
     said += [
-        f"{r['selector']} at {r['budget']} shows the whole picture smaller, so it has no evidence recall."
+        f"{r['selector']} at {r['budget']} read more than its budget ({'; '.join(r['notes']) or 'it did not say why'})."
+        for r in records
+        if r["over_budget"]
+    ]
+    smaller = dict.fromkeys(
+        r["selector"]
         for r in records
         if r["evidence_recall"] is None and any(o["evidence_recall"] is not None for o in records)
-    ]
+    )
+    said += [f"{name} shows the whole picture smaller, so it has no evidence recall." for name in smaller]
     return said
