@@ -8,7 +8,7 @@
 | border | text that touches the picture's edge | the text is kept |
 | crowd | two dozen small discs, all of them needed | the discs are kept |
 | copies | the answer twice | either copy is kept |
-| absent | a page that does not hold what is asked for | the choice is even, or almost nothing is claimed |
+| absent | a list that does not hold what is asked for | as in a void, or half of every line is kept: one must have looked |
 
 Kept: at least 80% of the evidence cells. Even: over sixteen equal parts of the picture, the kept cells' entropy is at least
 90% of what equal parts would have. Almost nothing: at most a tenth of the budget. A smaller picture holds every place, so
@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -58,15 +59,26 @@ class Sheet:
     def amount(self) -> str:
         return f"{self.rng.randint(10, 99)}.{self.rng.randint(10, 99)}"
 
-    def filler(self, lines: int, top: int = 40) -> None:
-        """Lines of a list of goods, none of which is asked for."""
+    def filler(self, lines: int, top: int = 40) -> list[Box]:
+        """Lines of a list of goods, none of which is asked for; the boxes of names and prices."""
+        boxes = []
         goods = ["Paper clips", "Blue ink", "Envelopes", "Stamps", "String", "Chalk", "Rulers", "Glue", "Tape", "Pins"]
         for number, name in enumerate(self.rng.sample(goods, lines)):
-            self.write(40, top + 44 * number, name, 22)
-            self.write(400, top + 44 * number, self.amount(), 22)
+            boxes.append(self.write(40, top + 44 * number, name, 22))
+            boxes.append(self.write(400, top + 44 * number, self.amount(), 22))
+        return boxes
 
 
-Drawn = tuple[Sheet, str, str, Evidence, str]  # sheet, question, answer, evidence, rule
+@dataclass(frozen=True)
+class Drawn:
+    """A case and its ground truth."""
+
+    sheet: Sheet
+    question: str
+    answer: str
+    evidence: Evidence
+    rule: str  # kept, each or even
+    content: tuple[Box, ...] = ()  # what is on a page that does not hold the answer
 
 
 def _camouflage(rng: random.Random) -> Drawn:
@@ -80,13 +92,13 @@ def _camouflage(rng: random.Random) -> Drawn:
             sheet.pen.rectangle([x, y, x + 40, y + 41], fill=rng.choice(loud))
     code = f"{rng.randint(1000, 9999)}"
     box = sheet.write(40 if left else 330, rng.randint(60, 460), f"CODE {code}", 30, (172, 170, 162))
-    return sheet, "What is the code?", code, ((box,),), "kept"
+    return Drawn(sheet, "What is the code?", code, ((box,),), "kept")
 
 
 def _void(rng: random.Random) -> Drawn:
     shade = rng.randint(150, 220)
     sheet = Sheet(rng, (shade, shade, shade - 8))
-    return sheet, "What is the total amount?", "not found", (), "even"
+    return Drawn(sheet, "What is the total amount?", "not found", (), "even")
 
 
 def _vague(rng: random.Random) -> Drawn:
@@ -94,7 +106,7 @@ def _vague(rng: random.Random) -> Drawn:
     places = rng.sample([(30, 40), (330, 50), (40, 440), (320, 450), (180, 250)], 3)
     words = rng.sample(["Milk and bread", "Call Helen", "Train at 9:40", "Pay the rent", "Water plants"], 3)
     boxes = tuple(sheet.write(x, y, text, 26) for (x, y), text in zip(places, words, strict=True))
-    return sheet, "What is this about?", "; ".join(words), (boxes,), "each"
+    return Drawn(sheet, "What is this about?", "; ".join(words), (boxes,), "each")
 
 
 def _border(rng: random.Random) -> Drawn:
@@ -103,7 +115,7 @@ def _border(rng: random.Random) -> Drawn:
     code = f"{rng.randint(100, 999)}-{rng.randint(100, 999)}"
     bottom = rng.random() < 0.5
     box = sheet.write(rng.choice((0, 416)), SIDE - 28 if bottom else -4, f"No {code}", 26)
-    return sheet, "What is the number?", code, ((box,),), "kept"
+    return Drawn(sheet, "What is the number?", code, ((box,),), "kept")
 
 
 def _crowd(rng: random.Random) -> Drawn:
@@ -116,7 +128,7 @@ def _crowd(rng: random.Random) -> Drawn:
         sheet.pen.ellipse([x, y, x + 14, y + 14], fill=(206, 44, 40) if asked else (150, 160, 150))
         if asked:
             boxes.append((float(x), float(y), x + 14.0, y + 14.0))
-    return sheet, "How many red discs are there?", "24", (tuple(boxes),), "kept"
+    return Drawn(sheet, "How many red discs are there?", "24", (tuple(boxes),), "kept")
 
 
 def _copies(rng: random.Random) -> Drawn:
@@ -127,13 +139,13 @@ def _copies(rng: random.Random) -> Drawn:
     first = sheet.write(390, 40, total, 26)
     sheet.write(40, 480, "TOTAL", 26)
     second = sheet.write(390, 480, total, 26)
-    return sheet, "What is the total amount?", total, ((first,), (second,)), "kept"
+    return Drawn(sheet, "What is the total amount?", total, ((first,), (second,)), "kept")
 
 
 def _absent(rng: random.Random) -> Drawn:
     sheet = Sheet(rng)
-    sheet.filler(10, top=60)
-    return sheet, "What is the telephone number?", "not found", (), "even"
+    lines = sheet.filler(10, top=60)
+    return Drawn(sheet, "What is the telephone number?", "not found", (), "even", tuple(lines))
 
 
 CASES: dict[str, Callable[[random.Random], Drawn]] = {
@@ -152,9 +164,10 @@ def suite(variants: int = VARIANTS) -> Data:
     pictures: list[Picture] = []
     for case, drawing in CASES.items():
         for variant in range(variants):
-            sheet, question, answer, evidence, rule = drawing(random.Random(f"{case} {variant}"))
-            sample = Sample(question, (answer,), case, evidence, len(pictures) + 1, {"rule": rule})
-            pictures.append(Picture(f"{case} {variant + 1}", sheet.image, sheet.image.size, (sample,)))
+            drawn = drawing(random.Random(f"{case} {variant}"))
+            truth = {"rule": drawn.rule, "content": drawn.content}
+            sample = Sample(drawn.question, (drawn.answer,), case, drawn.evidence, len(pictures) + 1, truth)
+            pictures.append(Picture(f"{case} {variant + 1}", drawn.sheet.image, (SIDE, SIDE), (sample,)))
     return Data("robustness", tuple(pictures))
 
 
@@ -201,12 +214,17 @@ def _passed(picture: Picture, row: Row) -> bool | None:
     rule = sample.extra["rule"]
     if rule == "even":
         allowed = limit(row["budget"], grid.n).k
-        return evenness(keep, grid) >= EVEN or (allowed is not None and len(keep) <= NOTHING * allowed)
+        nothing = allowed is not None and len(keep) <= NOTHING * allowed
+        return nothing or evenness(keep, grid) >= EVEN or _half_of_each(keep, grid, picture, sample.extra["content"])
     if rule == "each":
-        shares = [recall(keep, evidence_cells(((box,),), grid, picture.size)) for box in sample.evidence[0]]
-        return all(share is not None and share >= HALF for share in shares)
+        return _half_of_each(keep, grid, picture, sample.evidence[0])
     share = recall(keep, evidence_cells(sample.evidence, grid, picture.size))
     return share is not None and share >= KEPT
+
+
+def _half_of_each(keep: torch.Tensor, grid: Cells, picture: Picture, boxes: Sequence[Box]) -> bool:
+    shares = [recall(keep, evidence_cells(((box,),), grid, picture.size)) for box in boxes]
+    return bool(shares) and all(share is not None and share >= HALF for share in shares)
 
 
 def evenness(keep: torch.Tensor, grid: Cells) -> float:
