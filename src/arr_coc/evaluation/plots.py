@@ -35,6 +35,7 @@ def save(report: Report, path: Path) -> None:
 
 def svg(report: Report) -> str:
     """Both plots as an SVG element for a page."""
+    figure_class()
     import matplotlib
 
     file = io.StringIO()

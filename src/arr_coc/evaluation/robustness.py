@@ -11,8 +11,8 @@
 | absent | a list that does not hold what is asked for | as in a void, or half of every line is kept: one must have looked |
 
 Kept: at least 80% of the evidence cells. Even: over sixteen equal parts of the picture, the kept cells' entropy is at least
-90% of what equal parts would have. Almost nothing: at most a tenth of the budget. A smaller picture holds every place, so
-that a selector which re-encodes is not judged.
+90% of what equal parts would have. Almost nothing: at most a tenth of the budget. Not judged: a smaller picture, which holds
+every place, and a case whose evidence is more than the budget on the model's grid.
 """
 
 from __future__ import annotations
@@ -212,14 +212,18 @@ def _passed(picture: Picture, row: Row) -> bool | None:
     keep = unpacked(row["keep"], grid.n)
     sample = picture.samples[row["question"]]
     rule = sample.extra["rule"]
+    allowed = limit(row["budget"], grid.n).k
     if rule == "even":
-        allowed = limit(row["budget"], grid.n).k
         nothing = allowed is not None and len(keep) <= NOTHING * allowed
         return nothing or evenness(keep, grid) >= EVEN or _half_of_each(keep, grid, picture, sample.extra["content"])
+    groups = evidence_cells(sample.evidence, grid, picture.size)
+    share = HALF if rule == "each" else KEPT
+    if allowed is not None and min(len(group) for group in groups) * share > allowed:
+        return None
     if rule == "each":
         return _half_of_each(keep, grid, picture, sample.evidence[0])
-    share = recall(keep, evidence_cells(sample.evidence, grid, picture.size))
-    return share is not None and share >= KEPT
+    found = recall(keep, groups)
+    return found is not None and found >= KEPT
 
 
 def _half_of_each(keep: torch.Tensor, grid: Cells, picture: Picture, boxes: Sequence[Box]) -> bool:

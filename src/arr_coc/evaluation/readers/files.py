@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import DataError, first_line
+from arr_coc.evaluation.data import Broken, Entry
 
 PREFERRED = ("val", "test", "train")  # where several splits are there, the first of these is read
 DEPTH = 4  # folders inside folders that pictures are looked for in
@@ -41,6 +42,17 @@ def listed(value: Any, key: str, path: Path) -> list[Any]:
     if not isinstance(found, list):
         raise DataError(f"expected a list under {key!r} in {str(path)!r}")
     return found
+
+
+def entries(raws: Iterable[Any], convert: Callable[[Any], dict[str, Any]]) -> Iterator[Entry]:
+    """Raw entries in the plain format, numbered from 1; one that cannot be converted does not stop the others."""
+    for number, raw in enumerate(raws, start=1):
+        try:
+            yield Entry(number, convert(raw))
+        except Broken as why:
+            yield Entry(number, None, str(why))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            yield Entry(number, None, f"this is not in the published layout ({type(error).__name__}: {error})")
 
 
 def finder(folder: Path) -> Callable[[str], Path]:

@@ -5,13 +5,12 @@ val_balanced_questions.json (or testdev, train), val_sceneGraphs.json, images/*.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import DataError
-from arr_coc.evaluation.data import Data, Entry, collect
-from arr_coc.evaluation.readers.files import find, finder, load
+from arr_coc.evaluation.data import Data, collect
+from arr_coc.evaluation.readers.files import entries, find, finder, load
 
 
 def gqa(folder: Path, limit: int | None = None) -> Data:
@@ -24,17 +23,17 @@ def gqa(folder: Path, limit: int | None = None) -> Data:
     for place in folder.rglob(f"{split}_sceneGraphs.json"):
         scenes = load(place)
 
-    def entries() -> Iterator[Entry]:
-        for number, one in enumerate(questions.values(), start=1):
-            image = str(one.get("imageId"))
-            evidence = _evidence(one.get("annotations") or {}, scenes.get(image, {}).get("objects", {}))
-            kind = (one.get("types") or {}).get("structural", "question")
-            yield Entry(number, {
-                "image": f"{image}.jpg", "question": one.get("question"), "answer": one.get("answer", ()), "kind": kind,
-                "evidence": evidence,
-            })  # fmt: skip
+    def convert(one: dict[str, Any]) -> dict[str, Any]:
+        image = str(one["imageId"])
+        return {
+            "image": f"{image}.jpg",
+            "question": one["question"],
+            "answer": one.get("answer", ()),
+            "kind": (one.get("types") or {}).get("structural", "question"),
+            "evidence": _evidence(one.get("annotations") or {}, scenes.get(image, {}).get("objects", {})),
+        }
 
-    return collect("GQA", entries(), finder(folder), limit, metric="vqa", where="question")
+    return collect("GQA", entries(questions.values(), convert), finder(folder), limit, metric="vqa", where="question")
 
 
 def _evidence(said: dict[str, Any], objects: dict[str, Any]) -> list[list[list[float]]]:

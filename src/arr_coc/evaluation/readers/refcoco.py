@@ -6,13 +6,12 @@ refcoco/refs(unc).p, refcoco/instances.json, COCO_train2014_*.jpg
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import DataError
-from arr_coc.evaluation.data import Data, Entry, collect
-from arr_coc.evaluation.readers.files import PREFERRED, find, finder, listed, load
+from arr_coc.evaluation.data import Broken, Data, collect
+from arr_coc.evaluation.readers.files import PREFERRED, entries, find, finder, listed, load
 
 
 class _Plain(pickle.Unpickler):
@@ -36,21 +35,17 @@ def refcoco(folder: Path, limit: int | None = None) -> Data:
     names = {one["id"]: one["file_name"] for one in listed(instances, "images", place)}
     boxes = {one["id"]: one["bbox"] for one in listed(instances, "annotations", place)}
 
-    def entries() -> Iterator[Entry]:
-        number = 0
-        for ref in refs:
-            if split is not None and ref["split"] != split:
-                continue
-            for sentence in ref["sentences"]:
-                number += 1
-                box, image = boxes.get(ref["ann_id"]), names.get(ref["image_id"])
-                if box is None or image is None:
-                    yield Entry(number, None, f"reference {ref.get('ref_id')} has no box or picture in instances.json")
-                    continue
-                x, y, wide, high = box
-                yield Entry(number, {
-                    "image": image, "question": sentence.get("raw") or sentence.get("sent"), "kind": "reference",
-                    "evidence": [[[x, y, x + wide, y + high]]],
-                })  # fmt: skip
+    def convert(pair: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
+        ref, sentence = pair
+        if ref["ann_id"] not in boxes or ref["image_id"] not in names:
+            raise Broken(f"reference {ref.get('ref_id')} has no box or picture in instances.json")
+        x, y, wide, high = boxes[ref["ann_id"]]
+        return {
+            "image": names[ref["image_id"]],
+            "question": sentence.get("raw") or sentence["sent"],
+            "kind": "reference",
+            "evidence": [[[x, y, x + wide, y + high]]],
+        }
 
-    return collect("RefCOCO", entries(), finder(folder), limit, where="sentence")
+    pairs = ((ref, one) for ref in refs if ref["split"] == split or split is None for one in ref.get("sentences", ()))
+    return collect("RefCOCO", entries(pairs, convert), finder(folder), limit, where="sentence")

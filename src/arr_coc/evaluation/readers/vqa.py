@@ -9,13 +9,12 @@ DocVQA:  val_v1.0.json (or val_v1.0_withQT.json), documents/*.png
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import DataError
-from arr_coc.evaluation.data import Data, Entry, collect
-from arr_coc.evaluation.readers.files import find, finder, listed, load
+from arr_coc.evaluation.data import Broken, Data, collect
+from arr_coc.evaluation.readers.files import entries, find, finder, listed, load
 
 
 def vqav2(folder: Path, limit: int | None = None) -> Data:
@@ -25,51 +24,42 @@ def vqav2(folder: Path, limit: int | None = None) -> Data:
     known = {reply.get("question_id"): reply for reply in listed(load(replies), "annotations", replies)}
     part = split.removeprefix("mscoco_")
 
-    def entries() -> Iterator[Entry]:
-        for number, question in enumerate(listed(load(asked), "questions", asked), start=1):
-            reply = known.get(question.get("question_id"))
-            if reply is None:
-                yield Entry(number, None, f"question {question.get('question_id')} has no annotation")
-                continue
-            name = f"COCO_{part}_{int(question['image_id']):012d}.jpg"
-            yield Entry(number, _fields(name, question.get("question"), reply, reply.get("answer_type", "question")))
+    def convert(question: dict[str, Any]) -> dict[str, Any]:
+        reply = known.get(question["question_id"])
+        if reply is None:
+            raise Broken(f"question {question['question_id']} has no annotation")
+        name = f"COCO_{part}_{int(question['image_id']):012d}.jpg"
+        return _fields(name, question, reply, reply.get("answer_type"))
 
-    return collect("VQAv2", entries(), finder(folder), limit, metric="vqa", where="question")
+    found = entries(listed(load(asked), "questions", asked), convert)
+    return collect("VQAv2", found, finder(folder), limit, metric="vqa", where="question")
 
 
 def textvqa(folder: Path, limit: int | None = None) -> Data:
     path = find(folder, ("TextVQA_*_val.json", "TextVQA_*_train.json"), "TextVQA")
-    entries = (
-        Entry(number, _fields(f"{one.get('image_id')}.jpg", one.get("question"), one, "text"))
-        for number, one in enumerate(listed(load(path), "data", path), start=1)
-    )
-    return collect("TextVQA", entries, finder(folder), limit, metric="vqa", where="question")
+    found = entries(listed(load(path), "data", path), lambda one: _fields(f"{one['image_id']}.jpg", one, one, "text"))
+    return collect("TextVQA", found, finder(folder), limit, metric="vqa", where="question")
 
 
 def vizwiz(folder: Path, limit: int | None = None) -> Data:
     path = find(folder, ("Annotations/val.json", "val.json", "Annotations/train.json", "train.json"), "VizWiz")
-    found = load(path)
-    if not isinstance(found, list):
+    raws = load(path)
+    if not isinstance(raws, list):
         raise DataError(f"expected a list of questions in {str(path)!r}")
-    entries = (
-        Entry(number, _fields(one.get("image"), one.get("question"), one, str(one.get("answer_type", "question"))))
-        for number, one in enumerate(found, start=1)
-    )
-    return collect("VizWiz", entries, finder(folder), limit, metric="vqa", where="question")
+    found = entries(raws, lambda one: _fields(one["image"], one, one, one.get("answer_type")))
+    return collect("VizWiz", found, finder(folder), limit, metric="vqa", where="question")
 
 
 def docvqa(folder: Path, limit: int | None = None) -> Data:
     path = find(folder, ("val_v1.0*.json", "train_v1.0*.json"), "DocVQA")
-
-    def entries() -> Iterator[Entry]:
-        for number, one in enumerate(listed(load(path), "data", path), start=1):
-            kinds = one.get("question_types") or ["question"]
-            yield Entry(number, _fields(one.get("image"), one.get("question"), one, str(kinds[0])))
-
-    return collect("DocVQA", entries(), finder(folder), limit, metric="anls", where="question")
+    found = entries(
+        listed(load(path), "data", path),
+        lambda one: _fields(one["image"], one, one, (one.get("question_types") or [None])[0]),
+    )
+    return collect("DocVQA", found, finder(folder), limit, metric="anls", where="question")
 
 
-def _fields(image: Any, question: Any, reply: dict[str, Any], kind: str) -> dict[str, Any]:
+def _fields(image: str, asked: dict[str, Any], reply: dict[str, Any], kind: str | None) -> dict[str, Any]:
     """`answers` come as texts, or as objects with a text and how sure somebody was of it."""
-    answers = [one.get("answer") if isinstance(one, dict) else one for one in reply.get("answers") or []]
-    return {"image": image, "question": question, "answers": answers, "kind": kind}
+    answers = [one["answer"] if isinstance(one, dict) else one for one in reply.get("answers") or []]
+    return {"image": image, "question": asked["question"], "answers": answers, "kind": kind or "question"}

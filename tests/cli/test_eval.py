@@ -1,0 +1,132 @@
+"""`arr-coc eval`, as typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from arr_coc.cli import main
+from arr_coc.reader import folder as folders
+from arr_coc.reader.model import TINY, build
+from tests.adapters.conftest import picture
+from tests.evaluation.conftest import lines, write
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    torch.manual_seed(0)
+    return str(folders.write(build(TINY), tmp_path_factory.mktemp("model"), torch.float32))
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place = write(tmp_path / "data", lines(["0.png", "1.png"]))
+    for number in range(2):
+        picture(112, 112, seed=number).save(place / f"{number}.png")
+    return place
+
+
+def evaluated(data: Path, model: str, *more: str) -> int:
+    return main(["eval", str(data), "--model", model, "--tokens", "2", "--seeds", "1", "--budgets", "25%", *more])
+
+
+def test_a_table_a_file_and_a_page(data: Path, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--json", str(tmp_path / "o.json"), "--report", str(tmp_path / "page"), "--plot", str(tmp_path / "p.svg")]
+    assert evaluated(data, model, "--selectors", "all", "uniform", *more) == 0
+    said = capsys.readouterr()
+    assert "4 questions about 2 pictures" in said.out
+    assert "| uniform | 25% |" in said.out
+    assert said.err == ""
+    assert [r["selector"] for r in json.loads((tmp_path / "o.json").read_text())["records"]] == ["all", "uniform"]
+    assert (tmp_path / "page" / "index.html").is_file()
+    assert (tmp_path / "p.svg").is_file()
+
+
+def test_broken_lines_are_named_and_the_exit_code_says_so(
+    data: Path, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = lines(["1.png"])[0] | {"evidence": [[[0, 0, 500, 20]]]}
+    write(data, [lines(["0.png"])[0], "{", {"image": "no.png", "question": "?"}, wide])
+    assert evaluated(data, model, "--selectors", "uniform") == 1
+    said = capsys.readouterr()
+    assert "2 questions about 2 pictures" in said.out
+    assert "left out: samples.jsonl, line 2" in said.err
+    assert "left out: samples.jsonl, line 3: there is no picture 'no.png'" in said.err
+    assert "note: samples.jsonl, line 4" in said.err
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(
+    data: Path, model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from arr_coc.evaluation import harness
+
+    real = harness.measure
+
+    def stopping(vlm: Any, shown: Any, *rest: Any) -> Any:
+        if shown.name == "1.png":
+            raise KeyboardInterrupt
+        return real(vlm, shown, *rest)
+
+    monkeypatch.setattr(harness, "measure", stopping)
+    assert evaluated(data, model, "--selectors", "uniform") == 130
+    assert "interrupted after 1 of 2 pictures: they are kept in" in capsys.readouterr().err
+    monkeypatch.setattr(harness, "measure", real)
+    assert evaluated(data, model, "--selectors", "uniform") == 0
+    assert "went on from an interrupted run (1 pictures were done)" in capsys.readouterr().err
+    assert evaluated(data, model, "--selectors", "uniform") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_selector_from_the_working_folder(
+    data: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_choice.py").write_text("def first(sight):\n    return sight.candidates[: sight.count]\n")
+    monkeypatch.chdir(tmp_path)
+    assert evaluated(data, model, "--selectors", "own_choice:first", "--limit", "1") == 0
+    assert "| first | 25% |" in capsys.readouterr().out
+
+
+def test_robustness(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "o.json"
+    asked = ["eval", "--suite", "robustness", "--model", model, "--selectors", "uniform", "--kinds", "void", "border"]
+    assert main([*asked, "--json", str(out)]) == 0
+    assert "| uniform | 25% |" in capsys.readouterr().out
+    assert json.loads(out.read_text())["records"][0]["passed"]["void"] == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (["--selectors", "divprone"], "did you mean 'divprune'"),
+        (["--selectors", "nomodule:Name"], "nomodule"),
+        (["--budgets", "lots"], "got 'lots'"),
+        (["--limit", "0"], "at least 1"),
+        (["--format", "vqa"], "did you mean 'vqav2'"),
+        (["--kinds", "odd"], "odd"),
+        (["--json", "/no/such/folder/o.json"], "no folder"),
+        (["--device", "cuda:99"], "cuda:99"),
+        (["--suite", "robustness"], "one of both"),
+        (["--glance", "half"], "glance"),
+    ],
+)
+def test_bad_input_is_one_sentence_before_anything_is_loaded(
+    data: Path, wrong: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", str(data), "--model", "/not/looked/at", *wrong]) == 2
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["eval", "--help"])
+    assert done.value.code == 0
+    said = capsys.readouterr().out
+    for words in ("samples.jsonl", "examples:", "--suite robustness", "module:name", "12.5%"):
+        assert words in said

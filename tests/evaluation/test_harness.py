@@ -1,0 +1,240 @@
+"""Running comparisons with a tiny random model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import arr_coc
+from arr_coc.errors import ArrCocError, SelectorError
+from arr_coc.evaluation import Interrupted, Report, evaluate, measuring
+from arr_coc.selectors import Choice, Selector, Sight, Smaller
+from tests.adapters.conftest import wrapped
+from tests.evaluation.conftest import lines, write
+
+Folder = Callable[[int], Path]
+
+
+def run(data: Any, selectors: Any = ("all", "random", "uniform"), budgets: Any = ("25%",), **options: Any) -> Report:
+    return evaluate(wrapped("qwen2_vl"), data, selectors, budgets, **({"tokens": 3, "seeds": 2} | options))
+
+
+def untimed(report: Report) -> Any:
+    """All that must be the same in every run."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: clean(v) for k, v in value.items() if not k.endswith("ms") and k != "peak_mb"}
+        return [clean(one) for one in value] if isinstance(value, list | tuple) else value
+
+    return clean(report.to_dict()), clean(dict(report.rows))
+
+
+def test_records_as_documented(folder: Folder) -> None:
+    report = run(folder(3), ["all", "random", "uniform", "oracle"], ["25%", "all", 8])
+    said = json.loads(report.to_json())
+    assert {"model", "data", "records"} <= said.keys()
+    rows = [(record["selector"], record["budget"]) for record in said["records"]]
+    assert rows == [("all", "all")] + [(s, b) for b in ("25%", "8") for s in ("random", "uniform", "oracle")]
+    for record in said["records"]:
+        assert {
+            "kept", "n", "accuracy", "accuracy_ci", "evidence_recall", "any_hit", "fallbacks", "select_ms", "answer_ms",
+            "by_kind", "lift", "sensitivity", "peak_mb", "encode_ms", "prefill_ms", "decode_ms", "pointing",
+        } <= record.keys()  # fmt: skip
+        assert record["n"] == 6
+        assert set(record["by_kind"]) == {"kind 0", "kind 1"}
+        assert record["by_kind"]["kind 0"]["n"] == 3
+        assert record["fallbacks"] == 0
+        assert record["valid"]
+    dense, oracle = report.record("all", "all"), report.record("oracle", "8")
+    assert dense["evidence_recall"] == dense["lift"] == 1
+    assert oracle["kept"] == 8
+    assert oracle["pointing"] == 1
+    assert oracle["versus"] is None
+    assert report.record("uniform", 8)["versus"]["peer"] == "random"
+    assert report.record("random", "25%")["seeds"] == 2
+    assert "| uniform | 25% |" in report.table()
+    assert "kind 1, n = 3" in report.table(kinds=True)
+
+
+def test_each_picture_is_encoded_once(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    vlm = wrapped("qwen2_vl")
+    count = 0
+    real = vlm.adapter.encode
+
+    def counted(*args: Any, **options: Any) -> Any:
+        nonlocal count
+        count += 1
+        return real(*args, **options)
+
+    monkeypatch.setattr(vlm.adapter, "encode", counted)
+    run(folder(3), ["all", "random", "uniform"], ["25%", "50%"])
+    assert count == 3 + 1  # and the warm-up
+
+
+def test_two_runs_are_equal(folder: Folder) -> None:
+    data = folder(2)
+    assert untimed(run(data)) == untimed(run(data))
+    other = run(data, seed=5)
+    assert other.record("uniform", "25%")["kept"] == run(data).record("uniform", "25%")["kept"]
+    assert untimed(other)[1] != untimed(run(data))[1]
+
+
+def test_an_interrupted_run_goes_on_and_ends_as_an_uninterrupted_one(folder: Folder, tmp_path: Path) -> None:
+    data, place = folder(3), tmp_path / "run"
+    whole = run(data)
+
+    def stop(done: int, total: int, what: str) -> None:
+        if done == 5:  # in the middle of the second picture
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match=r"after 1 of 3 pictures.*goes on") as stopped:
+        run(data, run=place, tick=stop)
+    assert (stopped.value.done, stopped.value.total) == (1, 3)
+    with (place / "records.jsonl").open("a") as file:
+        file.write('{"picture": "1.png", "ro')  # killed while writing
+    starts: list[int] = []
+    again = run(data, run=place, tick=lambda done, total, what: starts.append(done))
+    assert again.resumed == 1
+    assert starts[0] == 4
+    assert untimed(again) == untimed(whole)
+    assert not (place / "records.jsonl").exists()  # done: the next run starts anew
+
+
+def test_another_question_does_not_go_on_from_it(folder: Folder, tmp_path: Path) -> None:
+    data, place = folder(2), tmp_path / "run"
+
+    def stop(done: int, total: int, what: str) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    for changed in ({"budgets": ["50%"]}, {"fresh": True}):
+        with pytest.raises(Interrupted):
+            run(data, run=place, tick=stop)
+        assert run(data, run=place, **changed).resumed == 0
+
+
+def test_a_selector_of_the_users(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def last(sight: Sight) -> torch.Tensor:
+        return sight.candidates[-sight.count :]
+
+    (tmp_path / "mymodule.py").write_text(
+        "from arr_coc.selectors import Selector\n\n\nclass Mine(Selector):\n"
+        "    def select(self, sight):\n        return sight.candidates[: sight.count]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    report = run(folder(1), [last, "mymodule:Mine"])
+    assert [record["selector"] for record in report.records] == ["last", "Mine"]
+    assert report.record("last", "25%")["evidence_recall"] != report.record("Mine", "25%")["evidence_recall"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (lambda sight: sight.candidates[: sight.count + 1], "at most"),
+        (lambda sight: sight.candidates[[0, 0]], "comes twice"),
+        (lambda sight: sight.candidates[: sight.count] + 10_000, "between 0"),
+    ],
+)
+def test_wrong_cells_are_an_error_that_names_the_selector(folder: Folder, wrong: Any, complaint: str) -> None:
+    wrong.__name__ = "greedy"
+    with pytest.raises(SelectorError, match=f"'greedy'.*{complaint}"):
+        run(folder(1), [wrong])
+
+
+def test_fallbacks_are_counted_and_shown(folder: Folder) -> None:
+    def shaky(sight: Sight) -> torch.Tensor:
+        if sight.words.text == "What?":
+            raise RuntimeError("no idea")
+        return sight.candidates[: sight.count]
+
+    report = run(folder(2), [shaky, "uniform", "random"])
+    record = report.record("shaky", "25%")
+    assert record["fallbacks"] == 0.5
+    assert not record["valid"]
+    assert "50.0%, invalid" in report.table()
+    assert "no idea" in report.table()
+    assert report.record("uniform", "25%")["versus"]["peer"] == "random"  # nobody is compared with an invalid row
+
+
+def test_re_encoding_and_glancing_pay_for_themselves(folder: Folder) -> None:
+    class Half(Selector):
+        name = "half"
+        early = True
+
+        def before_encoding(self, sight: Sight) -> Smaller:
+            return Smaller(sight.count)
+
+    report = run(folder(2), ["all", Half(), "uniform"], ["25%"])
+    half = report.record("half", "25%")
+    assert half["evidence_recall"] is None
+    assert half["kept"] <= report.record("uniform", "25%")["kept"]
+    assert "shows the whole picture smaller" in report.table()
+    glanced = run(folder(2), ["all", "uniform", "divprune"], ["25%"], glance="50%")
+    for name in ("uniform", "divprune"):
+        assert glanced.record(name, "25%")["tokens"]["encoded"] * 2 == pytest.approx(
+            glanced.record(name, "25%")["tokens"]["all"], abs=1
+        )
+    dense = glanced.record("all", "all")["tokens"]
+    assert dense["encoded"] == dense["all"]
+
+
+def test_attention_is_charged_to_those_who_want_it(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Watcher(Selector):
+        name = "watcher"
+        attention_at = (1.0,)
+
+        def select(self, sight: Sight) -> Choice:
+            worth = sight.attention[1.0]
+            return Choice(sight.candidates[worth.topk(sight.count).indices.sort().values])
+
+    charged = measuring.Surcharge({(): 0.0, (1.0,): 0.5})
+    monkeypatch.setattr("arr_coc.evaluation.harness.surcharge", lambda *given: charged)
+    report = run(folder(2), ["uniform", Watcher()])
+    plain, seen = report.record("uniform", "25%")["encode_ms"], report.record("watcher", "25%")["encode_ms"]
+    assert seen == pytest.approx(1.5 * plain, abs=0.02)
+
+
+def test_only_the_cells(folder: Folder) -> None:
+    report = run(folder(2), ["all", "uniform", "fastv"], answers=False)
+    for record in report.records:
+        assert record["accuracy"] is None
+        assert record["evidence_recall"] is not None
+    assert "accuracy" not in report.table()
+
+
+def test_many_questions_about_one_picture_are_asked_in_batches(tmp_path: Path, folder: Folder) -> None:
+    data = folder(1)
+    write(data, [lines(["0.png"])[0] | {"question": f"What {number}?"} for number in range(measuring.BATCH + 2)])
+    assert run(data).record("uniform", "25%")["n"] == measuring.BATCH + 2
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"selectors": ["unifrom"]}, "did you mean 'uniform'"),
+        ({"selectors": ["uniform", "uniform"]}, "twice"),
+        ({"selectors": []}, "at least one"),
+        ({"budgets": ["lots"]}, "got 'lots'"),
+        ({"budgets": "25%"}, "a list of budgets"),
+        ({"limit": 0}, "limit"),
+        ({"seeds": 0}, "seeds"),
+        ({"glance": "half"}, "glance"),
+        ({"kinds": ["none such"]}, "none such"),
+        ({"format": "vqa2"}, "did you mean 'vqav2'"),
+    ],
+)
+def test_bad_input_is_one_sentence(folder: Folder, options: Any, complaint: str) -> None:
+    with pytest.raises(ArrCocError, match=complaint):
+        run(folder(1), **options)
+
+
+def test_it_is_exported() -> None:
+    assert callable(arr_coc.evaluate)
+    with pytest.raises(ArrCocError, match="no folder"):
+        arr_coc.evaluate("reader", "/no/such/folder")

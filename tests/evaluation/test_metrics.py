@@ -1,0 +1,122 @@
+"""Metrics against cases worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from arr_coc.evaluation import metrics, statistics
+from arr_coc.grid import Grid, Mosaic
+
+
+def test_answers() -> None:
+    assert metrics.exact(" 12.50 ", ["12.50"]) == 1
+    assert metrics.exact("12.5", ["12.50"]) == 0
+    assert metrics.anls("12.50", ["12.80", "99"]) == pytest.approx(0.8)
+    assert metrics.anls("Total", ["total"]) == 1
+    assert metrics.anls("abcd", ["abxy"]) == 0.5
+    assert metrics.anls("abcd", ["axyz"]) == 0  # below one half
+    assert metrics.anls("anything", []) == 0
+    assert metrics.similarity("", "") == 1
+
+
+def test_vqa_accuracy_leaves_each_annotator_out() -> None:
+    assert metrics.vqa("yes", ["yes"] * 10) == 1
+    # Three of ten agree: left out one of them, two are left, 2/3; left out another, three are left, 1.
+    assert metrics.vqa("yes", ["yes"] * 3 + ["no"] * 7) == pytest.approx((3 * 2 / 3 + 7) / 10)
+    assert metrics.vqa("yes", ["yes"] + ["no"] * 9) == pytest.approx((0 + 9 / 3) / 10)
+    assert metrics.vqa("The two dogs.", ["2 dogs"]) == 1
+    assert metrics.vqa("3.50", ["350"]) == 0
+    assert metrics.vqa("x", []) == 0
+
+
+def test_yes_and_no_are_read_off_a_sentence() -> None:
+    assert metrics.yes_no("Yes, there is a dog.", ["yes"]) == 1
+    assert metrics.yes_no("There is no dog", ["no"]) == 1
+    assert metrics.yes_no("", ["yes"]) == metrics.yes_no("", ["no"]) == 0
+
+
+def cells(box: tuple[float, float, float, float], grid: Grid | Mosaic = Grid(1, 4, 4)) -> list[int]:  # noqa: B008
+    return metrics.evidence_cells(((box,),), grid, (40, 40))[0].tolist()
+
+
+def test_a_sliver_is_no_evidence() -> None:
+    assert cells((0, 0, 10, 10)) == [0]
+    assert cells((0, 0, 11, 10)) == [0]  # a tenth of the next cell
+    assert cells((0, 0, 11.25, 10)) == [0, 1]  # an eighth
+    assert cells((5, 5, 15, 15)) == [0, 1, 4, 5]
+    assert cells((3, 3, 4, 4)) == [0]  # small, but it has its cell
+    assert cells((9.5, 3, 10.5, 4)) == [0, 1]  # cut in halves: both
+    assert cells((9.8, 3, 10.8, 4)) == [1]  # most of it lies there
+    assert cells((0, 0, 40, 40)) == list(range(16))
+    both = Mosaic((Grid(1, 1, 1), Grid(1, 2, 2)))
+    assert cells((0, 0, 10, 10), both) == [0, 1]
+
+
+def test_every_box_has_a_cell() -> None:
+    dice = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        corner, side = torch.rand(2, generator=dice) * 38, torch.rand(2, generator=dice) ** 3 * 10 + 0.01
+        low, high = corner.tolist(), torch.minimum(corner + side, torch.tensor(40.0)).tolist()
+        assert cells((low[0], low[1], high[0], high[1]), Grid(1, 7, 3))
+
+
+def test_recall_is_the_best_groups() -> None:
+    groups = [torch.tensor([0, 1, 2, 3]), torch.tensor([8, 9])]
+    assert metrics.recall(torch.tensor([0, 9]), groups) == 0.5
+    assert metrics.recall(torch.tensor([8, 9]), groups) == 1
+    assert metrics.recall(torch.tensor([5]), groups) == 0
+    assert metrics.recall(torch.tensor([5]), []) is None
+    assert metrics.any_hit(torch.tensor([3, 5]), groups) == 1
+    assert metrics.any_hit(torch.tensor([5]), groups) == 0
+    assert metrics.any_hit(torch.zeros(0, dtype=torch.long), groups) == 0
+
+
+def test_pointing_game() -> None:
+    groups = [torch.tensor([1])]
+    assert metrics.pointing(torch.tensor([0.0, 2.0, 1.0]), groups) == 1
+    assert metrics.pointing(torch.tensor([3.0, 2.0, 1.0]), groups) == 0
+    assert metrics.pointing(torch.ones(3), groups) == 0
+    assert metrics.pointing(None, groups) is None
+    assert metrics.pointing(torch.ones(3), []) is None
+
+
+def test_chance_at_equal_k() -> None:
+    one = [torch.tensor([0, 1, 2])]
+    assert metrics.chance(5, 20, one) == 0.25
+    assert metrics.chance(5, 20, []) is None
+    # Two groups of one cell each: either is enough, 1 - C(18, 5) / C(20, 5).
+    two = [torch.tensor([0]), torch.tensor([7])]
+    expected = 1 - (15 / 20) * (14 / 19)
+    assert metrics.chance(5, 20, two) == pytest.approx(expected, abs=0.15)
+    assert metrics.chance(5, 20, two) == metrics.chance(5, 20, two)
+
+
+def test_sensitivity_is_one_minus_jaccard() -> None:
+    a, b, c = torch.tensor([0, 1]), torch.tensor([1, 2]), torch.tensor([0, 1])
+    assert metrics.sensitivity([a, b]) == pytest.approx(1 - 1 / 3)
+    assert metrics.sensitivity([a, b, c]) == pytest.approx(1 - (1 / 3 + 1 + 1 / 3) / 3)
+    assert metrics.sensitivity([a]) is None
+
+
+def test_intervals_draw_pictures_not_questions() -> None:
+    alike = {str(i): [float(i % 2)] * 10 for i in range(20)}  # ten questions that succeed or fail together
+    low, high = statistics.interval(alike) or (0, 0)
+    assert high - low > 0.35  # as wide as that of 20 coins, not of 200
+    assert statistics.interval(alike) == statistics.interval(alike)
+    assert statistics.mean({"a": [1.0, 0.0], "b": [1.0]}) == pytest.approx(2 / 3)
+    assert statistics.mean({"a": []}) is None
+    assert statistics.interval({"a": []}) is None
+
+
+def test_paired_difference() -> None:
+    ours = {str(i): [1.0, 1.0] for i in range(12)}
+    theirs = {str(i): [1.0, 0.0] for i in range(12)}
+    delta, (low, high), p = statistics.difference(ours, theirs) or (0, (0, 0), 1)
+    assert delta == low == high == 0.5
+    assert p == pytest.approx(2 / 2**12, abs=2e-3)  # only all signs alike are as far
+    found = statistics.difference(ours, ours)
+    assert found is not None
+    assert found[0] == 0
+    assert found[2] == 1
+    assert statistics.difference(ours, {}) is None

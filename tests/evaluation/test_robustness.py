@@ -1,0 +1,54 @@
+"""The drawn cases: their ground truth, and who passes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from arr_coc.evaluation import evaluate, robustness
+from arr_coc.grid import Grid
+from arr_coc.selectors import Sight
+from tests.adapters.conftest import wrapped
+
+
+def test_cases_are_drawn_the_same_every_time_with_their_evidence_inside() -> None:
+    first, second = robustness.suite(), robustness.suite()
+    assert len(first.pictures) == len(robustness.CASES) * robustness.VARIANTS
+    for one, other in zip(first.pictures, second.pictures, strict=True):
+        assert np.array_equal(np.asarray(one.image), np.asarray(other.image))
+        for left, top, right, bottom in (box for group in one.samples[0].evidence for box in group):
+            assert 0 <= left < right <= one.size[0]
+            assert 0 <= top < bottom <= one.size[1]
+            inside = np.asarray(one.image)[int(top) : int(bottom) + 1, int(left) : int(right) + 1]  # type: ignore[index]
+            assert inside.std() > 0  # something is drawn there
+        kind = one.samples[0].kind
+        assert bool(one.samples[0].evidence) == (kind not in ("void", "absent"))
+
+
+def test_the_oracle_and_everything_pass_and_one_corner_fails() -> None:
+    def corner(sight: Sight) -> torch.Tensor:
+        return sight.candidates[: sight.count]
+
+    options = {"answers": False, "seeds": 1}
+    report = evaluate(
+        wrapped("qwen2_vl"), robustness.suite(1), ["all", "oracle", "uniform", corner], ["25%"], **options
+    )  # type: ignore[arg-type]
+    found = robustness.judge(report)
+    for name, budget in (("all", "all"), ("oracle", "25%")):
+        assert all(passed != [False] for passed in found[name, budget].values())
+    assert found["oracle", "25%"]["crowd"] == [None]  # this model's 16 cells cannot hold all discs
+    assert found["corner", "25%"]["void"] == found["corner", "25%"]["absent"] == [False]
+    assert found["uniform", "25%"]["void"] == [True]
+    assert found["uniform", "25%"]["camouflage"] == [False]
+    table = robustness.verdicts(report)
+    assert "| all | all | 1 of 1 |" in table
+    assert table.splitlines()[0].startswith("| selector | budget | camouflage | void |")
+
+
+def test_evenness() -> None:
+    grid = Grid(1, 8, 8)
+    assert robustness.evenness(torch.arange(64), grid) == pytest.approx(1)
+    assert robustness.evenness(torch.tensor([0, 1, 8, 9]), grid) == 0
+    assert robustness.evenness(torch.tensor([0, 7, 56, 63]), grid) == pytest.approx(1)
+    assert robustness.evenness(torch.zeros(0, dtype=torch.long), grid) == 0
