@@ -32,7 +32,15 @@ def test_the_file_tree_in_the_readme_names_every_module() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "CONTRIBUTING.md", "docs/texture.md", "docs/training.md", "docs/answering.md", "docs/comparing.md", "docs/speed.md"],
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/texture.md",
+        "docs/training.md",
+        "docs/answering.md",
+        "docs/comparing.md",
+        "docs/speed.md",
+    ],
 )
 def test_links_and_pictures_exist(page: str) -> None:
     text = (ROOT / page).read_text()
@@ -51,5 +59,12 @@ def test_snippets_of_the_readme_run(tmp_path: Path) -> None:
 
 
 def test_no_figure_is_missing() -> None:
-    for page in ("README.md", "docs/texture.md", "docs/training.md", "docs/answering.md", "docs/comparing.md", "docs/speed.md"):
+    for page in (
+        "README.md",
+        "docs/texture.md",
+        "docs/training.md",
+        "docs/answering.md",
+        "docs/comparing.md",
+        "docs/speed.md",
+    ):
         assert not re.search(r"^[A-Z]{4,}$|\| [A-Z]{4,} \|", (ROOT / page).read_text(), re.M), page

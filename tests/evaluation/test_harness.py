@@ -208,6 +208,19 @@ def test_only_the_cells(folder: Folder) -> None:
     assert "accuracy" not in report.table()
 
 
+def test_a_torn_picture_is_left_out_and_said(folder: Folder) -> None:
+    data = folder(3)
+    whole = (data / "0.png").read_bytes()
+    (data / "0.png").write_bytes(whole[: len(whole) // 2])
+    report = run(data, ["uniform"])
+    assert report.record("uniform", "25%")["images"] == 2
+    assert [problem.split(":")[0] for problem in report.problems] == ["samples.jsonl, line 1", "samples.jsonl, line 2"]
+    for number in range(3):
+        (data / f"{number}.png").write_bytes(whole[:200])
+    with pytest.raises(ArrCocError, match="can be read"):
+        run(data, ["uniform"])
+
+
 def test_many_questions_about_one_picture_are_asked_in_batches(tmp_path: Path, folder: Folder) -> None:
     data = folder(1)
     write(data, [lines(["0.png"])[0] | {"question": f"What {number}?"} for number in range(measuring.BATCH + 2)])

@@ -58,6 +58,7 @@ class Data:
     metric: str = "exact"  # what counts as accuracy
     problems: tuple[str, ...] = ()  # lines that were left out, and why
     notes: tuple[str, ...] = ()  # lines that were put right, and how
+    where: str = "entry"  # what a sample's `line` counts
 
     @property
     def questions(self) -> int:
@@ -170,6 +171,7 @@ def collect(
         metric,
         tuple(f"{where} {line}: {why}" for line, why in sorted(problems.items())),
         tuple(f"{where} {line}: {why}" for line, why in sorted(notes.items())),
+        where,
     )
 
 
@@ -240,7 +242,9 @@ def _size(path: Path, name: str) -> tuple[int, int]:
     try:
         with Image.open(path) as picture:
             width, height = picture.size
-            turned = picture.getexif().get(ORIENTATION, 1) in range(5, 9)
+            # Asking a PNG file for what it seldom has would read all of its pixels.
+            plain = picture.format == "PNG" and not {"exif", "Raw profile type exif"} & picture.info.keys()
+            turned = not plain and picture.getexif().get(ORIENTATION, 1) in range(5, 9)
     except DECODING_ERRORS as error:
         raise Broken(f"cannot read the picture {name!r} ({first_line(error)})") from None
     return (height, width) if turned else (width, height)

@@ -14,11 +14,11 @@ import torch
 from arr_coc import selectors as known
 from arr_coc.budgets import Budget
 from arr_coc.budgets import limit as limit_of
-from arr_coc.errors import ArrCocError, BudgetError, DataError, whole_number
+from arr_coc.errors import ArrCocError, BudgetError, DataError, ImageError, whole_number
 from arr_coc.evaluation import readers
 from arr_coc.evaluation.contestants import DENSE, RANDOM, Contestant, contestants
 from arr_coc.evaluation.data import Data, Picture
-from arr_coc.evaluation.measuring import Rules, Setting, measure, surcharge
+from arr_coc.evaluation.measuring import Rules, Setting, Surcharge, measure, surcharge
 from arr_coc.evaluation.records import Records, fingerprint
 from arr_coc.evaluation.report import Report, report
 from arr_coc.selectors import SelectorLike
@@ -83,7 +83,8 @@ def evaluate(
     }  # fmt: skip
     mark = fingerprint(settings_said, [one.source for one in field])
     records = Records(folder, mark, fresh)
-    _measure_all(vlm, asked, plan, rules, records, tick or (lambda done, of, what: None))
+    unread = _measure_all(vlm, asked, plan, rules, records, tick or (lambda done, of, what: None))
+    asked = _without(asked, unread) if unread else asked
     found = report(name, asked, records.done, rules, [one.name for one in field], resumed=records.resumed)
     records.forget()
     return found
@@ -138,26 +139,42 @@ def _everything(budget: Budget) -> bool:
 
 def _measure_all(
     vlm: VLM, data: Data, plan: Sequence[Setting], rules: Rules, records: Records, tick: Tick
-) -> None:  # fmt: skip
+) -> dict[str, str]:  # fmt: skip
+    """Fill the records; returns the pictures that could not be read after all, and why."""
     waiting = [picture for picture in data.pictures if picture.name not in records.done]
     total = len(data.pictures) * len(plan)
     done = total - len(waiting) * len(plan)
+    unread: dict[str, str] = {}
+    extra: Surcharge | None = None
     tick(done, total, "warming up" if waiting else "")
     try:
-        extra = surcharge(vlm, waiting[0], plan, rules) if waiting else None
-        for picture in waiting:
+        for number, picture in enumerate(waiting, start=1):
             rows: list[dict[str, Any]] = []
             own = [_seeded(one, picture) for one in plan]
-            assert extra is not None
-            for setting, some in zip(plan, measure(vlm, picture, own, rules, extra), strict=True):
-                for row in some:
-                    row["seed"] = setting.seed
-                rows.extend(some)
-                done += 1
-                tick(done, total, picture.name)
+            try:
+                extra = extra or surcharge(vlm, picture, plan, rules)
+                for setting, some in zip(plan, measure(vlm, picture, own, rules, extra), strict=True):
+                    rows.extend(row | {"seed": setting.seed} for row in some)
+                    done += 1
+                    tick(done, total, picture.name)
+            except ImageError as error:  # its header was sound, its pixels are not
+                unread[picture.name] = str(error)
+                done = total - (len(waiting) - number) * len(plan)
+                continue
             records.add(picture.name, rows)
     except KeyboardInterrupt:
         raise Interrupted(len(records.done), len(data.pictures), records.path and records.path.parent) from None
+    return unread
+
+
+def _without(data: Data, unread: dict[str, str]) -> Data:
+    """The data without some pictures, whose questions become problems."""
+    lost = [picture for picture in data.pictures if picture.name in unread]
+    if len(lost) == len(data.pictures):
+        raise DataError(f"expected pictures that can be read in {data.name!r} ({unread[lost[0].name]})")
+    said = [f"{data.where} {sample.line}: {unread[one.name]}" for one in lost for sample in one.samples]
+    left = tuple(picture for picture in data.pictures if picture.name not in unread)
+    return replace(data, pictures=left, problems=(*data.problems, *said))
 
 
 def _seeded(setting: Setting, picture: Picture) -> Setting:

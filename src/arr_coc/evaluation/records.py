@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,11 @@ class Records:
         self.path = None if folder is None else folder / FILE
         self.done: dict[str, list[dict[str, Any]]] = {}  # picture -> its rows
         self.resumed = 0
+        self.made = False  # the folder
         if self.path is None:
             return
         try:
+            self.made = not self.path.parent.exists()
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if not fresh and self.path.is_file():
                 self._read(print_)
@@ -60,6 +63,9 @@ class Records:
         """The run is complete: the next one starts anew."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
+            if self.made:
+                with suppress(OSError):  # something else lies there by now
+                    self.path.parent.rmdir()
 
     def _read(self, print_: str) -> None:
         assert self.path is not None

@@ -11,6 +11,7 @@ import numpy as np
 
 DRAWS = 2000
 FLIPS = 9999
+AT_ONCE = 4_000_000  # numbers held while drawing: data sets have up to 100,000 pictures
 
 Scores = Mapping[str, Sequence[float]]  # picture -> its questions' scores
 
@@ -27,9 +28,12 @@ def interval(scores: Scores, seed: int = 0, draws: int = DRAWS) -> tuple[float, 
     if not len(sums):
         return None
     dice = np.random.default_rng(seed)
-    drawn = dice.multinomial(len(sums), np.full(len(sums), 1 / len(sums)), size=draws)  # [draws, pictures]
-    means = (drawn @ sums) / np.maximum(drawn @ counts, 1)
-    low, high = np.percentile(means, [2.5, 97.5])
+    even = np.full(len(sums), 1 / len(sums))
+    means = []
+    for size in _slices(draws, len(sums)):
+        drawn = dice.multinomial(len(sums), even, size=size)  # [size, pictures]
+        means.append((drawn @ sums) / np.maximum(drawn @ counts, 1))
+    low, high = np.percentile(np.concatenate(means), [2.5, 97.5])
     return float(low), float(high)
 
 
@@ -47,12 +51,21 @@ def difference(ours: Scores, theirs: Scores, seed: int = 0) -> tuple[float, tupl
     assert found is not None
     assert bounds is not None
     sums, _ = _by_picture(deltas)
-    signs = np.random.default_rng(seed).choice((-1.0, 1.0), size=(FLIPS, len(sums)))
-    # Sums of the same numbers in another order differ in their last bits, and must not count as less.
-    as_far = np.abs(signs @ sums) >= abs(sums.sum()) - 1e-9
-    return found, bounds, float((as_far.sum() + 1) / (FLIPS + 1))
+    dice = np.random.default_rng(seed)
+    as_far = 1
+    for size in _slices(FLIPS, len(sums)):
+        signs = dice.choice((-1.0, 1.0), size=(size, len(sums)))
+        # Sums of the same numbers in another order differ in their last bits, and must not count as less.
+        as_far += int((np.abs(signs @ sums) >= abs(sums.sum()) - 1e-9).sum())
+    return found, bounds, as_far / (FLIPS + 1)
 
 
 def _by_picture(scores: Scores) -> tuple[np.ndarray, np.ndarray]:
     some = [values for values in scores.values() if len(values)]
     return np.array([sum(values) for values in some], np.float64), np.array([len(v) for v in some], np.float64)
+
+
+def _slices(draws: int, pictures: int) -> list[int]:
+    """`draws` in parts that fit into memory."""
+    size = max(1, AT_ONCE // pictures)
+    return [min(size, draws - start) for start in range(0, draws, size)]
