@@ -143,7 +143,7 @@ def _robustness(arguments: argparse.Namespace) -> int:
         task = bar.add_task("loading the model", total=None)
         report = evaluate(
             arguments.model, data, arguments.selectors, arguments.budgets or ["25%"], glance=arguments.glance,
-            glance_selector=arguments.glance_selector, kinds=arguments.kinds, seed=arguments.seed, seeds=1,
+            glance_selector=arguments.glance_selector, kinds=arguments.kinds, limit=arguments.limit, seed=arguments.seed, seeds=1,
             answers=False, device=arguments.device,
             tick=lambda done, total, what: bar.update(task, completed=done, total=total, description=what),
         )  # fmt: skip
