@@ -26,7 +26,7 @@ def units(tokens: torch.Tensor) -> torch.Tensor:
 
 
 def cosines(unit: torch.Tensor) -> torch.Tensor:
-    """Cosine of every pair of `[M, D]`: `[M, M]`, symmetric to the last bit, because only one half is computed."""
+    """Cosine of every pair of `[M, D]`: `[M, M]`; little more than one half is computed, the other copied."""
     count = len(unit)
     out = unit.new_empty(count, count)
     for start in range(0, count, BLOCK):
