@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -10,11 +11,14 @@ import torch
 import arr_coc
 from arr_coc.errors import SelectorError
 from arr_coc.selectors import Oracle, names
+from tests.adapters import tiny_llava_processor
 from tests.adapters.conftest import picture, wrapped
 from tests.adapters.test_vlm import GREEDY
 
 IMAGE_NAMES = [name for name in names() if name not in ("evs", "oracle")]
 EVIDENCE = [[[10, 10, 30, 25]]]
+
+flat = lru_cache(tiny_llava_processor.wrapped)
 
 
 @pytest.fixture(autouse=True)
@@ -91,3 +95,11 @@ def test_merged_tokens_reach_the_model(name: str) -> None:
     merged, own = (p["mm_encoder_outputs"]["image"].pooler_output[0] for p in (prepared, plain))
     assert merged.shape == own.shape
     assert not torch.equal(merged, own)
+
+
+@pytest.mark.parametrize("family", tiny_llava_processor.FAMILIES)
+@pytest.mark.parametrize("name", [name for name in IMAGE_NAMES if name != "resize"])
+def test_tiles_and_overviews(name: str, family: str) -> None:
+    answer = flat(family).ask(picture(90, 40), "What is this?", budget=6, selector=name, max_new_tokens=2)
+    assert answer.tokens["kept"] == 6
+    assert not answer.fallback

@@ -35,9 +35,10 @@ class CDPruner(Selector):
 
 def largest_volume(unit: torch.Tensor, worth: torch.Tensor, count: int) -> torch.Tensor:
     """`count` places by greedy MAP of the process with qualities `worth` `[M]` and directions `unit` `[M, D]`."""
-    row = rows_of(unit, count)
+    scaled = unit * worth[:, None]
+    kernel = rows_of(scaled, count)
     factor = unit.new_zeros(count, len(unit))  # rows of the Cholesky factor
-    gain = worth.square() * unit.square().sum(1)  # [M] squared distance from the chosen ones' span
+    gain = scaled.square().sum(1)  # [M] squared distance from the chosen ones' span
     chosen: list[int] = []
     for step in range(count):
         place = int(gain.argmax())
@@ -45,8 +46,7 @@ def largest_volume(unit: torch.Tensor, worth: torch.Tensor, count: int) -> torch
         if left < EXHAUSTED:
             break
         chosen.append(place)
-        kernel = row(place) * (worth * worth[place])
-        factor[step] = (kernel - factor[:step, place] @ factor[:step]) / left**0.5
+        factor[step] = (kernel(place) - factor[:step, place] @ factor[:step]) / left**0.5
         gain -= factor[step].square()
         gain[place] = -torch.inf
     if len(chosen) < count:

@@ -53,5 +53,5 @@ def covering(similar: torch.Tensor, weight: torch.Tensor, count: int) -> torch.T
         if 4 * len(better) > len(cover):  # early steps: afresh, which also keeps rounding errors from adding up
             gain = torch.sub(similar, cover, out=room).clamp_(min=0).sum(1)
         else:  # later ones: only what a few tokens, now covered better, no longer have to gain
-            gain -= torch.minimum(torch.maximum(similar[better], old), new).sub_(old).sum(0)
+            gain -= similar[better].clamp_(old, new).sub_(old).sum(0)
     return torch.tensor(chosen, dtype=torch.long)
