@@ -16,8 +16,9 @@ class CDPruner(Selector):
 
     "Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning in MLLMs" (2025); the greedy steps
     by incremental Cholesky, "Fast Greedy MAP Inference for Determinantal Point Process to Improve Recommendation
-    Diversity" (2018), O(k^2 M). Needs: tokens and words. Relevance is the cosine of a token with the mean of the
-    question's embeddings, in the language model's space. Where no token adds volume, the most relevant of the rest follow.
+    Diversity" (2018): O(k^2 M) beside the M^2 D of the kernel, so it takes longer than most at large k. Needs: tokens and
+    words. Relevance is the cosine of a token with the mean of the question's embeddings, in the language model's space.
+    Where no token adds volume, the most relevant of the rest follow.
     """
 
     name = "cdpruner"

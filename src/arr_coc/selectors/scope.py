@@ -16,7 +16,7 @@ class Scope(Selector):
 
     cover_i is the cosine of token i with its most similar chosen one, 0 at first; a is the attention received in the
     encoder's last layer. "SCOPE: Saliency-Coverage Oriented Token Pruning for Efficient Multimodel LLMs" (2025). Needs:
-    tokens and attention.
+    tokens and attention. All pairs count at every step, so it takes longer than most: see benchmarks/selector_speed.py.
     """
 
     name = "scope"
