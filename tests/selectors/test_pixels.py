@@ -103,7 +103,7 @@ def test_every_moment_of_a_video_is_looked_at() -> None:
     flat, busy = torch.full((3, 24, 24), 0.5), noise(24, 24)
     frames = [flat, flat, busy, flat]
     batch = TextureBatch([TextureArray.from_image(frame) for frame in frames])
-    seen = sight(Grid(2, 2, 2), 4, picture=lambda: batch)
+    seen = sight(Grid(2, 2, 2), 4, picture=lambda: batch, kind="video")
     assert choice(selector("ink").select(seen)).keep.tolist() == [4, 5, 6, 7]
     alone = [selector("ink").relevance(sight(Grid(1, 2, 2), 4, pixels=frame)) for frame in frames]
     pairs = torch.cat([(alone[0] + alone[1]) / 2, (alone[2] + alone[3]) / 2])
