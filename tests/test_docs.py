@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import arr_coc
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -50,9 +52,13 @@ def test_links_and_pictures_exist(page: str) -> None:
         assert ((ROOT / page).parent / link).exists(), link
 
 
-def test_snippets_of_the_readme_run(tmp_path: Path) -> None:
-    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+@pytest.mark.parametrize("page", ["README.md", "docs/answering.md"])
+def test_snippets_run(page: str, tmp_path: Path) -> None:
+    snippets = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
     assert snippets
+    arr_coc.pictures.receipt().save(tmp_path / "receipt.jpg")
+    if page == "docs/answering.md":  # one story in several pieces
+        snippets = ["\n".join(snippets)]
     for code in snippets:
         done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,6 +114,3 @@ class Answer:
 
     def __str__(self) -> str:
         return self.text
-
-
-Answers = Sequence[Answer]

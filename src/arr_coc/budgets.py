@@ -19,10 +19,6 @@ class Limit:
     note: str = ""
 
     @property
-    def auto(self) -> bool:
-        return self.k is None
-
-    @property
     def everything(self) -> bool:
         return self.k == self.n
 
@@ -47,7 +43,7 @@ def limit(budget: Budget, n: int, what: str = "budget") -> Limit:
         except ValueError:
             raise BudgetError(expected) from None
     if isinstance(budget, float):
-        hint = f', so write "{budget:.4%}"'.replace("0%", "%") if 0 < budget < 1 else ""
+        hint = f', so write "{100 * budget:g}%"' if 0 < budget < 1 else ""
         raise BudgetError(f"{expected}: a number must be whole{hint}")
     count = whole_number(budget, least=0)
     if count is None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from arr_coc.allocation import checked
-from arr_coc.errors import AllocationError, SelectorError, first_line
+from arr_coc.errors import AllocationError, SelectorError, first_line, whole_number
 from arr_coc.selectors.base import Choice, Selector, Sight, Smaller
 from arr_coc.selectors.uniform import Uniform
 
@@ -34,6 +34,28 @@ def gaze(selector: Selector, sight: Sight) -> tuple[Choice, str]:
     return choice, why
 
 
+def relevance(selector: Selector, sight: Sight) -> tuple[torch.Tensor | None, str]:
+    """Each candidate's worth `[M]`, or None where the selector has no such thing; and why it was not used."""
+    try:
+        values = selector.relevance(sight)
+        if values is None:
+            return None, ""
+        values = torch.as_tensor(values).detach().float().cpu()
+        if values.shape != sight.candidates.shape or not torch.isfinite(values).all():
+            raise AllocationError(f"expected {len(sight.candidates)} finite values, got shape {list(values.shape)}")
+        return values, ""
+    except SelectorError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {first_line(error)}"
+        warnings.warn(
+            f"selector {selector.name!r} failed ({why}); the budget is divided by size instead",
+            FallbackWarning,
+            stacklevel=4,
+        )
+        return None, why
+
+
 def fallback(sight: Sight) -> torch.Tensor:
     """Every candidate under `auto`, evenly spaced ones under a budget."""
     return sight.candidates if sight.k is None else Uniform().select(sight)
@@ -43,9 +65,7 @@ def _ask(
     selector: Selector, question: Callable[[Sight], Choice | Smaller | torch.Tensor], sight: Sight
 ) -> tuple[Choice | Smaller, str]:
     try:
-        with torch.no_grad():
-            answer = question(sight)
-        return _fitting(answer, sight), ""
+        return _fitting(question(sight), sight), ""
     except SelectorError:  # asked for what it cannot do: the user's to change
         raise
     except Exception as error:
@@ -58,7 +78,12 @@ def _ask(
 def _fitting(answer: object, sight: Sight) -> Choice | Smaller:
     """The answer as a valid choice, or an error."""
     if isinstance(answer, Smaller):
-        return answer
+        cells = whole_number(answer.cells)
+        if cells is None or (sight.k is not None and cells > sight.k):
+            raise AllocationError(
+                f"expected a smaller picture of 1 to {sight.k or sight.grid.n} cells, got {answer.cells!r}"
+            )
+        return Smaller(cells)
     choice = answer if isinstance(answer, Choice) else Choice(answer)  # type: ignore[arg-type]
     keep = checked(choice.keep, sight.grid, "kept cells")
     if sight.k is not None and len(keep) > sight.k:

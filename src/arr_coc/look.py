@@ -22,6 +22,12 @@ class Source:
         self._texture: TextureArray | None = None
         self._lock = threading.Lock()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}  # a lock does not travel
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_lock": threading.Lock()}
+
     def texture(self, watch: Stopwatch | None = None) -> TextureArray:
         with self._lock:
             if self._texture is None:
@@ -48,7 +54,8 @@ class Look:
     vision: Vision
     images: tuple[tuple[Source, ...], ...]  # by row
     videos: tuple[tuple[Source, ...], ...]
-    fps: float = 2.0
+    fps: float
+    model: Any = field(repr=False)  # whose encodings these are
     attention_at: tuple[float, ...] = ()  # encoder depths whose attention is kept for selectors that want to see it
     encoded: dict[Any, Encoding] = field(default_factory=dict, repr=False)
 

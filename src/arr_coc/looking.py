@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from arr_coc import choosing
+from arr_coc import choosing, wishes
 from arr_coc.adapters.base import Adapter, Encoded, Inputs, Visual
-from arr_coc.allocation import Allocation, checked
-from arr_coc.budgets import Budget, Limit, divide, limit
-from arr_coc.errors import AllocationError, BudgetError, SelectorError
+from arr_coc.allocation import Allocation
+from arr_coc.budgets import Limit, divide
+from arr_coc.errors import SelectorError
 from arr_coc.look import Encoding, Look, Source
-from arr_coc.selectors import Choice, Selector, Sight, Smaller, Words
+from arr_coc.selectors import Choice, Sight, Smaller, Words
 from arr_coc.stopwatch import Stopwatch
+from arr_coc.wishes import Wish
 
 CACHED_ENCODINGS = 4  # of one look
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What the caller wants: how much to encode and to keep, and who decides."""
-
-    selector: Selector
-    glance_selector: Selector
-    budget: Budget | Sequence[Budget] = "all"
-    glance: Budget | Sequence[Budget] = "all"
-    allocation: Any = None  # cells decided beforehand, one entry per picture
-    shared: bool = False  # one budget for all pictures of a row
-    seed: int = 0
+SEED_STEP = 7919  # between the pictures of a row, so that equal grids do not draw equal lots
 
 
 @dataclass(eq=False)
@@ -49,212 +38,188 @@ class Looked:
 
 @dataclass(eq=False)
 class Shrink:
-    """A selector wants some pictures smaller: visual number to cells."""
+    """A selector wants some pictures smaller, and what is to be done with them then."""
 
-    cells: dict[int, int] = field(default_factory=dict)
+    cells: dict[int, int] = field(default_factory=dict)  # place in the list of pictures -> cells, at most
+    limits: list[Limit] | None = None  # what to keep of the smaller pictures; None: all of their cells
+    notes: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
 
 
-def look_at(
-    adapter: Adapter, inputs: Inputs, visuals: list[Visual], sources: Sequence[Source | None], words: Sequence[Words],
-    wish: Wish, watch: Stopwatch, seen: Look | None = None, shrunk: Sequence[str] | None = None,
-) -> Looked | Shrink:  # fmt: skip
-    """All stages for all pictures of a batch; `words` are each row's question.
+@dataclass(eq=False)
+class Scene:
+    """The pictures of a prompt with everything that a selector may want to know about them."""
 
-    `shrunk`: the pictures were made smaller as a selector wished; all of their cells are kept, with these notes.
-    """
-    limits = (
-        _limits(wish.budget, visuals, "budget", wish.shared)
-        if shrunk is None
-        else [Limit(visual.n, visual.n, note) for visual, note in zip(visuals, shrunk, strict=True)]
-    )
-    sights = [
-        _sight(visual, source, words[visual.row], wish.seed, watch)
-        for visual, source in zip(visuals, sources, strict=True)
-    ]
-    given = _given(wish.allocation, visuals)
-    selector, reasons = wish.selector, [""] * len(visuals)
+    adapter: Adapter
+    inputs: Inputs
+    visuals: list[Visual]
+    sources: Sequence[Source | None]
+    words: Sequence[Words]  # each row's question
+    wish: Wish
+    watch: Stopwatch
+    seen: Look | None = None  # where an encoding may be kept for the next question
+
+    def sight(self, number: int, k: int | None, seen: Encoded | None = None) -> Sight:
+        """What is known about a picture: before the encoder, or with its answer."""
+        visual, source = self.visuals[number], self.sources[number]
+        place = sum(other.row == visual.row for other in self.visuals[:number])
+        known: dict[str, Any] = {}
+        if seen is not None:
+            known = {"tokens": seen.tokens, "attention": seen.attention}
+        return Sight(
+            visual.grid, k, torch.arange(visual.n) if seen is None else seen.cells, self.words[visual.row],
+            picture=None if source is None else lambda: source.texture(self.watch),
+            kind=visual.kind, seed=self.wish.seed + SEED_STEP * place, **known,
+        )  # fmt: skip
+
+
+def look_at(scene: Scene, shrunk: Shrink | None = None) -> Looked | Shrink:
+    """All stages for all pictures of a batch; `shrunk`: they were made smaller as a selector wished."""
+    wish, visuals = scene.wish, scene.visuals
+    given = wishes.given(wish.allocation, visuals)
+    limits = wishes.limits(wish.budget, visuals, "budget", wish.shared) if shrunk is None else _after(shrunk, visuals)
+    reasons = [""] * len(visuals) if shrunk is None else shrunk.reasons
+    notes = [[] if not bound.note else [bound.note] for bound in limits]
     choices: list[Choice] | None = None  # once the cells to keep are known
     cells: list[torch.Tensor] | None = None  # to encode; None: all
     if given is not None:
         choices = [Choice(keep) for keep, _ in given]
         cells = [encode for _, encode in given]
     elif shrunk is None:
-        with watch.stage("glance"):
-            answer = _glance(adapter, sights, visuals, limits, wish, reasons)
+        answer = _glance(scene, limits, reasons, notes)
         if isinstance(answer, Shrink):
             return answer
         if answer is not None:
             cells = [choice.keep for choice in answer]
-            choices = answer if selector.early else None
-    gazing = choices is None and shrunk is None and not all(bound.everything for bound in limits)
-    with watch.stage("encode"):
-        encoded = _encode(adapter, inputs, visuals, cells, selector.attention_at if gazing else (), seen)
+            choices = answer if wish.selector.early else None
+    gazing = choices is None and not all(bound.everything for bound in limits)
+    encoded = _encode(scene, cells, wish.selector.attention_at if gazing else ())
     if gazing:
-        with watch.stage("gaze"):
-            choices = _gaze(sights, encoded, visuals, limits, wish, reasons)
+        with scene.watch.stage("gaze"):
+            choices = _gaze(scene, encoded, limits, reasons)
     elif choices is None:
         choices = [Choice(seen.cells) for seen in encoded]
-    allocations = [
-        _allocation(visual, source, choice, seen, "given" if given is not None else selector.name, why, bound)
-        for visual, source, choice, seen, why, bound in zip(
-            visuals, sources, choices, encoded, reasons, limits, strict=True
-        )
-    ]
+    name = "given" if given is not None else wish.selector.name
+    allocations = []
+    for number, (choice, seen, bound) in enumerate(zip(choices, encoded, limits, strict=True)):
+        if given is None and bound.k is not None and len(seen.cells) < bound.k < bound.n:
+            notes[number].append(
+                f"budget of {bound.k} cells is more than the {len(seen.cells)} encoded ones: all of these are kept"
+            )
+        allocations.append(_allocation(scene, number, choice, seen, name, reasons[number], notes[number]))
     return Looked(visuals, encoded, allocations, [choice.features for choice in choices])
 
 
+def _after(shrunk: Shrink, visuals: list[Visual]) -> list[Limit]:
+    """What to keep of pictures that were made smaller: as many cells as of the large ones, or all."""
+    if shrunk.limits is None:
+        return [Limit(visual.n, visual.n, note) for visual, note in zip(visuals, shrunk.notes, strict=True)]
+    return [
+        Limit(visual.n, None if bound.k is None else min(bound.k, visual.n), bound.note or note)
+        for visual, bound, note in zip(visuals, shrunk.limits, shrunk.notes, strict=True)
+    ]
+
+
 def _glance(
-    adapter: Adapter, sights: list[Callable[..., Sight]], visuals: list[Visual], limits: list[Limit], wish: Wish,
-    reasons: list[str],
-) -> list[Choice] | Shrink | None:  # fmt: skip
+    scene: Scene, limits: list[Limit], reasons: list[str], notes: list[list[str]]
+) -> list[Choice] | Shrink | None:
     """What to encode of each picture; None: everything."""
+    wish = scene.wish
     if wish.selector.early:  # it re-encodes: its budget decides before the encoder
         bounds, selector = limits, wish.selector
     else:
-        bounds, selector = _limits(wish.glance, visuals, "glance", False), wish.glance_selector
+        bounds, selector = wishes.limits(wish.glance, scene.visuals, "glance", False), wish.glance_selector
+        for number, bound in enumerate(bounds):
+            notes[number] += [bound.note] if bound.note else []
     if all(bound.everything for bound in bounds):
         return None
-    if not adapter.glances and not wish.selector.early:
-        raise SelectorError(f"{adapter.family} encodes whole pictures only: leave glance at 'all' and set a budget")
-    shrink, choices = Shrink(), []
-    for number, (sight, bound) in enumerate(zip(sights, bounds, strict=True)):
-        answer, reasons[number] = choosing.glance(selector, sight(bound.k))
+    if not scene.adapter.glances and not wish.selector.early:
+        raise SelectorError(f"{scene.adapter.family} encodes whole pictures only: leave glance out and set a budget")
+    with scene.watch.stage("glance"):
+        answers: list[Choice | Smaller] = []
+        for number, bound in enumerate(bounds):
+            answer, reasons[number] = choosing.glance(selector, scene.sight(number, bound.k))
+            answers.append(answer)
+    if not any(isinstance(answer, Smaller) for answer in answers):
+        return [answer for answer in answers if isinstance(answer, Choice)]
+    if any(visual.kind != "image" for visual in scene.visuals):
+        raise SelectorError(f"selector {selector.name!r} re-encodes images, not videos")
+    shrink = Shrink(limits=None if wish.selector.early else limits, reasons=reasons)
+    for number, (answer, bound) in enumerate(zip(answers, bounds, strict=True)):
         if isinstance(answer, Smaller):
-            if visuals[number].kind != "image":
-                raise SelectorError(f"selector {selector.name!r} re-encodes images, not videos")
             shrink.cells[number] = answer.cells
+        elif reasons[number]:  # the selector failed on this one: as small as the others may be
+            shrink.cells[number] = bound.k if bound.k is not None else scene.visuals[number].n
         else:
-            choices.append(answer)
-    if shrink.cells and choices:
-        raise SelectorError(
-            f"selector {selector.name!r} wants some pictures smaller and cells of others: expected one of both"
-        )
-    return shrink if shrink.cells else choices
+            raise SelectorError(
+                f"selector {selector.name!r} wants some pictures smaller and cells of others: expected one of both"
+            )
+    return shrink
 
 
-def _gaze(
-    sights: list[Callable[..., Sight]], encoded: list[Encoded], visuals: list[Visual], limits: list[Limit], wish: Wish,
-    reasons: list[str],
-) -> list[Choice]:  # fmt: skip
-    seen = [
-        sight(bound.k, candidates=answer.cells, tokens=answer.tokens, attention=answer.attention)
-        for sight, bound, answer in zip(sights, limits, encoded, strict=True)
-    ]
-    if wish.shared:
-        seen = _shared(seen, visuals, limits, wish.selector, sights, encoded)
+def _gaze(scene: Scene, encoded: list[Encoded], limits: list[Limit], reasons: list[str]) -> list[Choice]:
+    """What to keep of each picture."""
+    ks = [bound.k for bound in limits]
+    if scene.wish.shared:
+        ks = _shared(scene, encoded, limits, reasons)
     choices = []
-    for number, view in enumerate(seen):
-        choice, why = choosing.gaze(wish.selector, view)
+    for number, (k, seen) in enumerate(zip(ks, encoded, strict=True)):
+        choice, why = choosing.gaze(scene.wish.selector, scene.sight(number, k, seen))
         reasons[number] = "; ".join(part for part in (reasons[number], why) if part)
         choices.append(choice)
     return choices
 
 
-def _shared(
-    seen: list[Sight], visuals: list[Visual], limits: list[Limit], selector: Selector, sights: list[Callable[..., Sight]],
-    encoded: list[Encoded],
-) -> list[Sight]:  # fmt: skip
+def _shared(scene: Scene, encoded: list[Encoded], limits: list[Limit], reasons: list[str]) -> list[int | None]:
     """Each row's budget divided among its pictures: by relevance where the selector has one, else by their sizes."""
-    out = list(seen)
-    for row in sorted({visual.row for visual in visuals}):
-        members = [i for i, visual in enumerate(visuals) if visual.row == row]
+    ks: list[int | None] = [bound.k for bound in limits]
+    for members in wishes.rows(scene.visuals):
         total = sum(limits[i].k or 0 for i in members)
-        sizes = [len(seen[i].candidates) for i in members]
-        with torch.no_grad():
-            worth = [selector.relevance(seen[i]) for i in members]
-        if all(values is not None and bool(torch.isfinite(values).all()) for values in worth):
-            flat = torch.cat([values.detach().float().flatten().cpu() for values in worth if values is not None])
+        worth: list[torch.Tensor | None] = []
+        for i in members:
+            values, reasons[i] = choosing.relevance(scene.wish.selector, scene.sight(i, limits[i].k, encoded[i]))
+            worth.append(values)
+        sizes = [len(encoded[i].cells) for i in members]
+        known = [values for values in worth if values is not None]
+        if len(known) == len(members):
             owner = torch.repeat_interleave(torch.arange(len(members)), torch.tensor(sizes))
-            best = flat.argsort(descending=True, stable=True)[:total]
+            best = torch.cat(known).argsort(descending=True, stable=True)[:total]
             quotas = torch.bincount(owner[best], minlength=len(members)).tolist()
         else:
             quotas = divide(total, sizes)
         for i, quota in zip(members, quotas, strict=True):
-            answer = encoded[i]
-            out[i] = sights[i](quota, candidates=answer.cells, tokens=answer.tokens, attention=answer.attention)
-    return out
+            ks[i] = quota
+    return ks
 
 
-def _encode(
-    adapter: Adapter, inputs: Inputs, visuals: list[Visual], cells: list[torch.Tensor] | None, depths: Sequence[float],
-    seen: Look | None,
-) -> list[Encoded]:  # fmt: skip
-    if seen is None:
-        return adapter.encode(inputs, visuals, cells, depths) if visuals else []
-    key = None if cells is None else tuple(chosen.numpy().tobytes() for chosen in cells)
+def _encode(scene: Scene, cells: list[torch.Tensor] | None, depths: Sequence[float]) -> list[Encoded]:
+    """The encoder's tokens, from the look's memory where it has them."""
+    if not scene.visuals:
+        return []
+
+    def encode(wanted: Sequence[float]) -> list[Encoded]:
+        with scene.watch.stage("encode"):
+            return scene.adapter.encode(scene.inputs, scene.visuals, cells, wanted)
+
+    seen = scene.seen
+    if seen is None or torch.is_grad_enabled():  # a graph is not kept for others
+        return encode(depths)
+    weights = scene.adapter.model.get_input_embeddings().weight
+    chosen = None if cells is None else tuple(some.numpy().tobytes() for some in cells)
+    key = (chosen, weights.dtype, weights.device)
     known = seen.encoded.get(key)
     if known is None or not set(depths) <= known.depths:
         wanted = set(depths) | set(seen.attention_at) | (known.depths if known is not None else set())
         while len(seen.encoded) >= CACHED_ENCODINGS:
             seen.encoded.pop(next(iter(seen.encoded)))
-        encoded = adapter.encode(inputs, visuals, cells, tuple(sorted(wanted))) if visuals else []
-        known = seen.encoded[key] = Encoding(encoded, frozenset(wanted))
+        known = seen.encoded[key] = Encoding(encode(tuple(sorted(wanted))), frozenset(wanted))
     return list(known.tokens)
 
 
-def _sight(visual: Visual, source: Source | None, words: Words, seed: int, watch: Stopwatch) -> Callable[..., Sight]:
-    """Everything of a sight but its stage."""
-    whole = torch.arange(visual.n)
-
-    def at(k: int | None, candidates: torch.Tensor = whole, **known: Any) -> Sight:
-        picture = None if source is None else lambda: source.texture(watch)
-        return Sight(visual.grid, k, candidates, words, picture=picture, kind=visual.kind, seed=seed, **known)
-
-    return at
-
-
-def _limits(budget: Budget | Sequence[Budget], visuals: list[Visual], what: str, shared: bool) -> list[Limit]:
-    if isinstance(budget, list | tuple):
-        if len(budget) != len(visuals):
-            raise BudgetError(f"expected one {what} for each of the {len(visuals)} pictures, got {len(budget)}")
-        return [limit(one, visual.n, what) for one, visual in zip(budget, visuals, strict=True)]
-    if not shared:
-        return [limit(budget, visual.n, what) for visual in visuals]  # type: ignore[arg-type]
-    limits: dict[int, Limit] = {}
-    for row in sorted({visual.row for visual in visuals}):
-        members = [i for i, visual in enumerate(visuals) if visual.row == row]
-        whole = limit(budget, sum(visuals[i].n for i in members), what)  # type: ignore[arg-type]
-        if whole.k is None:
-            raise BudgetError('expected a count or a share for a shared budget, got "auto"')
-        for i, part in zip(members, divide(whole.k, [visuals[i].n for i in members]), strict=True):
-            limits[i] = Limit(visuals[i].n, part, whole.note)
-    return [limits[i] for i in range(len(visuals))]
-
-
-def _given(allocation: Any, visuals: list[Visual]) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
-    """Cells to keep and to encode that the caller decided, checked against the pictures they are for."""
-    if allocation is None:
-        return None
-    entries = [allocation] if len(visuals) == 1 and not _is_list_of_choices(allocation) else list(allocation)
-    if len(entries) != len(visuals):
-        raise AllocationError(f"expected one allocation for each of the {len(visuals)} pictures, got {len(entries)}")
-    cells = []
-    for entry, visual in zip(entries, visuals, strict=True):
-        if isinstance(entry, Allocation):
-            if entry.grid != visual.grid:
-                raise AllocationError(
-                    f"this allocation is for a grid of {entry.grid} cells, but the picture has {visual.grid}"
-                )
-            cells.append((entry.keep, entry.encoded))
-        else:
-            cells.append((checked(entry, visual.grid, "kept cells"), torch.arange(visual.n)))
-    return cells
-
-
-def _is_list_of_choices(allocation: Any) -> bool:
-    return isinstance(allocation, list | tuple) and any(
-        isinstance(e, Allocation | torch.Tensor | list) for e in allocation
-    )
-
-
 def _allocation(
-    visual: Visual, source: Source | None, choice: Choice, seen: Encoded, name: str, why: str, bound: Limit
+    scene: Scene, number: int, choice: Choice, seen: Encoded, name: str, why: str, notes: list[str]
 ) -> Allocation:
-    notes = [bound.note] if bound.note and name != "given" else []
-    if name != "given" and bound.k is not None and len(seen.cells) < bound.k < bound.n:
-        notes.append(
-            f"budget of {bound.k} cells is more than the {len(seen.cells)} encoded ones: all of these are kept"
-        )
+    visual, source = scene.visuals[number], scene.sources[number]
     return Allocation(
         grid=visual.grid,
         keep=choice.keep,

@@ -16,9 +16,10 @@ from arr_coc.allocation import Allocation
 from arr_coc.answer import Prepared
 from arr_coc.errors import PromptError, SelectorError
 from arr_coc.look import Look, Source
-from arr_coc.looking import Looked, Shrink, Wish, look_at
+from arr_coc.looking import Looked, Scene, Shrink, look_at
 from arr_coc.selectors import Words
 from arr_coc.stopwatch import Stopwatch
+from arr_coc.wishes import Wish
 
 Talk = Sequence[Message]
 SHRINK_TRIES = 6  # processors round sizes to whole cells, so the first try may give too many
@@ -50,43 +51,55 @@ class Draft:
 
 
 def look(
-    prompter: Prompter, images: Sequence[Sequence[Any]], videos: Sequence[Sequence[Any]], fps: float, watch: Stopwatch
+    model: Any,
+    prompter: Prompter,
+    images: Sequence[Sequence[Any]],
+    videos: Sequence[Sequence[Any]],
+    fps: float,
+    watch: Stopwatch,
 ) -> Look:
     """Every row's pictures through the processor."""
     with watch.stage("preprocess"):
         still = tuple(tuple(sources.image_source(image) for image in row) for row in images)
         moving = tuple(tuple(sources.video_source(video) for video in row) for row in videos)
-        return Look(_vision(prompter, still, moving, fps), still, moving, fps)
+        return Look(_vision(prompter, still, moving, fps), still, moving, fps, model)
 
 
 def draft(
     adapter: Adapter, prompter: Prompter, seen: Look, texts: Sequence[str], talks: Sequence[Talk], wish: Wish,
-    watch: Stopwatch,
+    watch: Stopwatch, raw: bool = False,
 ) -> Draft:  # fmt: skip
-    """Rows of questions about the pictures of a look, one row of pictures for each."""
+    """Rows of questions about the pictures of a look, one row of pictures for each; `raw`: the texts are whole prompts."""
     with watch.stage("preprocess"):
-        prompts = [
-            text if prompter.holds_pictures(text) else prompter.render(talk)
-            for text, talk in zip(texts, talks, strict=True)
-        ]
+        prompts = list(texts) if raw else [prompter.render(talk) for talk in talks]
         words = [Words(text, prompter.ids(text), adapter.embed) for text in texts]
         inputs: Inputs = prompter.tokens(prompts, seen.vision) | seen.vision.tensors
         visuals = adapter.visuals(inputs, seen.sizes())
         origins = [seen.sources(visual.kind)[visual.number] for visual in visuals]
-    looked = look_at(adapter, inputs, visuals, origins, words, wish, watch, seen)
+    scene = Scene(adapter, inputs, visuals, origins, words, wish, watch, seen)
+    looked = look_at(scene)
     if isinstance(looked, Shrink):
         with watch.stage("preprocess"):
-            inputs, visuals, notes = _shrunk(adapter, prompter, seen, prompts, visuals, looked.cells)
-        looked = look_at(adapter, inputs, visuals, origins, words, wish, watch, shrunk=notes)
-    return _assembled(adapter, inputs, looked, watch, talks, prompts)
+            inputs, visuals = _shrunk(adapter, prompter, seen, prompts, visuals, looked)
+        scene = Scene(adapter, inputs, visuals, origins, words, wish, watch)
+        looked = look_at(scene, looked)
+    return _assembled(scene, looked, () if raw else talks, prompts)
 
 
 def draft_inputs(
     adapter: Adapter, prompter: Prompter | None, inputs: Mapping[str, Any], wish: Wish, watch: Stopwatch
 ) -> Draft:
     """A processor's output, whose pictures are not at hand any more."""
-    if not isinstance(inputs, Mapping) or not isinstance(inputs.get("input_ids"), torch.Tensor):
-        raise PromptError("expected a processor's output with input_ids as a tensor")
+    ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
+    if not isinstance(ids, torch.Tensor) or ids.ndim != 2:
+        raise PromptError("expected a processor's output with input_ids as a tensor [B, T]")
+    for name, value in inputs.items():
+        if not isinstance(value, torch.Tensor) and (name in adapter.pixel_keys or "grid" in name or "mask" in name):
+            raise PromptError(f"expected {name} as a tensor (return_tensors='pt'), got {type(value).__name__}")
+    if "attention_mask" in inputs and inputs["attention_mask"].shape != ids.shape:
+        raise PromptError(
+            f"expected an attention_mask of shape {list(ids.shape)}, got {list(inputs['attention_mask'].shape)}"
+        )
     # All but the pixels is worked out on the CPU, beside the accelerator instead of in its way.
     given = {
         name: value.cpu() if isinstance(value, torch.Tensor) and name not in adapter.pixel_keys else value
@@ -101,10 +114,11 @@ def draft_inputs(
         Words("" if prompter is None else prompter.text(ids[real]), ids[real], adapter.embed)
         for ids, real in zip(given["input_ids"], spoken, strict=True)
     ]
-    looked = look_at(adapter, given, visuals, [None] * len(visuals), words, wish, watch)
+    scene = Scene(adapter, given, visuals, [None] * len(visuals), words, wish, watch)
+    looked = look_at(scene)
     if isinstance(looked, Shrink):
         raise SelectorError(f"selector {wish.selector.name!r} re-encodes pictures, so it needs them, not model inputs")
-    return _assembled(adapter, given, looked, watch, (), ())
+    return _assembled(scene, looked, (), ())
 
 
 def batch(adapter: Adapter, drafts: Sequence[Draft]) -> Draft:
@@ -125,50 +139,42 @@ def batch(adapter: Adapter, drafts: Sequence[Draft]) -> Draft:
     )
 
 
-def _assembled(
-    adapter: Adapter, inputs: Inputs, looked: Looked | Shrink, watch: Stopwatch, talks: Sequence[Talk],
-    prompts: Sequence[str],
-) -> Draft:  # fmt: skip
+def _assembled(scene: Scene, looked: Looked | Shrink, talks: Sequence[Talk], prompts: Sequence[str]) -> Draft:
     assert isinstance(looked, Looked)
-    with watch.stage("assemble"):
-        packed, kept = assembly.assemble(adapter, inputs, looked.visuals, looked.encoded, looked.keeps, looked.replaced)
+    with scene.watch.stage("assemble"):
+        packed, kept = assembly.assemble(
+            scene.adapter, scene.inputs, looked.visuals, looked.encoded, looked.keeps, looked.replaced
+        )
     places = tuple(visual.cell_places[keep] for visual, keep in zip(looked.visuals, looked.keeps, strict=True))
     allocations = tuple(looked.allocations)
     return Draft(packed, kept, allocations, places, tuple(tuple(talk) for talk in talks), tuple(prompts))
 
 
 def _shrunk(
-    adapter: Adapter,
-    prompter: Prompter,
-    seen: Look,
-    prompts: Sequence[str],
-    visuals: Sequence[Visual],
-    cells: dict[int, int],
-) -> tuple[Inputs, list[Visual], list[str]]:
-    """Inputs with smaller pictures, none of more cells than wished for (by the visual's place in the list)."""
-    scale = dict.fromkeys(cells, 1.0)
+    adapter: Adapter, prompter: Prompter, seen: Look, prompts: Sequence[str], visuals: Sequence[Visual], wish: Shrink
+) -> tuple[Inputs, list[Visual]]:
+    """Inputs with smaller pictures, none of more cells than wished for where the processor goes that low."""
+    if adapter.fixed_grid:
+        raise SelectorError(f"{adapter.family} makes the same cells of every picture: a smaller one saves nothing")
+    scale = dict.fromkeys(wish.cells, 1.0)
     for _ in range(SHRINK_TRIES):
         smaller = {
             visuals[i].number: sources.smaller(
-                seen.sources("image")[visuals[i].number], scale[i] * cells[i] / visuals[i].n
+                seen.sources("image")[visuals[i].number], scale[i] * cells / visuals[i].n
             )
-            for i in cells
+            for i, cells in wish.cells.items()
         }
         vision = _vision(prompter, _replaced(seen.images, smaller), seen.videos, seen.fps)
         inputs: Inputs = prompter.tokens(prompts, vision) | vision.tensors
         made = adapter.visuals(inputs, seen.sizes())
-        above = [i for i, count in cells.items() if made[i].n > count]
+        above = [i for i, cells in wish.cells.items() if made[i].n > cells]
         if not above:
             break
-        scale |= {i: scale[i] * min(0.95, cells[i] / made[i].n) for i in above}
-    notes = [""] * len(made)
+        scale |= {i: scale[i] * min(0.95, wish.cells[i] / made[i].n) for i in above}
+    wish.notes = [""] * len(made)
     for i in above:
-        if made[i].n >= visuals[i].n:
-            raise SelectorError(
-                f"{adapter.family} makes {made[i].n} cells of every picture: a smaller one saves nothing"
-            )
-        notes[i] = f"a smaller picture has {made[i].n} cells at least, more than the {cells[i]} wished for"
-    return inputs, made, notes
+        wish.notes[i] = f"a smaller picture has {made[i].n} cells at least, more than the {wish.cells[i]} wished for"
+    return inputs, made
 
 
 def _vision(

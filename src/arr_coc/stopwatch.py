@@ -80,24 +80,7 @@ class Stopwatch(Mapping[str, float]):
         return len(self._times())
 
 
-class Total(Mapping[str, float]):
-    """The stages of several stopwatches together."""
-
-    def __init__(self, *watches: Mapping[str, float]) -> None:
-        self._watches = watches
-
-    def __getitem__(self, name: str) -> float:
-        found = [watch[name] for watch in self._watches if name in watch]
-        if not found:
-            raise KeyError(name)
-        return sum(found)
-
-    def __iter__(self) -> Iterator[str]:
-        names = {name for watch in self._watches for name in watch}
-        return iter(sorted(names, key=STAGES.index))
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-    def __repr__(self) -> str:
-        return repr({name: round(milliseconds, 1) for name, milliseconds in self.items()})
+def together(*watches: Mapping[str, float]) -> dict[str, float]:
+    """The stages of several stopwatches, in the order in which they happen."""
+    names = {name for watch in watches for name in watch}
+    return {name: sum(watch[name] for watch in watches if name in watch) for name in sorted(names, key=STAGES.index)}

@@ -5,6 +5,7 @@ The model stays as it is: it is called, never changed, and nothing of a call is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,11 +22,11 @@ from arr_coc.asking import conversation, follow_up, generate, last_words
 from arr_coc.budgets import Budget
 from arr_coc.errors import ModelError, PromptError, SelectorError
 from arr_coc.look import Look
-from arr_coc.looking import Wish
 from arr_coc.selectors import SelectorLike
 from arr_coc.selectors import selector as selector_of
 from arr_coc.stopwatch import Stopwatch
 from arr_coc.texture.image import ImageLike
+from arr_coc.wishes import Wish
 
 FPS = 2.0  # frames a second of a video, unless told
 
@@ -44,13 +45,15 @@ class VLM:
         self._prompter = (
             None if processor is None else Prompter(processor, self.adapter.kinds, self.adapter.images_by_row)
         )
+        if self._prompter is not None:
+            self._prompter.check(self.adapter)
 
     @property
     def device(self) -> torch.device:
         return self.adapter.device
 
     def look(
-        self, images: Any = None, *, videos: Any = None, fps: float = FPS, attention_at: Sequence[float] = ()
+        self, images: Any = None, *, videos: Any = None, fps: float | None = None, attention_at: Sequence[float] = ()
     ) -> Look:
         """Preprocess pictures once, for any number of questions: `vlm.ask(look, question)`.
 
@@ -58,7 +61,7 @@ class VLM:
         see the encoder's attention at those depths (0 to 1) share that encoding.
         """
         rows = [_listed(images, sources.is_image)], [_listed(videos, sources.is_video)]
-        seen = preparing.look(self.prompter, *rows, fps, Stopwatch(self.device))
+        seen = preparing.look(self.model, self.prompter, *rows, _checked_fps(fps), Stopwatch(self.device))
         return replace(seen, attention_at=tuple(attention_at))
 
     def prepare(
@@ -67,7 +70,7 @@ class VLM:
         text: str | Sequence[str] | None = None,
         *,
         videos: Any = None,
-        fps: float = FPS,
+        fps: float | None = None,
         messages: Sequence[Any] | None = None,
         inputs: Mapping[str, Any] | None = None,
         look: Look | None = None,
@@ -79,6 +82,7 @@ class VLM:
         shared: bool = False,
         seed: int = 0,
         gradients: bool = False,
+        raw: bool = False,
     ) -> Prepared:
         """Keyword arguments for `model.generate`, with only the visual tokens that were kept.
 
@@ -86,6 +90,7 @@ class VLM:
         `text`, or as `inputs`, a processor's output. `budget` is what to keep and `glance` what to encode at all, of all
         cells: a count, a share ("12.5%"), "auto" or "all"; a list has one for each picture. `shared`: one budget for all
         pictures of a prompt. `allocation`: cells decided beforehand. `gradients`: let them flow back through the encoder.
+        `fps`: frames a second of the videos (2). `raw`: the text is a whole prompt with the picture tokens in it.
         """
         chosen = selector_of(selector)
         wish = Wish(
@@ -98,7 +103,7 @@ class VLM:
                 "call generate or ask instead of prepare"
             )
         with torch.set_grad_enabled(gradients):
-            return self._prepare(images, text, videos, fps, messages, inputs, look, wish)
+            return self._prepare(images, text, videos, fps, messages, inputs, look, wish, raw)
 
     def generate(self, *args: Any, **options: Any) -> list[Answer]:
         """Answers, one per row and returned sequence. Takes what `prepare` takes (or its result) and what the model's own
@@ -107,7 +112,8 @@ class VLM:
         if args and isinstance(args[0], Prepared):
             wrong = sorted(set(options) & PREPARE_OPTIONS)
             if wrong or len(args) > 1:
-                raise PromptError(f"these inputs are prepared already: {', '.join(wrong) or 'nothing'} comes too late")
+                what = ", ".join(wrong) or "anything beside them"
+                raise PromptError(f"these inputs are prepared already: {what} comes too late")
             return generate(self, args[0], None, remember, options)
         chosen = selector_of(options.get("selector", "uniform"))
         own = {name: options.pop(name) for name in list(options) if name in PREPARE_OPTIONS}
@@ -117,7 +123,10 @@ class VLM:
             raise SelectorError(
                 f"selector {chosen.name!r} leaves a cache that cannot be gone on from: drop remember=True"
             )
-        late = inside.Request(chosen, own.pop("budget", "all"), own.get("seed", 0))
+        budget, shared = own.pop("budget", "all"), own.pop("shared", False)
+        Wish(chosen, chosen, budget, shared=shared)  # complains now, not after encoding
+        late = inside.Request(chosen, budget, shared, own.get("seed", 0))
+        inside.check_options(chosen, options)
         own["selector"] = "all"
         return generate(self, self.prepare(*args, **own), late, remember, options)
 
@@ -131,6 +140,7 @@ class VLM:
     ) -> Any:
         """An answer about an image, several, or a look (None: no picture); for a list of questions, a list of answers.
 
+        Every question is about all of the pictures; `generate` takes a list of pictures for each question.
         `after=answer` goes on from an answer that was asked for with `remember=True`: `vlm.ask(None, "And?", after=answer)`.
         """
         if after is not None:
@@ -141,9 +151,8 @@ class VLM:
         if isinstance(images, Look):
             answers = self.generate(look=images, text=question, **options)
         elif several:
-            answers = self.generate(
-                look=self.look(images, videos=options.pop("videos", None)), text=question, **options
-            )
+            shown = {name: options.pop(name) for name in ("videos", "fps") if name in options}
+            answers = self.generate(look=self.look(images, **shown), text=question, **options)
         else:
             answers = self.generate(images, question, **options)
         return answers if several or len(answers) > 1 else answers[0]
@@ -153,48 +162,62 @@ class VLM:
         return point(self.adapter, prepared, answer.ids)
 
     def _prepare(
-        self, images: Any, text: Any, videos: Any, fps: float, messages: Any, inputs: Any, look: Look | None, wish: Wish
-    ) -> Prepared:
+        self, images: Any, text: Any, videos: Any, fps: float | None, messages: Any, inputs: Any, look: Any, wish: Wish,
+        raw: bool,
+    ) -> Prepared:  # fmt: skip
         watch = Stopwatch(self.device)
         pictures = images is not None or videos is not None
         if sum((inputs is not None, messages is not None, text is not None)) != 1:
             raise PromptError("expected one of text, messages or inputs to hold the question")
         if (pictures or look is not None) and text is None:
             raise PromptError("expected the pictures inside the messages or inputs, got them beside")
+        if look is not None and (pictures or fps is not None):
+            raise PromptError("a look holds its pictures: leave images, videos and fps out beside it")
+        if raw and text is None:
+            raise PromptError("expected raw=True beside text only")
+        rate = _checked_fps(fps)
         if inputs is not None:
             made = preparing.draft_inputs(self.adapter, self._prompter, inputs, wish, watch)
         elif messages is not None:
             talks, images, videos = conversation(messages)
-            seen = preparing.look(self.prompter, images, videos, fps, watch)
+            seen = preparing.look(self.model, self.prompter, images, videos, rate, watch)
             made = self._draft(seen, [last_words(talk) for talk in talks], talks, wish, watch)
         else:
-            texts = [text] if isinstance(text, str) else list(text)
+            texts = [text] if isinstance(text, str) else list(text) if isinstance(text, list | tuple) else []
             if not texts or not all(isinstance(one, str) for one in texts):
                 raise PromptError("expected a question as text, or a list of them")
             if look is not None:
-                made = self._questions(look, texts, wish, watch)
+                made = self._questions(look, texts, wish, watch, raw)
             else:
                 images = sources.rows_of(images, len(texts), "image", sources.is_image)
                 videos = sources.rows_of(videos, len(texts), "video", sources.is_video)
                 talks = [[user_message(t, len(i), len(v))] for t, i, v in zip(texts, images, videos, strict=True)]
-                seen = preparing.look(self.prompter, images, videos, fps, watch)
-                made = self._draft(seen, texts, talks, wish, watch)
+                seen = preparing.look(self.model, self.prompter, images, videos, rate, watch)
+                made = self._draft(seen, texts, talks, wish, watch, raw)
         return made.prepared(self.adapter, watch)
 
-    def _questions(self, look: Look, texts: list[str], wish: Wish, watch: Stopwatch) -> preparing.Draft:
+    def _questions(self, look: Any, texts: list[str], wish: Wish, watch: Stopwatch, raw: bool) -> preparing.Draft:
         """Several questions about the same pictures, encoded once."""
-        if look.rows != 1:
-            raise PromptError("expected a look at one prompt's pictures")
+        if not isinstance(look, Look) or look.rows != 1:
+            raise PromptError(f"expected a look at one prompt's pictures (vlm.look), got {type(look).__name__}")
+        if look.model is not self.model:
+            raise PromptError("this look was taken with another model: take one with this model's own look(...)")
         drafts = []
         for text in texts:
             talk = [user_message(text, len(look.images[0]), len(look.videos[0]))]
-            drafts.append(self._draft(look, [text], [talk], wish, watch))
+            drafts.append(self._draft(look, [text], [talk], wish, watch, raw))
         return preparing.batch(self.adapter, drafts)
 
     def _draft(
-        self, look: Look, texts: list[str], talks: Sequence[Sequence[Any]], wish: Wish, watch: Stopwatch
+        self,
+        look: Look,
+        texts: list[str],
+        talks: Sequence[Sequence[Any]],
+        wish: Wish,
+        watch: Stopwatch,
+        raw: bool = False,
     ) -> preparing.Draft:
-        return preparing.draft(self.adapter, self.prompter, look, texts, talks, wish, watch)
+        return preparing.draft(self.adapter, self.prompter, look, texts, talks, wish, watch, raw)
 
     @property
     def prompter(self) -> Prompter:
@@ -208,9 +231,17 @@ class VLM:
 
 PREPARE_OPTIONS = frozenset({
     "images", "text", "videos", "fps", "messages", "inputs", "look", "budget", "glance", "selector", "glance_selector",
-    "allocation", "shared", "seed", "gradients",
+    "allocation", "shared", "seed", "gradients", "raw",
 })  # fmt: skip
 
 
 def _listed(things: Any, is_one: Any) -> tuple[Any, ...]:
     return () if things is None else (things,) if is_one(things) else tuple(things)
+
+
+def _checked_fps(fps: float | None) -> float:
+    if fps is None:
+        return FPS
+    if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < math.inf:
+        raise PromptError(f"expected fps as a number of frames a second above 0, got {fps!r}")
+    return float(fps)

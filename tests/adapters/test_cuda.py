@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import arr_coc
 from arr_coc.adapters.families import adapter
 from arr_coc.adapters.segments import Segments
-from tests.adapters import tiny
+from tests.adapters import tiny, tiny_processor
+from tests.adapters.conftest import picture
 from tests.adapters.oracle import at_source, choose, masked, real, sparse
 from tests.adapters.test_glance import truth
+from tests.adapters.test_vlm import GREEDY
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 FAMILIES = list(tiny.CONFIGS)
+
+
+@pytest.fixture
+def full_precision() -> Iterator[None]:
+    """float32 as it is: no TF32 in convolutions, no attention kernel that rounds on the way."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
+    torch.backends.cudnn.allow_tf32 = before
 
 
 @torch.no_grad()
@@ -27,6 +44,7 @@ def test_keeping_all_is_the_stock_model(family: str, case: str, dtype: torch.dty
 
 
 @torch.no_grad()
+@pytest.mark.usefixtures("full_precision")
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("case", ["image", "ragged"])
 def test_keeping_some_is_masking_the_others(family: str, case: str) -> None:
@@ -40,6 +58,7 @@ def test_keeping_some_is_masking_the_others(family: str, case: str) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.usefixtures("full_precision")
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
 def test_encoding_some_cells_is_masking_the_other_patches(family: str, dtype: torch.dtype, tolerance: float) -> None:
@@ -60,3 +79,20 @@ def test_packed_segments_are_separate_segments(lengths: list[int]) -> None:
     fast = Segments(torch.tensor(lengths), parts.device, parts.dtype).attend(*parts)
     slow = Segments(torch.tensor(lengths), torch.device("cpu"), torch.float32).attend(*parts.cpu().float())
     assert (fast.cpu().float() - slow).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_answer_on_the_device_is_the_answer_on_the_cpu(family: str) -> None:
+    """Every stage once, in float32: glance, gaze, a look, a follow-up, pointing."""
+    slow = arr_coc.wrap(tiny.model(family), tiny_processor.processor(family))
+    fast = arr_coc.wrap(tiny.model(family).cuda(), tiny_processor.processor(family))
+    options: dict[str, Any] = {"budget": "30%", "glance": "60%", **GREEDY}
+    first = [vlm.ask(picture(), "What is it?", remember=True, **options) for vlm in (slow, fast)]
+    assert first[0].ids.tolist() == first[1].ids.tolist()
+    second = [vlm.ask(None, "Why?", after=one, **GREEDY) for vlm, one in zip((slow, fast), first, strict=True)]
+    assert second[0].ids.tolist() == second[1].ids.tolist()
+    several = [vlm.ask(vlm.look(picture()), ["What?", "Where is it?"], **options) for vlm in (slow, fast)]
+    assert [a.ids.tolist() for a in several[0]] == [a.ids.tolist() for a in several[1]]
+    assert all(milliseconds >= 0 for milliseconds in first[1].timings.values())
+    prepared = fast.prepare([picture()], "What?", budget="30%")
+    assert fast.point(prepared, fast.generate(prepared, **GREEDY)[0])[0].max() == 1

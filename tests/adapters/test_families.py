@@ -82,7 +82,7 @@ def test_a_folder_of_another_kind_of_model(tmp_path: Path) -> None:
     [
         ({}, "to hold the question"),
         ({"text": "What?", "messages": []}, "to hold the question"),
-        ({"messages": []}, "empty list"),
+        ({"messages": []}, "at least one"),
         ({"messages": [{"role": "user"}]}, "role and content"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "the image itself"),
         ({"messages": [{"role": "user", "content": "Hi"}], "images": [picture()]}, "inside the messages"),
@@ -90,7 +90,21 @@ def test_a_folder_of_another_kind_of_model(tmp_path: Path) -> None:
         ({"text": ["a", "b"], "images": [picture()]}, "for each of the 2 questions"),
         ({"text": "What?", "videos": "clip.mp4"}, "got a path"),
         ({"text": "What?", "videos": [[picture(), picture(40, 64)]]}, "frames of one size"),
-        ({"text": "<|image_pad|><|image_pad|>?", "images": [picture()]}, "places for 2 images, but 1 came"),
+        ({"text": "<|image_pad|><|image_pad|>?", "images": [picture()], "raw": True}, "places for 2 images .*but 1 came"),
+        ({"text": "What is <|image_pad|>?", "images": [picture()]}, "places for 2 images .*but 1 came"),
+        ({"text": 5}, "a question as text"),
+        ({"text": "What?", "videos": 5}, "expected videos, got int"),
+        ({"text": "What?", "look": 5}, "expected a look"),
+        ({"text": "What?", "videos": [[picture()] * 2], "fps": 0}, "above 0, got 0"),
+        ({"text": "What?", "videos": [[picture()] * 2], "fps": float("nan")}, "above 0, got nan"),
+        ({"messages": {"role": "user"}}, "a list of messages"),
+        ({"messages": [[]]}, "none of them empty"),
+        ({"messages": [{"role": "user", "content": None}]}, "content as text"),
+        ({"messages": [{"role": "user", "content": ["hi"]}]}, "a list of parts"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "under 'text'"),
+        ({"inputs": {"input_ids": torch.ones(3, dtype=torch.long)}}, "input_ids as a tensor"),
+        ({"inputs": {"input_ids": torch.ones(1, 3).long(), "attention_mask": torch.ones(1, 2)}}, "attention_mask of shape"),
+        ({"inputs": {"input_ids": torch.ones(1, 3).long(), "pixel_values": [1]}}, "as a tensor"),
         ({"text": "What?", "images": [picture(4000, 4)]}, "refused the pictures"),
         ({"inputs": {"attention_mask": 1}}, "with input_ids"),
         ({"inputs": {"input_ids": torch.tensor([[tiny.IMAGE, 65]])}}, "has 1 image tokens"),
@@ -119,4 +133,4 @@ def test_a_processor_without_a_chat_template_wants_the_picture_tokens(monkeypatc
     monkeypatch.setattr(vlm.processor, "chat_template", None)
     with pytest.raises(PromptError, match="has no chat template"):
         vlm.ask(picture(), "What?")
-    assert vlm.prepare(picture(), "<|image_pad|>What?").length == 63 + 5
+    assert vlm.prepare(picture(), "<|image_pad|>What?", raw=True).length == 63 + 5

@@ -134,7 +134,7 @@ def test_wrong_places_fail_the_oracle(family: str, monkeypatch: pytest.MonkeyPat
 
     def shifted(*args: Any) -> glance.Patches:
         plan = real(*args)
-        return glance.Patches(plan.rows, plan.places.flip(0), plan.sizes, plan.frames, plan.counts)
+        return glance.Patches(plan.rows, plan.places.flip(0), plan.sizes, plan.frames)
 
     monkeypatch.setattr(glance, "patches", shifted)
     assert (reader.encode(inputs, visuals, keeps, ())[0].tokens - expected).abs().max() > 1e-2

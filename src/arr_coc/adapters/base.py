@@ -71,6 +71,7 @@ class Adapter(ABC):
     family: ClassVar[str]  # as users know it
     model_types: ClassVar[tuple[str, ...]]  # as `config.model_type` says it
     processor: ClassVar[str]  # the name of its processor class in transformers
+    fixed_grid: ClassVar[bool] = False  # whether every picture, however small, has the same cells
     glances: ClassVar[bool] = True  # whether the encoder can run on some of the patches
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # inputs that hold pixels
     kinds: ClassVar[tuple[str, ...]] = ("image",)

@@ -22,7 +22,6 @@ class Patches:
     places: torch.Tensor  # [P, 2] row and column in their picture's patch grid
     sizes: torch.Tensor  # [P, 2] height and width of that grid
     frames: torch.Tensor  # [F] patches of each frame that has any
-    counts: tuple[int, ...]  # cells of each picture
     order: torch.Tensor | None = None  # [M] the cells by window, for encoders that have windows
     windows: torch.Tensor | None = None  # [W] patches of each window that has any
 
@@ -41,9 +40,7 @@ def patches(grids: Sequence[Grid], cells: Sequence[torch.Tensor], merge: int) ->
         frames.append(torch.bincount(chosen // (grid.h * grid.w), minlength=grid.t) * merge**2)
         start += grid.n
     lengths = torch.cat(frames)
-    return Patches(
-        torch.cat(rows), torch.cat(places), torch.cat(sizes), lengths[lengths > 0], tuple(len(c) for c in cells)
-    )
+    return Patches(torch.cat(rows), torch.cat(places), torch.cat(sizes), lengths[lengths > 0])
 
 
 def windows(grids: Sequence[Grid], cells: Sequence[torch.Tensor], side: int) -> tuple[torch.Tensor, torch.Tensor]:

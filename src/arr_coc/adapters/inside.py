@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from arr_coc import wishes
 from arr_coc.adapters.attention import causal_attention
 from arr_coc.adapters.base import Adapter
 from arr_coc.allocation import Allocation, checked
 from arr_coc.answer import Prepared
-from arr_coc.budgets import Budget, limit
+from arr_coc.budgets import Budget, Limit
 from arr_coc.choosing import FallbackWarning
 from arr_coc.errors import AllocationError, SelectorError, first_line
 from arr_coc.grid import Grid
@@ -31,7 +32,8 @@ class Request:
     """A selector that works inside the language model, and what it may keep."""
 
     selector: Selector
-    budget: Budget
+    budget: Budget | Sequence[Budget]
+    shared: bool
     seed: int
 
 
@@ -43,6 +45,7 @@ class Pruner:
     request: Request
     cells: torch.Tensor  # [B, L] the cell (of the row's pictures together) at each place of the prompt; -1: not a cell
     totals: list[int]  # cells of each row
+    limits: list[Limit]  # of each row: its pictures' together, to spend on them as the selector likes
     real: torch.Tensor  # [B, L] not padding
     layers: dict[int, float]  # layer before which to drop -> the selector's depth
     index: dict[int, torch.Tensor] = field(default_factory=dict)  # layer -> [B', L'] places that it and later ones see
@@ -76,10 +79,11 @@ class Pruner:
         last = number == max(self.layers)
         stay = alive.clone()
         for b in range(len(hidden)):
-            kept = self._ask(int(rows[b]), b, number, hidden, held[b], alive[b], last)
+            if b % copies == 0:  # beams and sequences of one row start from the same prompt
+                kept = self._ask(int(rows[b]), b, number, hidden, held[b], alive[b], last)
+                if last:
+                    self.kept.append(kept)
             stay[b] &= (held[b] < 0) | torch.isin(held[b], kept)
-            if last and b % copies == 0:
-                self.kept.append(kept)
         length = int(stay.sum(1).max())
         order = stay.int().argsort(dim=1, stable=True)[:, -length:]
         self.index[number], self.alive[number] = places.gather(1, order), stay.gather(1, order)
@@ -90,7 +94,7 @@ class Pruner:
     ) -> torch.Tensor:
         """The cells that a row keeps; evenly spaced ones, and a warning, where the selector fails."""
         present = held[held >= 0]
-        bound = limit(self.request.budget, self.totals[row])
+        bound = self.limits[row]
         if bound.everything or len(present) == 0:
             return present
         real = alive.nonzero()[:, 0]
@@ -193,10 +197,23 @@ class Pruner:
                     selector=self.request.selector.name,
                     strategy=f"{self.request.selector.name} before layer {', '.join(map(str, sorted(self.layers)))}",
                     fallback=self.reasons.get(allocation.row, ""),
+                    notes=(*allocation.notes, *filter(None, [self.limits[allocation.row].note])),
                 )
             )
             start += allocation.n
         return tuple(out)
+
+
+def check_options(selector: Selector, options: Mapping[str, Any]) -> None:
+    """One sentence where `generate` is asked for what dropping inside the model does not go with."""
+    config = options.get("generation_config")
+    for name in ("assistant_model", "prompt_lookup_num_tokens", "prefill_chunk_size"):
+        if options.get(name, getattr(config, name, None)) is not None:
+            raise SelectorError(f"selector {selector.name!r} works inside the language model: leave {name} out")
+    if options.get("use_cache", getattr(config, "use_cache", True)) is False:
+        raise SelectorError(
+            f"selector {selector.name!r} works inside the language model: it needs the cache, leave use_cache on"
+        )
 
 
 @contextmanager
@@ -249,7 +266,20 @@ def _pruner(adapter: Adapter, prepared: Prepared, request: Request) -> Pruner:
             totals[row] += allocation.n
         if any(len(rest) for rest in left.values()):
             raise _not_from_the_start(request)
-    return Pruner(adapter, request, cells, totals, prepared.source >= 0, layers)
+    limits = _row_limits(request, prepared, totals)
+    return Pruner(adapter, request, cells, totals, limits, prepared.source >= 0, layers)
+
+
+def _row_limits(request: Request, prepared: Prepared, totals: list[int]) -> list[Limit]:
+    """What each row may keep: the sum of its pictures' limits; `auto` where any of them is."""
+    bounds = wishes.limits(request.budget, prepared.allocations, "budget", request.shared)
+    found = []
+    for row, total in enumerate(totals):
+        mine = [b for b, allocation in zip(bounds, prepared.allocations, strict=True) if allocation.row == row]
+        ks = [bound.k for bound in mine]
+        note = next((bound.note for bound in mine if bound.note), "")
+        found.append(Limit(total, None if None in ks else sum(k for k in ks if k is not None), note))
+    return found
 
 
 def _not_from_the_start(request: Request) -> SelectorError:

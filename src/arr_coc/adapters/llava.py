@@ -25,6 +25,7 @@ class Llava(Flat):
     family: ClassVar[str] = "LLaVA-1.5"
     model_types: ClassVar[tuple[str, ...]] = ("llava",)
     processor: ClassVar[str] = "LlavaProcessor"
+    fixed_grid: ClassVar[bool] = True
 
     @property
     def vision(self) -> Any:

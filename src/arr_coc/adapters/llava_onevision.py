@@ -22,7 +22,6 @@ class LlavaOnevision(LlavaNext):
     family: ClassVar[str] = "LLaVA-OneVision"
     model_types: ClassVar[tuple[str, ...]] = ("llava_onevision",)
     processor: ClassVar[str] = "LlavaOnevisionProcessor"
-    glances: ClassVar[bool] = False
     kinds: ClassVar[tuple[str, ...]] = ("image", "video")
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values", "pixel_values_videos")
     as_tensor: ClassVar[tuple[str, ...]] = ("video",)

@@ -26,7 +26,7 @@ def load_model(name: str | Path, **options: Any) -> Any:
         return AutoModelForImageTextToText.from_pretrained(name, **options).eval()
     except ModelError:
         raise
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # broken files are reported in many ways
         raise ModelError(f"cannot load {str(name)!r}: {first_line(error)}") from error
 
 
@@ -48,7 +48,7 @@ def load_processor(name: str | Path, model_type: str | None = None) -> Any:
         made = without_video(base).from_pretrained(name, backend="pil")  # type: ignore[attr-defined]
     except ModelError:
         raise
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:
         raise ModelError(f"cannot load the processor of {str(name)!r}: {first_line(error)}") from error
     if kind.startswith("qwen"):
         made.video_processor = FrameProcessor.of(kind, made.image_processor, _video_settings(name))

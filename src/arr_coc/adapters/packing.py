@@ -36,13 +36,13 @@ def pack(
 ) -> Packed:  # fmt: skip
     """Drop every visual's cells that are not in its `keeps` from ids and mask `[B, T]` and positions `[.., B, T]`."""
     stay = mask.bool().clone()
-    whole = True
+    whole = bool(stay[:, -1].all())  # padding on the right would stand between prompt and answer
     for visual, keep in zip(visuals, keeps, strict=True):
         if len(keep) == visual.n:
             continue
         stay[visual.row, visual.places] = visual.tokens_kept(keep)
         whole = False
-    if whole:  # nothing was dropped: the very same tensors, padding and all
+    if whole:  # nothing was dropped: the very same tensors
         source = torch.arange(ids.shape[1]).expand_as(stay).masked_fill(~stay, -1)
         return Packed(ids, mask, positions, source)
     length = max(1, int(stay.sum(1).max()))

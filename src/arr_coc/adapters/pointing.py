@@ -25,7 +25,7 @@ def point(adapter: Adapter, prepared: Prepared, answer: torch.Tensor, since: flo
         raise PromptError(f"expected a prompt of one row to point into, got {prepared.rows}")
     if not prepared.allocations or len(answer) == 0:
         return [torch.zeros(allocation.n) for allocation in prepared.allocations]
-    given = dict(prepared)
+    given = prepared.make()
     answer = answer.to(adapter.device)[None]
     steps = torch.arange(1, answer.shape[1] + 1, device=adapter.device)
     given["input_ids"] = torch.cat([given["input_ids"], answer], 1)

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from arr_coc.errors import PromptError, first_line
+from arr_coc.adapters.base import Adapter
+from arr_coc.errors import ModelError, PromptError, first_line
 
 Message = Mapping[str, Any]
 
@@ -39,6 +40,18 @@ class Prompter:
             kind: token for kind in kinds if (token := getattr(processor, f"{kind}_token", None)) is not None
         }
 
+    def check(self, adapter: Adapter) -> None:
+        """One sentence where this is the processor of another model."""
+        classes = [kind for kind in type(self.processor).__mro__ if kind.__module__.startswith("transformers.models.")]
+        if classes and adapter.processor not in {kind.__name__ for kind in classes}:
+            raise ModelError(f"expected the {adapter.processor} of this model, got {classes[0].__name__}")
+        for kind, token in self.placeholders.items():
+            theirs, ours = self.tokenizer.convert_tokens_to_ids(token), adapter.token_id(kind)
+            if theirs != ours:
+                raise ModelError(
+                    f"expected a processor whose {kind} token is number {ours}, got one whose {token!r} is {theirs}"
+                )
+
     def see(self, images: Sequence[Sequence[Any]], videos: Sequence[Sequence[Any]], fps: float) -> Vision:
         """Run every row's images and videos (frames, `fps` a second) through the processor."""
         flat = {"images": [i for row in images for i in row], "videos": [v for row in videos for v in row]}
@@ -48,13 +61,13 @@ class Prompter:
             if flat[f"{kind}s"] and kind not in self.placeholders:
                 hint = ": pass the frames as images" if kind == "video" else ""
                 raise PromptError(f"expected no {kind}s for {type(self.processor).__name__}, got some{hint}")
+        shown = [(i, v) for i, v in zip(images, videos, strict=True) if i or v]  # rows without pictures are words alone
         rows = [
-            self.placeholders.get("image", "") * len(i) + self.placeholders.get("video", "") * len(v)
-            for i, v in zip(images, videos, strict=True)
+            self.placeholders.get("image", "") * len(i) + self.placeholders.get("video", "") * len(v) for i, v in shown
         ]
         given: dict[str, Any] = {name: value for name, value in flat.items() if value}
         if flat["images"] and self.by_row:
-            given["images"] = [list(row) for row in images]
+            given["images"] = [list(row) for row, _ in shown]
         if flat["videos"]:
             given["do_sample_frames"] = False
             given["video_metadata"] = [
@@ -64,7 +77,7 @@ class Prompter:
             made = self.processor(
                 text=rows, **given, padding=True, return_tensors="pt", return_text_replacement_offsets=True
             )
-        except (ValueError, TypeError, OSError) as error:
+        except Exception as error:  # processors complain in many ways
             raise PromptError(f"the processor refused the pictures: {first_line(error)}") from error
         texts: dict[str, list[str]] = {"image": [], "video": []}
         for offsets in made.pop("text_replacement_offsets"):
@@ -78,14 +91,10 @@ class Prompter:
         """A conversation as the prompt that asks for the next answer."""
         if getattr(self.processor, "chat_template", None) is None:
             raise PromptError(
-                "this processor has no chat template: pass a prompt that holds the picture tokens "
-                f"({', '.join(self.placeholders.values())}) itself"
+                "this processor has no chat template: pass a whole prompt with the picture tokens "
+                f"({', '.join(self.placeholders.values())}) in it, and raw=True"
             )
         return str(self.processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
-
-    def holds_pictures(self, text: str) -> bool:
-        """Whether a prompt says itself where its pictures stand."""
-        return any(token in text for token in self.placeholders.values())
 
     def tokens(self, texts: Sequence[str], vision: Vision) -> dict[str, torch.Tensor]:
         """Prompts to ids and mask `[B, T]`, padded on the left, every placeholder replaced by its pictures' tokens."""
@@ -96,7 +105,9 @@ class Prompter:
         wanted = {kind: sum(text.count(token) for text in texts) for kind, token in self.placeholders.items()}
         for kind, count in wanted.items():
             if count != len(fillings[kind]):
-                raise PromptError(f"the prompt has places for {count} {kind}s, but {len(fillings[kind])} came")
+                raise PromptError(
+                    f"the prompt has places for {count} {kind}s ({self.placeholders[kind]}), but {len(fillings[kind])} came"
+                )
         filled = [pattern.sub(lambda match: fillings[match.lastgroup or ""].pop(0), text) for text in texts]
         starts = self.tokenizer.bos_token is not None and filled[0].startswith(self.tokenizer.bos_token)
         made = self.tokenizer(

@@ -64,11 +64,16 @@ def rows_of(things: Any, rows: int, what: str, is_one: Any) -> list[Sequence[Any
     if rows == 1:
         if is_one(things):
             return [(things,)]
+        if not isinstance(things, list | tuple | np.ndarray | torch.Tensor):
+            raise PromptError(f"expected {what}s, got {type(things).__name__}")
         nested = isinstance(things, list | tuple) and len(things) == 1 and isinstance(things[0], list | tuple)
         return [tuple(things[0])] if nested and not is_one(things[0]) else [tuple(things)]
     if is_one(things) or not isinstance(things, list | tuple) or len(things) != rows:
         came = 1 if is_one(things) else len(things)
         raise PromptError(f"expected {what}s for each of the {rows} questions (an empty list for none), got {came}")
+    for row in things:
+        if row is not None and not is_one(row) and not isinstance(row, list | tuple):
+            raise PromptError(f"expected {what}s for each of the {rows} questions, got {type(row).__name__} for one")
     return [() if row is None else (row,) if is_one(row) else tuple(row) for row in things]
 
 

@@ -84,20 +84,22 @@ def _run(vlm: VLM, inputs: Mapping[str, Any], setting: Setting, new_tokens: int)
                 encoder.register_forward_pre_hook(lambda *_: marks.append(watch.mark())),
                 encoder.register_forward_hook(lambda *_: marks.append(watch.mark())),
             ]
-            timed(vlm, dict(inputs), watch, options)
-            for handle in handles:
-                handle.remove()
+            try:
+                timed(vlm, dict(inputs), watch, options)
+            finally:
+                for handle in handles:
+                    handle.remove()
             watch.add("encode", *marks)
             encode, first = watch["encode"], watch["prefill"]  # the model encodes on its way to the first token
             return {
                 "encode": encode, "prefill": first - encode, "overhead": 0.0, "first": first,
                 "decode": watch["decode"], "assemble": 0.0,
             }  # fmt: skip
-        vlm.adapter.batched = setting.batched
+        before, vlm.adapter.batched = vlm.adapter.batched, setting.batched
         with watch.stage("preprocess"):
             prepared = vlm.prepare(inputs=inputs, budget=setting.budget, glance=setting.glance)
-        timed(vlm, dict(prepared), watch, options)
-        vlm.adapter.batched = False
+        timed(vlm, prepared.make(), watch, options)
+        vlm.adapter.batched = before
     encode, ready = prepared.timings["encode"], watch["preprocess"]
     return {
         "encode": encode, "prefill": watch["prefill"], "overhead": ready - encode,

@@ -51,6 +51,8 @@ class Sight:
     @property
     def texture(self) -> TextureArray:
         """The picture's texture array, built when first asked for and kept for the next question."""
+        if self.kind != "image":
+            raise SelectorError("a video has a texture for each frame, not one: choose by its tokens")
         if self.picture is None:
             raise SelectorError("this picture came as model inputs, so it has no texture: pass the image itself")
         return self.picture()

@@ -23,17 +23,21 @@ class DivPrune(Selector):
 
 
 def spread_out(similar: torch.Tensor, count: int) -> torch.Tensor:
-    """`count` places by greedy max-min distance on cosines `[M, M]`, in the order of choosing."""
+    """`count` places by greedy max-min distance on cosines `[M, M]`, in the order of choosing.
+
+    The farthest token is the one whose largest cosine is smallest, so no distances are ever written down.
+    """
     chosen = torch.zeros(count, dtype=torch.long, device=similar.device)
     if count == 0:
         return chosen.cpu()
-    distance = 1 - similar
-    nearest = distance.clone().fill_diagonal_(torch.inf).amin(1)  # [M] of each token to any other
+    own = similar.diagonal().clone()
+    nearest = similar.fill_diagonal_(-torch.inf).amax(1)  # [M] the cosine of each token with its nearest other
+    similar.diagonal().copy_(own)
     for step in range(count):
-        chosen[step] = place = nearest.argmax()
+        chosen[step] = place = nearest.argmin()
         if step == 0:
-            nearest = distance[place].clone()
+            nearest = similar[place].clone()
         else:
-            torch.minimum(nearest, distance[place], out=nearest)
-        nearest[place] = -torch.inf  # stays so: the minimum never rises
+            torch.maximum(nearest, similar[place], out=nearest)
+        nearest[place] = torch.inf  # stays so: the maximum never falls
     return chosen.cpu()

@@ -13,7 +13,9 @@ from arr_coc.texture import TextureArray, TextureBatch
 
 def textures(sight: Sight) -> list[TextureArray]:
     """The picture's texture, or one for each frame of a video as it came."""
-    made = sight.texture
+    if sight.kind == "image" or sight.picture is None:
+        return [sight.texture]
+    made: TextureArray | TextureBatch = sight.picture()
     return list(made) if isinstance(made, TextureBatch) else [made]
 
 

@@ -16,7 +16,7 @@ class Scope(Selector):
 
     cover_i is the cosine of token i with its most similar chosen one, 0 at first; a is the attention received in the
     encoder's last layer. "SCOPE: Saliency-Coverage Oriented Token Pruning for Efficient Multimodel LLMs" (2025). Needs:
-    tokens and attention.
+    tokens and attention. All pairs count at every step, so it takes longer than most: see benchmarks/selector_speed.py.
     """
 
     name = "scope"
@@ -40,18 +40,18 @@ class Scope(Selector):
 def covering(similar: torch.Tensor, weight: torch.Tensor, count: int) -> torch.Tensor:
     """`count` places by greedy weighted coverage of cosines `[M, M]`."""
     chosen: list[int] = []
-    cover = torch.zeros_like(weight)
-    gain = similar.clamp(min=0).sum(0)  # [M] of each token as the next
-    taken = torch.zeros_like(weight, dtype=torch.bool)
+    cover, barred = torch.zeros_like(weight), torch.zeros_like(weight)
+    room = similar.clamp(min=0)  # one more [M, M], written over and over: fresh memory costs more than the sums
+    gain = room.sum(1)  # [M] of each token as the next
     for _ in range(count):
-        place = int((gain * weight).masked_fill_(taken, -torch.inf).argmax())
+        place = int((gain * weight + barred).argmax())
         chosen.append(place)
-        taken[place] = True
+        barred[place] = -torch.inf
         better = (similar[place] > cover).nonzero()[:, 0]
         old, new = cover[better, None], similar[place, better, None]
-        cover[better] = similar[place, better]
+        cover[better] = new[:, 0]
         if 4 * len(better) > len(cover):  # early steps: afresh, which also keeps rounding errors from adding up
-            gain = (similar - cover[:, None]).clamp_(min=0).sum(0)
+            gain = torch.sub(similar, cover, out=room).clamp_(min=0).sum(1)
         else:  # later ones: only what a few tokens, now covered better, no longer have to gain
-            gain -= torch.minimum(torch.maximum(similar[better], old), new).sub_(old).sum(0)
+            gain -= similar[better].clamp_(old, new).sub_(old).sum(0)
     return torch.tensor(chosen, dtype=torch.long)

@@ -26,7 +26,7 @@ def units(tokens: torch.Tensor) -> torch.Tensor:
 
 
 def cosines(unit: torch.Tensor) -> torch.Tensor:
-    """Cosine of every pair of `[M, D]`: `[M, M]`, symmetric to the last bit, because only one half is computed."""
+    """Product of every pair of units `[M, D]`: `[M, M]`; little more than one half is computed, the other copied."""
     count = len(unit)
     out = unit.new_empty(count, count)
     for start in range(0, count, BLOCK):
@@ -38,7 +38,7 @@ def cosines(unit: torch.Tensor) -> torch.Tensor:
 
 
 def rows_of(unit: torch.Tensor, count: int) -> Callable[[int], torch.Tensor]:
-    """For greedy loops of `count` steps: the cosines `[M]` of one token with all, from whichever way is cheaper."""
+    """For greedy loops of `count` steps: the products `[M]` of one token with all, by whichever way is cheaper."""
     if 4 * count < len(unit):
         return lambda place: unit @ unit[place]
     whole = cosines(unit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.ranking import best
 from arr_coc.selectors.similarity import tokens_of, units
 
 
@@ -31,16 +32,15 @@ class ToMe(Selector):
 def merged(tokens: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`[M, D]` merged down to `count`: their places `[K]`, tokens `[K, D]`, and how many went into each `[K]`."""
     places = torch.arange(len(tokens), device=tokens.device)
-    sizes = tokens.new_ones(len(tokens))
+    sums, sizes = tokens, tokens.new_ones(len(tokens))  # a sum points where its mean does, so means wait until the end
     if count == 0:
         return places[:0], tokens[:0], sizes[:0]
-    while len(tokens) > count:
-        unit = units(tokens)
+    while len(sums) > count:
+        unit = units(sums)
         closest, partner = (unit[0::2] @ unit[1::2].T).max(1)  # [M / 2] each of the first half
-        leaving = closest.argsort(descending=True, stable=True)[: len(tokens) - count]  # none of the second half does
-        into = 2 * partner[leaving] + 1
-        sums = (tokens * sizes[:, None]).index_add_(0, into, tokens[2 * leaving] * sizes[2 * leaving, None])
-        sizes = sizes.index_add(0, into, sizes[2 * leaving])
-        stay = torch.ones_like(places, dtype=torch.bool).index_fill_(0, 2 * leaving, False)
-        tokens, sizes, places = (sums / sizes[:, None])[stay], sizes[stay], places[stay]
-    return places, tokens, sizes
+        leaving = 2 * best(closest, len(sums) - count)  # at most the whole first half
+        into = 2 * partner[leaving // 2] + 1
+        stay = torch.ones_like(places, dtype=torch.bool).index_fill_(0, leaving, False)
+        sums = sums.index_add(0, into, sums[leaving])[stay]
+        sizes, places = sizes.index_add(0, into, sizes[leaving])[stay], places[stay]
+    return places, sums / sizes[:, None], sizes

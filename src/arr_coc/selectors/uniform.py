@@ -47,7 +47,7 @@ def _even_rows(grid: Grid, count: int) -> torch.Tensor:
     return torch.cat(
         [
             spread(grid.w, share) + int(row) * grid.w
-            for row, share in zip(spread(grid.h, rows), divide(count, [1000] * rows), strict=True)
+            for row, share in zip(spread(grid.h, rows), divide(count, [grid.w] * rows), strict=True)
         ]
     )
 

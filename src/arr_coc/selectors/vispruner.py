@@ -9,7 +9,7 @@ from arr_coc.selectors.ranking import attention, best, on_grid
 from arr_coc.selectors.similarity import cosines, tokens_of, units
 
 LAST = 1.0  # encoder depth
-FEWEST, SHARE = 8, 16  # a round drops 8 tokens, or a 16th of those left where that is more
+FEWEST, SHARE = 8, 8  # a round drops 8 tokens, as in the paper, or an eighth of those left where that is more
 
 
 class VisPruner(Selector):

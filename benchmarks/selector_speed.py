@@ -1,0 +1,88 @@
+"""How long each selector takes to choose, without a model.
+
+    python benchmarks/selector_speed.py
+
+One picture of 36 x 36 cells with 1,024 dimensions, one CPU thread; pixels are those of the bundled receipt, whose channels
+are made anew each time. The tokens of neighbouring cells are alike, as real ones are. `resize` only names a size, and what
+it saves or costs happens in the encoder; the attention that `scope`, `visionzip`, `vispruner` and `hiprune` read comes with
+the encoding, and for `fastv` and `sparsevlm`, too, it is ready made here: only the choosing is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+import arr_coc
+from arr_coc.bench.timing import machine
+from arr_coc.grid import Grid
+from arr_coc.selectors import Inside, Oracle, Selector, Sight, Words, names, selector
+
+SIDE, DIMENSIONS, WORDS, HEADS = 36, 1024, 30, 16
+SHARES = (0.25, 0.0625)
+
+
+def sight(chooser: Selector, k: int) -> Sight:
+    dice = torch.Generator().manual_seed(0)
+    grid = Grid(4, SIDE // 2, SIDE // 2) if chooser.name == "evs" else Grid(1, SIDE, SIDE)
+    coarse = torch.randn(1, DIMENSIONS, SIDE // 4, SIDE // 4, generator=dice)
+    smooth = F.interpolate(coarse, (SIDE, SIDE), mode="bilinear").flatten(2)[0].T  # [N, D]
+    tokens = (smooth + 0.3 * torch.randn(grid.n, DIMENSIONS, generator=dice)).contiguous()
+    embeddings = torch.randn(WORDS, DIMENSIONS, generator=dice)
+    words = Words("What is the total amount?", torch.arange(WORDS), lambda ids: embeddings)
+    attention = {depth: torch.rand(grid.n, generator=dice) / grid.n for depth in chooser.attention_at}
+    image = arr_coc.pictures.receipt()
+    picture = lambda: arr_coc.TextureArray.from_image(image)  # noqa: E731
+    kind = "video" if chooser.name == "evs" else "image"
+    return Sight(grid, k, torch.arange(grid.n), words, tokens, attention, picture, kind)
+
+
+def inside(k: int) -> Inside:
+    cells = torch.cat([torch.full((4,), -1), torch.arange(SIDE * SIDE), torch.full((WORDS,), -1)])
+    ready = torch.rand(HEADS, len(cells), len(cells), generator=torch.Generator().manual_seed(0)).softmax(-1)
+    return Inside(2 / 32, 2, torch.zeros(len(cells), 1), cells, lambda queries: ready[:, queries], k)
+
+
+def question(name: str, share: float) -> Callable[[], object]:
+    """The selector's own way of being asked, ready to be timed."""
+    chooser = Oracle([[[200, 400, 420, 440]]], (473, 1024)) if name == "oracle" else selector(name)
+    k = round(share * SIDE * SIDE)
+    if chooser.depths:
+        row = inside(k)
+        return lambda: chooser.at_layer(row)
+    seen = sight(chooser, k)
+    return (lambda: chooser.before_encoding(seen)) if chooser.early else (lambda: chooser.select(seen))
+
+
+def milliseconds(ask: Callable[[], object], rounds: int) -> str:
+    """The median, and the best, which is what a machine without other work would show."""
+    ask()
+    taken = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        ask()
+        taken.append(1000 * (time.perf_counter() - start))
+    return f"{sorted(taken)[rounds // 2]:.1f} ({min(taken):.1f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--selectors", nargs="*", default=names())
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print(machine())
+    print("| selector | " + " | ".join(f"{100 * share:g}%, ms" for share in SHARES) + " |")
+    print("|---|" + "---|" * len(SHARES))
+    with torch.no_grad():
+        for name in arguments.selectors:
+            taken = [milliseconds(question(name, share), arguments.rounds) for share in SHARES]
+            print(f"| {name} | " + " | ".join(taken) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

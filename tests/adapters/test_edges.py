@@ -1,0 +1,283 @@
+"""Where wishes meet: combinations that must be right, or refused in one sentence."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import GenerationConfig
+
+import arr_coc
+from arr_coc.choosing import FallbackWarning
+from arr_coc.errors import AllocationError, BudgetError, ModelError, PromptError, SelectorError
+from arr_coc.selectors import Choice, Inside, Selector, Sight, Smaller
+from tests.adapters import tiny, tiny_llava_processor, tiny_processor
+from tests.adapters.conftest import picture, wrapped
+from tests.adapters.test_inside import LastToken
+from tests.adapters.test_vlm import GREEDY
+
+
+class Shrinking(Selector):
+    name = "shrinking"
+
+    def __init__(self, cells: Any = None, early: bool = False) -> None:
+        self.cells, self.early = cells, early
+
+    def before_encoding(self, sight: Sight) -> Smaller:
+        return Smaller(sight.count if self.cells is None else self.cells)
+
+
+def test_a_glance_at_a_smaller_picture_still_keeps_the_budget() -> None:
+    answer = wrapped("qwen2_vl").ask(picture(), "What?", budget=4, glance="50%", glance_selector=Shrinking(), **GREEDY)
+    assert answer.tokens["kept"] == 4 < answer.tokens["encoded"] <= 32
+
+
+def test_a_smaller_picture_above_the_budget_is_a_failure() -> None:
+    vlm = wrapped("qwen2_vl")
+    for cells in (40, "x", 0):
+        with pytest.warns(FallbackWarning, match="a smaller picture of 1 to 5 cells"):
+            answer = vlm.ask(picture(), "What?", budget=5, selector=Shrinking(cells, early=True), **GREEDY)
+        assert answer.tokens["kept"] <= 5
+
+
+@pytest.mark.parametrize("family", ["llava", "internvl", "idefics3"])
+def test_a_processor_of_another_family_is_refused(family: str) -> None:
+    with pytest.raises(ModelError, match="expected the Qwen2VLProcessor of this model"):
+        arr_coc.wrap(tiny.model("qwen2_vl"), tiny_llava_processor.wrapped(family).processor)
+
+
+def test_a_processor_with_other_token_numbers_is_refused() -> None:
+    model = tiny.model("qwen2_vl")
+    model.config.image_token_id = 99
+    with pytest.raises(ModelError, match="whose image token is number 99"):
+        arr_coc.wrap(model, tiny_processor.processor("qwen2_vl"))
+
+
+def test_frames_a_second_reach_every_way_of_asking() -> None:
+    vlm = wrapped("qwen2_5_vl")
+    frames = [picture(48, 40, i) for i in range(4)]
+    slow, fast = (vlm.prepare(None, "What?", videos=[frames], fps=fps)["position_ids"] for fps in (1, 8))
+    assert not torch.equal(slow, fast)
+    by_look = vlm.prepare(look=vlm.look(videos=[frames], fps=8), text="What?")["position_ids"]
+    assert torch.equal(by_look, fast)
+    several = vlm.ask(None, ["What?"], videos=[frames], fps=8, **GREEDY)[0]
+    assert several.ids.tolist() == vlm.ask(None, "What?", videos=[frames], fps=8, **GREEDY).ids.tolist()
+
+
+def test_a_look_belongs_to_its_model() -> None:
+    look = wrapped("qwen2_vl").look(picture())
+    other = arr_coc.wrap(tiny.model("qwen2_vl", seed=1), tiny_processor.processor("qwen2_vl"))
+    with pytest.raises(PromptError, match="another model"):
+        other.ask(look, "What?")
+    again = arr_coc.wrap(wrapped("qwen2_vl").model, other.processor)
+    assert again.ask(look, "What?", **GREEDY).text  # the same model, wrapped twice
+
+
+def test_a_look_encodes_again_when_the_model_changes_or_gradients_are_wanted() -> None:
+    vlm = arr_coc.wrap(tiny.model("qwen2_vl"), tiny_processor.processor("qwen2_vl"))
+    look = vlm.look(picture())
+    vlm.ask(look, "What?", **GREEDY)
+    features = vlm.prepare(look=look, text="What?", gradients=True)["mm_encoder_outputs"]["image"].pooler_output[0]
+    assert features.requires_grad
+    assert not vlm.prepare(look=look, text="What?")["mm_encoder_outputs"]["image"].pooler_output[0].requires_grad
+    vlm.model.to(torch.bfloat16)
+    assert vlm.prepare(look=look, text="What?")["mm_encoder_outputs"]["image"].pooler_output[0].dtype == torch.bfloat16
+
+
+def test_looks_and_wrapped_models_can_be_copied() -> None:
+    vlm = wrapped("qwen2_vl")
+    look = vlm.look(picture())
+    source = pickle.loads(pickle.dumps(look.images[0][0]))
+    assert source.texture()["red"].shape == (56, 72)
+    twin = copy.deepcopy(vlm)
+    assert twin.ask(picture(), "What?", **GREEDY).ids.tolist() == vlm.ask(look, "What?", **GREEDY).ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "complaint"),
+    [
+        ({"use_cache": False}, SelectorError, "leave use_cache on"),
+        ({"prompt_lookup_num_tokens": 3}, SelectorError, "leave prompt_lookup_num_tokens out"),
+        ({"budget": "many"}, BudgetError, "got 'many'"),
+        ({"budget": [9, 3, 1]}, BudgetError, "each of the 2 pictures, got 3"),
+    ],
+)
+def test_what_does_not_go_with_dropping_inside(options: dict[str, Any], error: type[Exception], complaint: str) -> None:
+    pictures = [picture(), picture(40, 64, 1)]
+    with pytest.raises(error, match=complaint):
+        wrapped("qwen2_vl").generate(pictures, "What?", **{"budget": 9, "selector": LastToken(0.5)} | GREEDY | options)
+
+
+def test_budgets_inside_are_those_of_the_pictures_together() -> None:
+    vlm, pictures = wrapped("qwen2_vl"), [picture(), picture(40, 64, 1)]
+    for options, kept in (({"budget": 9}, 18), ({"budget": [9, 3]}, 12), ({"budget": 20, "shared": True}, 20)):
+        answer = vlm.generate(pictures, "What?", selector=LastToken(0.5), **options, **GREEDY)[0]
+        assert answer.tokens["kept"] == kept
+    clamped = vlm.generate([picture()], "What?", selector=LastToken(0.5), budget=100, **GREEDY)[0]
+    assert "more than the 63 there are" in clamped.allocation.notes[0]
+
+
+def test_sequences_of_one_prompt_keep_the_same_cells_inside() -> None:
+    class Chance(Selector):
+        name = "chance"
+        depths = (0.5,)
+        asked = 0
+
+        def at_layer(self, inside: Inside) -> torch.Tensor:
+            self.asked += 1
+            return torch.randperm(63)[:5].sort().values
+
+    chance = Chance()
+    answers = wrapped("qwen2_vl").generate(
+        [picture()], "What?", budget=5, selector=chance, num_return_sequences=3, **GREEDY | {"do_sample": True}
+    )
+    assert chance.asked == 1
+    assert len(answers) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "complaint"),
+    [
+        ({"allocation": [1, 2], "budget": 3}, AllocationError, "leave budget and glance out"),
+        ({"allocation": [1, 2], "glance": 3}, AllocationError, "leave budget and glance out"),
+        ({"selector": Shrinking(early=True), "budget": 5, "glance": 9}, SelectorError, "leave glance out"),
+        ({"budget": [5], "shared": True}, BudgetError, "got a list"),
+        ({"allocation": 5}, AllocationError, "expected cells or a list"),
+    ],
+)
+def test_wishes_that_contradict_each_other(options: dict[str, Any], error: type[Exception], complaint: str) -> None:
+    with pytest.raises(error, match=complaint):
+        wrapped("qwen2_vl").prepare([picture()], "What?", **options)
+
+
+def test_a_look_and_pictures_beside_it_are_refused() -> None:
+    vlm = wrapped("qwen2_vl")
+    with pytest.raises(PromptError, match="a look holds its pictures"):
+        vlm.prepare([picture()], "What?", look=vlm.look(picture()))
+
+
+def test_an_allocation_may_be_an_array_or_know_less_of_the_picture() -> None:
+    vlm = wrapped("qwen2_vl")
+    assert vlm.prepare([picture()], "What?", allocation=[np.array([1, 5])]).allocations[0].keep.tolist() == [1, 5]
+    llava = tiny_llava_processor.wrapped("llava")
+    shown = llava.prepare([picture(90, 40)], "What?", budget=4)
+    bare = llava.prepare(inputs=llava.look(picture(90, 40)).vision.tensors | dict(
+        zip(("input_ids", "attention_mask"), _prompt(llava), strict=True)
+    ), budget=4)  # fmt: skip
+    again = llava.prepare([picture(90, 40)], "What?", allocation=bare.allocations[0])
+    assert again.allocations[0].keep.tolist() == shown.allocations[0].keep.tolist()
+
+
+def _prompt(vlm: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    whole = vlm.prepare([picture(90, 40)], "What?")
+    return whole["input_ids"], whole["attention_mask"]
+
+
+def test_a_clamped_glance_is_said() -> None:
+    found = wrapped("qwen2_vl").prepare([picture()], "What?", glance=100).allocations[0]
+    assert "glance of 100 cells is more than the 63" in found.notes[0]
+
+
+def test_merged_features_carry_gradients_when_asked_for() -> None:
+    def merge(sight: Sight) -> Choice:
+        assert sight.tokens is not None
+        return Choice(sight.candidates[:9], features=sight.tokens.view(9, 7, -1).mean(1))
+
+    prepared = wrapped("qwen2_vl").prepare([picture()], "What?", budget=9, selector=merge, gradients=True)
+    assert prepared["mm_encoder_outputs"]["image"].pooler_output[0].requires_grad
+
+
+def test_an_end_token_of_a_generation_config_ends_the_answer() -> None:
+    vlm = wrapped("qwen2_vl")
+    plain = vlm.ask(picture(), "What?", **GREEDY)
+    stop = int(plain.ids[2])
+    config = GenerationConfig(eos_token_id=stop, max_new_tokens=12, do_sample=False, pad_token_id=0)
+    ended = vlm.ask(picture(), "What?", generation_config=config)
+    assert ended.ids.tolist() == plain.ids[: plain.ids.tolist().index(stop)].tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"num_beams": 2}, "num_beams=2"),
+        ({"num_return_sequences": 2, "do_sample": True}, "num_return_sequences=2"),
+        ({"use_cache": False}, "use_cache=False"),
+        ({"cache_implementation": "static"}, "cache_implementation='static'"),
+        ({"raw": True, "question": "<|image_pad|>What?"}, "raw prompts have no turns"),
+    ],
+)
+def test_what_cannot_be_remembered(options: dict[str, Any], complaint: str) -> None:
+    options = dict(options)
+    question = options.pop("question", "What?")
+    with pytest.raises(PromptError, match=complaint):
+        wrapped("qwen2_vl").ask(picture(), question, remember=True, **GREEDY | options)
+
+
+def test_a_follow_up_may_have_beams() -> None:
+    vlm = wrapped("qwen2_vl")
+    first = vlm.ask(picture(), "What?", remember=True, **GREEDY)
+    second = vlm.ask(None, "Why?", after=first, num_beams=1, **GREEDY)
+    assert second.turn is not None
+    with pytest.raises(PromptError, match="remember=True"):
+        vlm.ask(None, "Why?", after="something")
+
+
+@pytest.mark.parametrize("worth", ["raise", "short", "nan"])
+def test_relevance_that_fails_divides_by_size_and_says_so(worth: str) -> None:
+    class Wrong(Selector):
+        name = "wrong"
+
+        def relevance(self, sight: Sight) -> torch.Tensor:
+            if worth == "raise":
+                raise RuntimeError("no idea")
+            return torch.full((3 if worth == "short" else len(sight.candidates),), torch.nan)
+
+        def select(self, sight: Sight) -> torch.Tensor:
+            return sight.candidates[: sight.count]
+
+    vlm, pictures = wrapped("qwen2_vl"), [picture(), picture(40, 64, 1)]
+    with pytest.warns(FallbackWarning, match="divided by size"):
+        found = vlm.prepare(pictures, "What?", budget=20, shared=True, selector=Wrong()).allocations
+    assert [a.k for a in found] == [12, 8]
+    assert found[0].fallback
+
+
+@pytest.mark.parametrize("depth", [2.0, -1.0, float("nan"), "deep"])
+def test_depths_that_are_none_are_refused(depth: Any) -> None:
+    selector = Shrinking()
+    selector.attention_at = (depth,)
+    with pytest.raises(SelectorError, match="depths between 0 and 1"):
+        wrapped("qwen2_vl").prepare([picture()], "What?", budget=5, selector=selector)
+
+
+def test_a_video_has_no_single_texture() -> None:
+    def by_texture(sight: Sight) -> torch.Tensor:
+        return sight.texture.grid(2, 2)
+
+    with pytest.raises(SelectorError, match="a texture for each frame"):
+        wrapped("qwen2_vl").prepare(None, "What?", videos=[[picture(48, 40)] * 2], budget=5, selector=by_texture)
+
+
+def test_two_equal_pictures_draw_different_lots() -> None:
+    found = wrapped("qwen2_vl").prepare([picture(), picture()], "What?", budget=9, selector="random").allocations
+    assert found[0].keep.tolist() != found[1].keep.tolist()
+
+
+def test_timings_are_plain_numbers_and_name_what_happened() -> None:
+    vlm = wrapped("qwen2_vl")
+    assert set(vlm.ask(None, "Hello", **GREEDY).timings) == {"preprocess", "assemble", "prefill", "decode"}
+    look = vlm.look(picture())
+    assert "encode" in vlm.ask(look, "What?", **GREEDY).timings
+    assert "encode" not in vlm.ask(look, "Why?", **GREEDY).timings
+
+
+@pytest.mark.parametrize("family", ["internvl", "idefics3", "qwen2_vl"])
+def test_a_batch_may_begin_with_words_alone(family: str) -> None:
+    vlm = wrapped(family) if family == "qwen2_vl" else tiny_llava_processor.wrapped(family)
+    options = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
+    together = vlm.generate([[], [picture(90, 40)]], ["Hello", "What?"], budget="50%", **options)
+    assert together[1].ids.tolist() == vlm.generate([picture(90, 40)], "What?", budget="50%", **options)[0].ids.tolist()

@@ -1,0 +1,128 @@
+"""divprune, cdpruner, scope and mmr against their definitions, written out in loops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from arr_coc.grid import Grid
+from arr_coc.selectors import Sight, Words, selector
+from arr_coc.selectors.cdpruner import largest_volume
+from arr_coc.selectors.mmr import MMR
+from arr_coc.selectors.scope import Scope
+from arr_coc.selectors.similarity import cosines, units
+from tests.selectors.sights import choice, sight, slow_cosine, tokens
+
+SEEDS = range(6)
+BUDGETS = (1, 3, 10, 14)
+GRID = Grid(1, 5, 8)
+
+
+def table(seen: Sight) -> list[list[float]]:
+    assert seen.tokens is not None
+    return [[slow_cosine(a, b) for b in seen.tokens] for a in seen.tokens]
+
+
+def relevance(seen: Sight) -> list[float]:
+    assert seen.tokens is not None
+    mean = seen.words.embeddings.double().mean(0)
+    raw = [slow_cosine(token, mean) for token in seen.tokens]
+    return [(value - min(raw)) / (max(raw) - min(raw)) for value in raw]
+
+
+def kept(seen: Sight, places: list[int]) -> list[int]:
+    return sorted(seen.candidates[places].tolist())
+
+
+def test_cosines_are_right_in_both_halves() -> None:
+    for count in (0, 1, 7, 215, 216, 217, 500):
+        made = tokens(count, 3)
+        got = cosines(units(made))
+        assert torch.allclose(got.double(), units(made).double() @ units(made).double().T, atol=1e-6)
+    assert (cosines(units(torch.zeros(3, 4))) == 0).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("k", BUDGETS)
+@pytest.mark.parametrize("every", [1, 2])
+def test_divprune(seed: int, k: int, every: int) -> None:
+    seen = sight(GRID, k, torch.arange(0, 40, every), seed)
+    cos = table(seen)
+    everyone = range(len(cos))
+    chosen = [max(everyone, key=lambda i: min(1 - cos[i][j] for j in everyone if j != i))]
+    while len(chosen) < k:
+        free = [i for i in everyone if i not in chosen]
+        chosen.append(max(free, key=lambda i: min(1 - cos[i][j] for j in chosen)))
+    assert choice(selector("divprune").select(seen)).keep.tolist() == kept(seen, chosen)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("k", BUDGETS)
+def test_cdpruner(seed: int, k: int) -> None:
+    seen = sight(GRID, k, None, seed)
+    worth = relevance(seen)
+    cos = torch.tensor(table(seen), dtype=torch.float64)
+    kernel = cos * torch.outer(torch.tensor(worth), torch.tensor(worth))
+    chosen: list[int] = []
+    while len(chosen) < k:
+        free = [i for i in range(40) if i not in chosen]
+
+        def volume(i: int) -> float:
+            some = torch.tensor([*chosen, i])
+            return float(torch.linalg.det(kernel[some][:, some]))
+
+        chosen.append(max(free, key=volume))
+    assert choice(selector("cdpruner").select(seen)).keep.tolist() == kept(seen, chosen)
+
+
+def test_cdpruner_goes_on_by_relevance_where_no_token_adds_volume() -> None:
+    unit = units(tokens(12, 0, "twins"))
+    worth = torch.linspace(0.5, 1, 12)
+    chosen = largest_volume(unit, worth, 5).tolist()
+    assert sorted(place % 3 for place in chosen[:3]) == [0, 1, 2]  # one of each kind
+    assert chosen[3:] == sorted(set(range(12)) - set(chosen[:3]), reverse=True)[:2]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("k", [*BUDGETS, 40])
+@pytest.mark.parametrize("alpha", [1.0, 0.5, 2.0])  # with 0, two tokens that are each other's nearest gain the same
+def test_scope(seed: int, k: int, alpha: float) -> None:
+    seen = sight(GRID, k, None, seed)
+    cos = table(seen)
+    attention = seen.attention[1.0].double().tolist()
+    cover = [0.0] * 40
+    chosen: list[int] = []
+    while len(chosen) < k:
+        free = [i for i in range(40) if i not in chosen]
+        gains = {j: sum(max(0.0, cos[i][j] - cover[i]) for i in range(40)) * attention[j] ** alpha for j in free}
+        chosen.append(max(free, key=lambda j: gains[j]))
+        cover = [max(a, cos[i][chosen[-1]]) for i, a in enumerate(cover)]
+    assert choice(Scope(alpha).select(seen)).keep.tolist() == kept(seen, chosen)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("k", BUDGETS)
+@pytest.mark.parametrize("balance", [0.5, 0.2, 1.0])
+def test_mmr(seed: int, k: int, balance: float) -> None:
+    seen = sight(GRID, k, None, seed)
+    cos, worth = table(seen), relevance(seen)
+    chosen: list[int] = []
+    while len(chosen) < k:
+        free = [i for i in range(40) if i not in chosen]
+        chosen.append(
+            max(free, key=lambda i: balance * worth[i] - (1 - balance) * max((cos[i][j] for j in chosen), default=0))
+        )
+    assert choice(MMR(balance).select(seen)).keep.tolist() == kept(seen, chosen)
+
+
+def test_the_question_moves_what_reads_it_and_nothing_else() -> None:
+    seen, other = sight(GRID, 10), sight(GRID, 10)
+    embeddings = torch.randn(4, 16, generator=torch.Generator().manual_seed(77))
+    other = replace(other, words=Words("Why?", torch.arange(4), lambda ids: embeddings))
+    moved = {
+        name: choice(selector(name).select(seen)).keep.tolist() != choice(selector(name).select(other)).keep.tolist()
+        for name in ("cdpruner", "mmr", "divprune", "scope", "tome")
+    }
+    assert moved == {"cdpruner": True, "mmr": True, "divprune": False, "scope": False, "tome": False}
