@@ -200,12 +200,15 @@ def test_attention_is_charged_to_those_who_want_it(folder: Folder, monkeypatch: 
     assert seen == pytest.approx(1.5 * plain, abs=0.02)
 
 
-def test_only_the_cells(folder: Folder) -> None:
+def test_only_the_cells(folder: Folder, tmp_path: Path) -> None:
     report = run(folder(2), ["all", "uniform", "fastv"], answers=False)
     for record in report.records:
         assert record["accuracy"] is None
         assert record["evidence_recall"] is not None
+        assert record["answer_ms"] is None
     assert "accuracy" not in report.table()
+    assert "answer ms" not in report.table()
+    report.plot(tmp_path / "recall.png")  # against tokens alone
 
 
 def test_a_torn_picture_is_left_out_and_said(folder: Folder) -> None:

@@ -50,7 +50,8 @@ def draw(report: Report) -> Any:
     answered = any(record["accuracy"] is not None for record in report.records)
     what, said = ("accuracy", "accuracy") if answered else ("evidence_recall", "evidence recall")
     names = list(dict.fromkeys(record["selector"] for record in report.records))
-    for axis, (along, label) in zip(figure.subplots(1, len(AXES), sharey=True), AXES, strict=True):
+    shown = [(along, label) for along, label in AXES if all(r[along] is not None for r in report.records)]
+    for axis, (along, label) in zip(figure.subplots(1, len(shown), sharey=True, squeeze=False)[0], shown, strict=True):
         for name in names:
             points = sorted(
                 (r for r in report.records if r["selector"] == name and r[what] is not None), key=lambda r: r[along]

@@ -92,13 +92,17 @@ def report(model: str, data: Data, rows: Rows, rules: Rules, names: Sequence[str
     order = [
         (name, budget) for budget in budgets for name in dict.fromkeys((DENSE, *names)) if (name, budget) in groups
     ]
-    records = {key: _record(*key, groups[key], rules.seed) for key in order}
+    records = {key: _record(*key, groups[key], rules) for key in order}
     for key in order:
         records[key]["versus"] = _versus(key, records, groups, rules.seed)
+    if not rules.answers:  # nothing was answered, so that part of the time is not an answer's
+        for record in records.values():
+            record |= dict.fromkeys(("prefill_ms", "decode_ms", "answer_ms"))
     return Report(model, data, tuple(records.values()), ordered, rules, resumed)
 
 
-def _record(selector: str, budget: str, rows: Rows, seed: int) -> dict[str, Any]:
+def _record(selector: str, budget: str, rows: Rows, rules: Rules) -> dict[str, Any]:
+    seed = rules.seed
     flat = [row for some in rows.values() for row in some]
     found: dict[str, Any] = {"selector": selector, "budget": budget, **_scores(rows, seed)}
     seeds = sorted({row["seed"] for row in flat})
