@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from arr_coc.evaluation.metrics import similarity
 from arr_coc.reader import folder, vocabulary
 from arr_coc.training import exam
-from arr_coc.training.validation import edit_similarity
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_the_interval_is_wilsons() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected", "similarity"), [("", "", 1), ("abc", "abc", 1), ("abd", "abc", 2 / 3), ("xyz", "abc", 0)]
+    ("said", "expected", "share"), [("", "", 1), ("abc", "abc", 1), ("abd", "abc", 2 / 3), ("xyz", "abc", 0)]
 )
-def test_similarity_counts_edits(said: str, expected: str, similarity: float) -> None:
-    assert edit_similarity(said, expected) == pytest.approx(similarity)
+def test_similarity_counts_edits(said: str, expected: str, share: float) -> None:
+    assert similarity(said, expected) == pytest.approx(share)

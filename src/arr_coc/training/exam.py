@@ -18,9 +18,9 @@ from transformers import Qwen2VLForConditionalGeneration
 from arr_coc.adapters.loading import load_processor
 from arr_coc.devices import check_device
 from arr_coc.errors import ArrCocError
+from arr_coc.evaluation.metrics import similarity
 from arr_coc.training.answering import answer
 from arr_coc.training.forward import ReaderForward
-from arr_coc.training.validation import edit_similarity
 
 
 def interval(right: int, count: int) -> tuple[float, float]:
@@ -57,9 +57,7 @@ def sit(folder: Path, samples: Path, device: str = "cpu", limit: int | None = No
         )[0]
         for sample, text in zip(asked, said, strict=True):
             exact = text.strip() == sample["answer"].strip()
-            results.append(
-                sample | {"said": text, "exact": exact, "similarity": edit_similarity(text, sample["answer"])}
-            )
+            results.append(sample | {"said": text, "exact": exact, "similarity": similarity(text, sample["answer"])})
     return results
 
 

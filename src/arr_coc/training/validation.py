@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from arr_coc.evaluation.metrics import similarity
 from arr_coc.training.answering import answer
 from arr_coc.training.augment import plain
 from arr_coc.training.batches import as_channels
@@ -30,18 +31,6 @@ class Sheet:
     grid: Grid
     documents: tuple[Document, ...]
     questions: tuple[tuple[Question, ...], ...]
-
-
-def edit_similarity(said: str, expected: str) -> float:
-    """1 minus the edit distance over the longer length: 1 for equal strings, 0 for strings with nothing in common."""
-    if not said and not expected:
-        return 1.0
-    row = list(range(len(expected) + 1))
-    for i, a in enumerate(said, 1):
-        above, row[0] = row[0], i
-        for j, b in enumerate(expected, 1):
-            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (a != b))
-    return 1 - row[-1] / max(len(said), len(expected))
 
 
 def _nearest_grid(receipt_: Receipt, grids: tuple[Grid, ...]) -> Grid:
@@ -104,7 +93,7 @@ def measure(
         for questions, answers in zip(sheet.questions, said, strict=True):
             for question, text in zip(questions, answers, strict=True):
                 right = text.strip() == question.answer.strip()
-                mark = (right, edit_similarity(text, question.answer))
+                mark = (right, similarity(text, question.answer))
                 marks[f"{sheet.name}: {question.kind}"].append(mark)
                 if question.answer == NOT_FOUND:
                     marks[f"{sheet.name}: of these, not found"].append(mark)
