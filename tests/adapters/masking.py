@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import AttentionInterface
 
 from arr_coc.adapters.base import Adapter
+from tests.adapters.oracle import attending
 
 
 def positions(mask: torch.Tensor) -> torch.Tensor:
@@ -49,10 +49,6 @@ def embedded(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     return {"inputs_embeds": caught[0], **{name: inputs[name] for name in ("attention_mask", "position_ids")}}
 
 
-def greedy(model: Any, inputs: dict[str, Any], count: int = 20, **options: Any) -> torch.Tensor:
-    return model.generate(**inputs, max_new_tokens=count, do_sample=False, eos_token_id=None, **options)[:, -count:]
-
-
 @contextmanager
 def deaf(vision: Any, heard: torch.Tensor) -> Iterator[None]:
     """Inside, the vision tower attends to the tokens where `heard` `[T, S]` is True only, tile by tile, in every layer."""
@@ -62,10 +58,5 @@ def deaf(vision: Any, heard: torch.Tensor) -> Iterator[None]:
         scores = scores.masked_fill(~heard[:, None, None], torch.finfo(scores.dtype).min)
         return (scores.softmax(-1) @ value).transpose(1, 2), None
 
-    AttentionInterface.register("deaf_tower", attend)
-    before = vision.config._attn_implementation
-    vision.config._attn_implementation = "deaf_tower"
-    try:
+    with attending(vision, attend):
         yield
-    finally:
-        vision.config._attn_implementation = before

@@ -80,10 +80,22 @@ def deaf_to(model: Any, patches: torch.Tensor, thw: torch.Tensor) -> Iterator[No
         weights = scores.masked_fill(~heard, -torch.inf).softmax(-1)
         return (weights @ value).transpose(1, 2), None
 
-    AttentionInterface.register("deaf", attend)
+    with attending(encoder, attend):
+        yield
+
+
+@contextmanager
+def attending(encoder: Any, attend: Any) -> Iterator[None]:
+    """Inside, the encoder uses `attend` as its attention function."""
+    AttentionInterface.register("of_a_test", attend)
     before = encoder.config._attn_implementation
-    encoder.config._attn_implementation = "deaf"
+    encoder.config._attn_implementation = "of_a_test"
     try:
         yield
     finally:
         encoder.config._attn_implementation = before
+
+
+def greedy(model: Any, inputs: dict[str, Any], count: int = 20, **options: Any) -> torch.Tensor:
+    """The next `count` tokens `[B, count]`, the end token ignored."""
+    return model.generate(**inputs, max_new_tokens=count, do_sample=False, eos_token_id=None, **options)[:, -count:]

@@ -9,7 +9,7 @@ import torch
 
 from arr_coc.adapters.families import adapter
 from tests.adapters import tiny
-from tests.adapters.oracle import at_source, choose, masked, real, sparse
+from tests.adapters.oracle import at_source, choose, greedy, masked, real, sparse
 
 FAMILIES = list(tiny.CONFIGS)
 CASES = list(tiny.PROMPTS)
@@ -23,11 +23,6 @@ def model(request: Any) -> Any:
 @pytest.fixture(params=CASES)
 def inputs(request: Any, model: Any) -> dict[str, torch.Tensor]:
     return tiny.prompt(tiny.PROMPTS[request.param], model.config.model_type)
-
-
-def greedy(model: Any, inputs: dict[str, Any], count: int = 20) -> torch.Tensor:
-    made = model.generate(**inputs, max_new_tokens=count, do_sample=False, eos_token_id=None)
-    return made[:, -count:]
 
 
 @torch.no_grad()

@@ -10,8 +10,8 @@ import torch
 
 from arr_coc.adapters.families import adapter
 from tests.adapters import tiny_llava as tiny
-from tests.adapters.masking import dense, embedded, greedy, masked, positions
-from tests.adapters.oracle import at_source, choose, real, sparse
+from tests.adapters.masking import dense, embedded, masked, positions
+from tests.adapters.oracle import at_source, choose, greedy, real, sparse
 
 FAMILIES = tiny.FAMILIES
 CASES = [(family, case) for family in FAMILIES for case in tiny.PROMPTS]

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AttentionInterface
 
 from arr_coc.adapters import glance
 from arr_coc.adapters.families import adapter
 from arr_coc.adapters.qwen2_vl import PIXELS
 from arr_coc.grid import Grid
 from tests.adapters import tiny
-from tests.adapters.oracle import choose, deaf_to, sparse
+from tests.adapters.oracle import attending, choose, deaf_to, sparse
 
 FAMILIES = list(tiny.CONFIGS)
 CASES = list(tiny.PROMPTS)
@@ -203,12 +202,11 @@ def test_received_attention_is_the_attention_maps_column_mean(family: str, atten
         maps.append((query @ key.transpose(2, 3) * given["scaling"]).softmax(-1))
         return (maps[-1] @ value).transpose(1, 2), None
 
-    AttentionInterface.register("recorded", attend)
-    model.model.visual.config._attn_implementation = "recorded"
     keywords = reader.plan_keywords(plan)
-    model.model.visual(
-        inputs["pixel_values"][plan.rows], grid_thw=inputs["image_grid_thw"], return_dict=True, **keywords
-    )
+    with attending(model.model.visual, attend):
+        model.model.visual(
+            inputs["pixel_values"][plan.rows], grid_thw=inputs["image_grid_thw"], return_dict=True, **keywords
+        )
     # The last layer attends across the whole picture in every family: one map.
     columns = maps[-1][0].mean(0).mean(0).view(-1, 4).mean(1)
     assert (seen.attention[1.0] - reader._in_order(columns, plan)).abs().max() < 1e-6

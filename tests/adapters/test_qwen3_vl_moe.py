@@ -11,8 +11,7 @@ import transformers
 
 from arr_coc.adapters.families import adapter
 from tests.adapters import tiny
-from tests.adapters.masking import greedy
-from tests.adapters.oracle import at_source, choose, masked, real, sparse
+from tests.adapters.oracle import at_source, choose, greedy, masked, real, sparse
 
 
 @lru_cache
