@@ -8,6 +8,7 @@ from arr_coc.errors import ArrCocError
 from arr_coc.training.documents.fonts import FontShelf
 from arr_coc.training.loop import Settings, Trainer, train
 from arr_coc.training.receipts import read_receipts, split
+from arr_coc.training.recipe import STEP_KINDS, without_missing
 from arr_coc.training.source import Library
 from arr_coc.training.validation import receipt_sheets, rendered_sheets
 
@@ -36,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         "--measure-every", type=float, default=Settings.measure_every, help="seconds between measurements"
     )
     parser.add_argument("--reserve", type=float, default=Settings.reserve, help="seconds kept for the last measurement")
+    parser.add_argument("--all-cells", action="store_true", help="no steps with missing cells, to compare with them")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--eager", action="store_true", help="do not compile")
     parser.add_argument("--validation", type=int, default=10, help="one receipt in so many is for validation")
@@ -68,7 +70,7 @@ def main() -> None:
     library = Library.of(fonts, training)
     sheets = receipt_sheets(validation) + receipt_sheets(validation, held_out=True) + rendered_sheets(library, 24)
     trainer = Trainer(settings, weights=given.start_from)
-    train(trainer, library, sheets, given.out)
+    train(trainer, library, sheets, given.out, without_missing(STEP_KINDS) if given.all_cells else STEP_KINDS)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ a page from which patches are missing costs as much as a dense canvas of a small
 because letters are learned there at a fraction of a page's price; whole pages and scanned receipts follow.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arr_coc.reader.model import CELL
 
@@ -56,11 +56,13 @@ def _even(grids: tuple[Grid, ...]) -> tuple[float, ...]:
 
 # Text lengths make prefix and text together a multiple of eight, which attention kernels like.
 STEP_KINDS: tuple[StepKind, ...] = (
-    StepKind("small", SMALL_GRIDS, _even(SMALL_GRIDS), 160, 216, 216, 261, early=0.45, late=0.18),
-    StepKind("medium", MEDIUM_GRIDS, _even(MEDIUM_GRIDS), 96, 432, 432, 381, early=0.20, late=0.12),
-    StepKind("page, half encoded", PAGE_GRIDS, _PAGE_CHANCES, 96, 432, 432, 381, early=0.28, late=0.26),
-    StepKind("page", PAGE_GRIDS, _PAGE_CHANCES, 64, 900, 900, 441, early=0.07, late=0.36),
-    StepKind("page, a quarter kept", PAGE_GRIDS, _PAGE_CHANCES, 64, 900, 216, 437, early=0.0, late=0.08),
+    StepKind("small", SMALL_GRIDS, _even(SMALL_GRIDS), 160, 216, 216, 261, early=0.45, late=0.16),
+    StepKind("medium", MEDIUM_GRIDS, _even(MEDIUM_GRIDS), 96, 432, 432, 381, early=0.20, late=0.10),
+    StepKind("page, half encoded", PAGE_GRIDS, _PAGE_CHANCES, 96, 432, 432, 381, early=0.26, late=0.22),
+    StepKind("page, a quarter encoded", PAGE_GRIDS, _PAGE_CHANCES, 160, 216, 216, 261, early=0.02, late=0.08),
+    StepKind("page", PAGE_GRIDS, _PAGE_CHANCES, 64, 900, 900, 441, early=0.07, late=0.34),
+    StepKind("page, a quarter kept", PAGE_GRIDS, _PAGE_CHANCES, 64, 900, 216, 437, early=0.0, late=0.05),
+    StepKind("page, an eighth kept", PAGE_GRIDS, _PAGE_CHANCES, 64, 900, 112, 149, early=0.0, late=0.05),
 )
 
 TINY_STEP_KINDS: tuple[StepKind, ...] = (
@@ -95,6 +97,19 @@ def shares(kinds: tuple[StepKind, ...], progress: float) -> list[float]:
     """Chance of each kind of step at this point of the training."""
     position = eased(progress)
     return [kind.early + (kind.late - kind.early) * position for kind in kinds]
+
+
+def without_missing(kinds: tuple[StepKind, ...]) -> tuple[StepKind, ...]:
+    """The same canvases with every cell read: what steps with missing cells are compared with."""
+    dense = [kind for kind in kinds if kind.kept == kind.cells]
+    return tuple(
+        replace(
+            kind,
+            early=sum(other.early for other in kinds if other.cells == kind.cells),
+            late=sum(other.late for other in kinds if other.cells == kind.cells),
+        )
+        for kind in dense
+    )
 
 
 def pixels(grid: Grid) -> tuple[int, int]:
