@@ -2,6 +2,7 @@
 
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -77,17 +78,23 @@ def rendered_sheets(library: Library, count: int, held_out: bool = False) -> lis
 
 
 def measure(
-    forward: ReaderForward, sheets: list[Sheet], device: str
-) -> tuple[dict[str, dict[str, float]], list[tuple[str, str, str]]]:
-    """Exact match, edit similarity and count per sheet and kind, and a few `(question, expected, said)` that went wrong."""
+    forward: ReaderForward, sheets: list[Sheet], device: str, stopped: Callable[[], bool] = lambda: False
+) -> tuple[dict[str, dict[str, float]], list[tuple[str, str, str]]] | None:
+    """Exact match, edit similarity and count per sheet and kind, and a few `(question, expected, said)` that went wrong.
+
+    None when it was `stopped` on the way, which is asked before every sheet.
+    """
+    kind = torch.device(device).type
     marks: dict[str, list[tuple[bool, float]]] = defaultdict(list)
     wrong = []
     for sheet in sheets:
+        if stopped():
+            return None
         channels = 3 if any(document.image.ndim == 3 for document in sheet.documents) else 1
         pictures = torch.stack(
             [torch.from_numpy(as_channels(document.image, channels).copy()) for document in sheet.documents]
         )
-        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
             patches = to_patches(plain(pictures.to(device)))
             said = answer(forward, patches, [[q.text for q in questions] for questions in sheet.questions], sheet.grid)
         for questions, answers in zip(sheet.questions, said, strict=True):
