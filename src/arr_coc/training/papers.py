@@ -86,7 +86,9 @@ def main() -> None:
     except OSError as error:
         parser.error(str(error))
     counts = write(fonts, given.out, given.count, given.held_out, given.least)
-    print(f"{counts.total()} questions of {len(counts)} kinds, at least {min(counts.values(), default=0)} of each, in {given.out}")
+    print(
+        f"{counts.total()} questions of {len(counts)} kinds, at least {min(counts.values(), default=0)} of each, in {given.out}"
+    )
 
 
 if __name__ == "__main__":
