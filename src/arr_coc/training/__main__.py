@@ -33,7 +33,7 @@ would outlast can be made the last one with --finish.
 
 On several GPUs, each step on as many batches as there are GPUs:
 
-  torchrun --nproc-per-node 8 -m arr_coc.training --fonts FONTS --receipts RECEIPTS --out RUN --workers 15
+  torchrun --nproc-per-node 8 -m arr_coc.training --fonts FONTS --receipts RECEIPTS --out RUN
 
 SIGTERM or ctrl-C ends a call early, after writing what was learned.
 """
