@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 import arr_coc
 from arr_coc.errors import ArrCocError
 from arr_coc.reader.model import TINY
+from arr_coc.training.loop import train
 from arr_coc.training.parallel import Team, joined
 from arr_coc.training.recipe import TINY_STEP_KINDS
 from arr_coc.training.source import TrainingBatches, loader
@@ -149,3 +150,13 @@ def test_more_processes_than_gpus_and_a_chosen_gpu_are_refused(monkeypatch: pyte
 def test_a_parameter_without_gradient_is_told() -> None:
     with pytest.raises(RuntimeError, match=r"\(3,\) has no gradient"):
         Team(0, 2).average_gradients([torch.nn.Parameter(torch.zeros(3))])
+
+
+def test_ranks_that_stand_at_different_steps_do_not_train(tmp_path: Path) -> None:
+    class Elsewhere(Team):
+        def agree(self, decision: Sequence[float], counts: Sequence[float]) -> tuple[list[float], list[float]]:
+            return list(decision), [1.0 for _ in counts]  # one of the others says that it is not where rank 0 is
+
+    trainer = Trainer(ranks.SETTINGS, TINY, team=Elsewhere())
+    with pytest.raises(ArrCocError, match=r"must all see .*checkpoint\.pt"):
+        train(trainer, ranks.library(), [], tmp_path, TINY_STEP_KINDS)

@@ -39,12 +39,12 @@ def test_the_kind_that_others_train_on_is_preferred_and_never_waited_for(batch: 
     small, half, part = (replace(batch, kind=kind) for kind in TINY_STEP_KINDS)
     supply = Supply([small, half, small], "cpu", uses=2)
     supply._thread.join(10)
-    assert supply.next(like=half.kind).kind == half.kind  # fresh
-    assert supply.fresh_count == 1
-    assert supply.next(like=half.kind).kind == half.kind  # the same once more
-    assert supply.fresh_count == 1
-    assert supply.next(like=part.kind).kind == small.kind  # there is none
     assert supply.next().kind == small.kind
+    assert supply.next(like=half.kind).kind == half.kind  # fresh
+    assert supply.fresh_count == 2
+    assert supply.next(like=half.kind).kind == half.kind  # the same once more, though another kind is fresh
+    assert supply.fresh_count == 2
+    assert supply.next(like=part.kind).kind == small.kind  # there is none of it
     assert supply.fresh_count == 3
 
 
