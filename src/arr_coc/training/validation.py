@@ -3,7 +3,7 @@
 import random
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -60,7 +60,7 @@ def receipt_sheets(receipts: list[Receipt], held_out: bool = False) -> list[Shee
     sheets = []
     for grid, documents in groups.items():
         questions = tuple(
-            tuple(Question(q.kind, phrasings[q.kind], q.answer) for q in document.questions) for document in documents
+            tuple(replace(q, text=phrasings[q.kind]) for q in document.questions) for document in documents
         )
         sheets.append(Sheet("receipts, new phrasing" if held_out else "receipts", grid, tuple(documents), questions))
     return sheets
