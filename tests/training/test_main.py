@@ -64,7 +64,7 @@ def test_three_folders_are_the_whole_recipe(receipts: Path, monkeypatch: pytest.
     monkeypatch.setattr(command, "train", train)
     command.main(folders(receipts))
     assert called["settings"] == Settings(
-        seconds=None, schedule_seconds=1240, finish=False, lr=2e-3, workers=15, uses=3, device="cuda", compiled=True
+        seconds=None, schedule_seconds=1380, finish=False, lr=2e-3, workers=15, uses=3, device="cuda", compiled=True
     )
     assert called["kinds"] == STEP_KINDS
     assert called["sheets"]

@@ -20,7 +20,7 @@ from arr_coc.training.trainer import Trainer
 from arr_coc.training.validation import receipt_sheets, rendered_sheets
 
 _EPILOG = """\
-The three folders are enough: one call trains from scratch over the whole schedule, the recipe of the shipped reader, measures
+The three folders are enough: one call trains from scratch over the whole schedule, measures
 and writes the model folder OUT/reader, and ends by itself.
 
   python -m arr_coc.training --fonts FONTS --receipts RECEIPTS --out RUN
