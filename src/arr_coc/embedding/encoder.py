@@ -41,6 +41,10 @@ class Dense:
         """(rows, columns)."""
         return int(self.features.shape[1]), int(self.features.shape[2])
 
+    def similarity(self, questions: torch.Tensor) -> torch.Tensor:
+        """How near each cell is to each of the questions `[Q, D]` (`Encoder.text`): cosines, float32 `[Q, h, w]`."""
+        return torch.einsum("qd,dhw->qhw", questions.to(self.features.device).float(), self.features.float())
+
 
 class Encoder(ABC):
     """An image-text encoder. A backend has a name and a width, and says how it computes.
