@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from arr_coc.embedding import Encoder, open_encoder
@@ -50,7 +51,8 @@ def measure(data: Data, share: float, ranking: Ranking) -> Measured:
         count = max(1, round(share * grid.n))
         for sample, values in zip(picture.samples, ranking(number, grid), strict=True):
             groups = evidence_cells(sample.evidence, grid, picture.size)
-            kept, lucky, pointed = recall(best(values, count), groups), chance(count, grid.n, groups), pointing(values, groups)
+            kept, lucky = recall(best(values, count), groups), chance(count, grid.n, groups)
+            pointed = pointing(values, groups)
             if kept is None or lucky is None or pointed is None:
                 continue  # a question without evidence says nothing here
             out.recall.setdefault(picture.name, []).append(kept)
@@ -114,7 +116,7 @@ class Uncentred(Labels):
     """Sentences as they come."""
 
     @property
-    def mean(self) -> torch.Tensor:  # type: ignore[override]
+    def mean(self) -> torch.Tensor:
         return torch.zeros(self.width, device=self.device)
 
 
@@ -159,7 +161,7 @@ def main() -> None:
             changed = measure(data, arguments.share, by_encoder(data, other, arguments.mode, {}))
             print(*rows(data, name, changed, centre), sep="\n", flush=True)
     for what, took in spent.items():
-        print(f"\n{what}: median {statistics.np.median(took):.1f} ms, {torch.get_num_threads()} threads", end="")
+        print(f"\n{what}: median {np.median(took):.1f} ms, {torch.get_num_threads()} threads", end="")
     print()
 
 

@@ -34,7 +34,7 @@ class Contrastive(Windowed):
         self.name, self.width, self.cell, self.side = tower.kind, tower.width, tower.cell, tower.side
         self.device, self.dtype = device, dtype
         self.tower, self.tokenizer = tower, tokenizer
-        settings = (tower.kind, tower.path, tower.side, mean, deviation, CAPTION, tower.model.config.to_json_string())
+        settings = (tower.kind, tower.path, tower.side, mean, deviation, CAPTION, *_behaviour(tower.model.config))
         self._identity = f"{tower.kind}-{fingerprint(tower.model.state_dict(), settings)}"
         tower.model.eval().to(device, dtype)
         self._mean, self._deviation = (torch.tensor(v, device=device).view(1, 3, 1, 1) for v in (mean, deviation))
@@ -63,9 +63,10 @@ def open_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Cont
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
     folder = Path(name).expanduser()
-    if not folder.is_dir() and (folder.exists() or len(folder.parts) != 2 or name.startswith((".", "/", "~"))):
+    there = bool(name) and folder.is_dir()
+    if not there and (folder.exists() or len(folder.parts) != 2 or name.startswith((".", "/", "~"))):
         raise EncoderError(f"there is no encoder {name!r}: {EXPECTED}")
-    place = folder if folder.is_dir() else name
+    place = folder if there else name
     try:
         kind = AutoConfig.from_pretrained(place).model_type
         if kind not in TOWERS:
@@ -85,9 +86,18 @@ def open_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Cont
     return Contrastive(TOWERS[kind](model), tokenizer, mean, deviation, device, dtype)
 
 
+def _behaviour(config: Any) -> list[object]:
+    """What a model's weights do not say about how they are used."""
+    return [
+        getattr(part, name)
+        for part in (config.vision_config, config.text_config)
+        for name in ("hidden_act", "layer_norm_eps", "num_attention_heads")
+    ]
+
+
 def _normalisation(place: str | Path) -> tuple[list[float], list[float]]:
     """Mean and deviation of the colours, from the checkpoint's `preprocessor_config.json`."""
-    from transformers import ImageProcessingMixin  # type: ignore[attr-defined]
+    from transformers import ImageProcessingMixin
 
     settings, _ = ImageProcessingMixin.get_image_processor_dict(str(place))
     return list(settings["image_mean"]), list(settings["image_std"])

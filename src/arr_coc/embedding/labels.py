@@ -13,7 +13,7 @@ Notable:
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -92,7 +92,13 @@ class Labels(Windowed):
 
     @cached_property
     def _sentences(self) -> torch.Tensor:
-        return self.sentences([self.sentence.format(name=name, kind=kind) for name, kind in self.labels])
+        return _said(self.sentences, tuple(self.sentence.format(name=name, kind=kind) for name, kind in self.labels))
+
+
+@lru_cache(maxsize=4)
+def _said(sentences: Sentences, texts: tuple[str, ...]) -> torch.Tensor:
+    """A thousand sentences take seconds: once for all encoders that share them."""
+    return sentences(list(texts))
 
 
 def read_labels() -> list[tuple[str, str]]:

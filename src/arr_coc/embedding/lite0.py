@@ -100,7 +100,7 @@ def load_lite0(path: Path) -> Lite0:
         raise EncoderError(
             f"expected the weights of EfficientNet-Lite0 in {str(path)!r}: {first_line(error)}"
         ) from error
-    return network.eval().to(memory_format=torch.channels_last)
+    return network.eval()
 
 
 def folded(stored: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -37,7 +37,7 @@ class VlmTokens(Encoder):
         self.dtype, self.width = table.dtype, int(table.shape[1])
 
     @cached_property
-    def identity(self) -> str:  # type: ignore[override]
+    def identity(self) -> str:
         """Over the weights as they are loaded: this model is not opened here, so its precision is part of it."""
         model = self.vlm.model
         weights = {name: w for name, w in model.state_dict().items() if not any(part in name for part in LATER)}

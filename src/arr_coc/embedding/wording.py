@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import re
 
-ASKING = frozenset(
-    """
-    a an the this that these those there here some any
-    is are was were be been being do does did has have had can could will would shall should may might must
-    what which who whom whose where when why how many much
-    i me my we us our you your he him his she her it its they them their
-    of in on at to from by for with about as into onto and or
-    see seen show shown tell find point locate please look
-    picture image photo photograph
-    """.split()  # fmt: skip
-)
+WORDS_THAT_ASK = """
+a an the this that these those there here some any
+is are was were be been being do does did has have had can could will would shall should may might must
+what which who whom whose where when why how many much
+i me my we us our you your he him his she her it its they them their
+of in on at to from by for with about as into onto and or
+see seen show shown tell find point locate please look
+picture image photo photograph
+"""
+ASKING = frozenset(WORDS_THAT_ASK.split())
 
 
 def subject(question: str) -> str:
