@@ -20,7 +20,7 @@ from arr_coc.embedding.wording import subject
 from arr_coc.errors import EncoderError, first_line
 
 CAPTION = "a photo of {}"
-EXPECTED = "expected 'labels', 'open_clip:FOLDER', or the folder or hub id of a CLIP, SigLIP or SigLIP 2 checkpoint"
+EXPECTED = "expected 'labels', 'open_clip:FOLDER', 'vlm:NAME', or the folder or hub id of a CLIP, SigLIP or SigLIP 2 checkpoint"
 
 
 class Contrastive(Windowed):

@@ -127,7 +127,8 @@ def fingerprint(tensors: Mapping[str, torch.Tensor], settings: Iterable[object] 
 def open_encoder(
     name_or_folder: str | Path, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> Encoder:
-    """An encoder by name: "labels", "open_clip:FOLDER", or the folder or hub id of a CLIP, SigLIP or SigLIP 2 checkpoint.
+    """An encoder by name: "labels", "open_clip:FOLDER", "vlm:NAME" (a model's own tokens), or the folder or hub id of a
+    CLIP, SigLIP or SigLIP 2 checkpoint.
 
     dtype: float32 where nothing is said; half precision is meant for CUDA.
     """
@@ -144,6 +145,13 @@ def open_encoder(
         from arr_coc.embedding.open_clip import open_open_clip
 
         return open_open_clip(name.removeprefix("open_clip:"), place, kind)
+    if name.startswith("vlm:"):
+        from arr_coc.embedding.vlm_tokens import VlmTokens
+        from arr_coc.wrapping import load
+
+        vlm = load(name.removeprefix("vlm:"), dtype=kind)
+        vlm.model.to(place)
+        return VlmTokens(vlm)
     from arr_coc.embedding.checkpoints import open_checkpoint
 
     return open_checkpoint(name, place, kind)

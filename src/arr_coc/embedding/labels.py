@@ -53,10 +53,17 @@ class Labels(Windowed):
         self.device, self.dtype, self.side, self.temperature = device, dtype, side, temperature
         self.width = sentences.width
         self.sentences, self.labels, self.sentence = sentences, labels, sentence
-        settings = (sentence, *labels, side, temperature, "subject of the question, from the mean of the labels")
-        weights = {f"classifier.{name}": tensor for name, tensor in classifier.state_dict().items()}
-        weights |= {f"sentences.{name}": tensor for name, tensor in sentences.weights.items()}
-        self._identity = f"labels-{fingerprint(weights, settings)}"
+        settings = (
+            classifier.stored,
+            sentences.stored,
+            sentence,
+            *labels,
+            side,
+            temperature,
+            "subject",
+            "mean of labels",
+        )
+        self._identity = f"labels-{fingerprint({}, settings)}"
         self.classifier = classifier.to(device, dtype)
 
     @classmethod

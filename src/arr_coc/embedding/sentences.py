@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from arr_coc.embedding.encoder import unit
+from arr_coc.embedding.encoder import fingerprint, unit
 from arr_coc.errors import EncoderError, first_line
 
 LONGEST = 256  # tokens that the model was made for
@@ -31,7 +31,7 @@ class Sentences:
             self.model.load_state_dict({name: tensor for name, tensor in stored.items() if name in wanted})
         except Exception as error:  # broken files are reported in many ways
             raise EncoderError(f"expected a sentence encoder in {str(folder)!r}: {first_line(error)}") from error
-        self.weights = stored
+        self.stored = fingerprint(stored)  # the weights as they came
         self.width = int(config.hidden_size)
         self.model.to(device)
         self.tokenizer.no_padding()
