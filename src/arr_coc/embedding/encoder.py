@@ -79,9 +79,9 @@ class Encoder(ABC):
         if mode not in get_args(Mode):
             raise EncoderError(f"expected the mode 'fast' or 'native', got {mode!r}")
         pixels = read_picture(image, max_side=None, device=self.device).pixels
-        with torch.inference_mode():
+        with torch.no_grad():
             features = unit(self.encode(pixels, mode), dim=0)
-        return Dense(self._handed_out(features))
+        return Dense(features.to(self.dtype) if self.device.type == "cuda" else features)
 
     def text(self, questions: Sequence[str]) -> torch.Tensor:
         """Questions as vectors of length 1: float32 `[Q, D]`."""
@@ -94,13 +94,8 @@ class Encoder(ABC):
                 raise EncoderError(f"expected a question with words in it, got {came} (question {number})")
         if not asked:
             return torch.zeros(0, self.width, device=self.device)
-        with torch.inference_mode():
-            vectors = unit(self.embed(asked), dim=1)
-        return vectors.clone()  # an ordinary tensor, for those who train on it
-
-    def _handed_out(self, features: torch.Tensor) -> torch.Tensor:
-        kept = self.dtype if self.device.type == "cuda" else torch.float32
-        return features.to(kept, copy=True)
+        with torch.no_grad():
+            return unit(self.embed(asked), dim=1)
 
     def __repr__(self) -> str:
         return f"<encoder {self.identity}>"

@@ -37,7 +37,7 @@ class Sentences:
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(LONGEST)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def __call__(self, texts: list[str]) -> torch.Tensor:
         """Texts to vectors of length 1: float32 `[T, 384]`."""
         ids = [encoded.ids for encoded in self.tokenizer.encode_batch(texts)]
