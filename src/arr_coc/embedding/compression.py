@@ -1,0 +1,255 @@
+"""Features of D dimensions in k: a projection, how it is fitted, and what it promises about a question's scores.
+
+What is promised. A feature f and a question t have length 1, so f.t is their cosine. With the pictures' mean m, a compressed
+feature z and a compressed question y,
+
+    f.t  is estimated by  m.t + z.y
+
+in value, not only in order, and the error is exactly t times what the reconstruction m + (z in D dimensions) misses of f.
+Nothing is normalised again after the projection: that would divide by the length that happened to survive, and lift the
+cells whose meaning was lost.
+
+How it is fitted. Among all pairs of linear maps to k dimensions, the one whose mean squared error of scores is least, over
+the features and the questions that were seen. For questions from anywhere (`text_weight` 0) that is the principal
+component analysis of the features around their own mean; with questions at hand, directions that they use count for more.
+
+Notable:
+- each modality has its own mean, so the gap between pictures and texts takes no dimension;
+- components are uncorrelated and in order: the first 16 of a fit to 32 are the fit to 16;
+- a component's share of the variance adds up with the others', with and without questions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arr_coc.embedding import storage
+from arr_coc.embedding.moments import Moments
+from arr_coc.errors import ProjectionError, whole_number
+
+DIMS = 16  # as many as the texture has embedding channels
+TEXT_WEIGHT = 0.5
+FORMAT, VERSION = "embedding projection", 1
+TENSORS = ("components", "dual", "image_mean", "text_mean", "variance")
+SAID = ("encoder", "pictures", "cells", "questions", "text_weight", "mode", "quality")
+RANK_EPS = 1e-9  # of the largest variance: a direction with less is rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """Fitted maps from D dimensions to k, for pictures and for questions. `fit` makes one, `load` reads one."""
+
+    encoder: str  # the identity of the encoder whose features these are
+    components: torch.Tensor  # [k, D] of length 1: a compressed feature stands for a sum of these
+    dual: torch.Tensor  # [k, D] what a feature is multiplied with; equal to the components where no question had a say
+    image_mean: torch.Tensor  # [D]
+    text_mean: torch.Tensor  # [D]; zero where no question was seen
+    variance: torch.Tensor  # [k] each component's share of the features' variance
+    pictures: int = 0  # what it was fitted on
+    cells: int = 0
+    questions: int = 0
+    text_weight: float = 0.0
+    mode: str = "fast"
+    quality: Mapping[str, Any] = field(default_factory=dict)  # what a validation found, ready for JSON
+
+    @property
+    def dims(self) -> int:
+        return len(self.components)
+
+    @property
+    def width(self) -> int:
+        return self.components.shape[1]
+
+    @property
+    def identity(self) -> str:
+        """16 hexadecimal digits over everything that changes a compressed feature."""
+        digest = hashlib.sha256(self.encoder.encode())
+        for tensor in (self.components, self.dual, self.image_mean):
+            digest.update(f"{list(tensor.shape)}".encode() + tensor.contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def transform(self, features: torch.Tensor) -> torch.Tensor:
+        """Features, dense `[D, h, w]` or in rows `[N, D]`, compressed: float32 `[k, h, w]` or `[N, k]`."""
+        rows = self._rows(features, self.width, "features")
+        dual, mean = self.dual.to(rows.device), self.image_mean.to(rows.device)
+        return _like((rows - mean) @ dual.T, features)
+
+    def transform_text(self, vectors: torch.Tensor, centred: bool = False) -> torch.Tensor:
+        """Questions `[Q, D]`, compressed: float32 `[Q, k]`; `centred`: without what all questions have in common."""
+        rows = self._rows(vectors, self.width, "questions")
+        if centred:
+            if not self.questions:
+                raise ProjectionError("this projection was fitted without questions, so it cannot centre them")
+            rows = rows - self.text_mean.to(rows.device)
+        return rows @ self.components.to(rows.device).T
+
+    def offset(self, vectors: torch.Tensor) -> torch.Tensor:
+        """What questions `[Q, D]` share with the mean feature, `[Q]`: the part of a score that all cells have."""
+        rows = self._rows(vectors, self.width, "questions")
+        return rows @ self.image_mean.to(rows.device)
+
+    def scores(self, compressed: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+        """The estimated cosines of questions `[Q, D]` with compressed features (`[k, h, w]` or `[N, k]`): `[Q, N]`."""
+        cells = self._rows(compressed, self.dims, "compressed features")
+        return self.transform_text(vectors) @ cells.T + self.offset(vectors)[:, None]
+
+    def reconstruct(self, compressed: torch.Tensor) -> torch.Tensor:
+        """The features that compressed ones stand for: `[k, h, w]` to `[D, h, w]`, `[N, k]` to `[N, D]`."""
+        rows = self._rows(compressed, self.dims, "compressed features")
+        components, mean = self.components.to(rows.device), self.image_mean.to(rows.device)
+        return _like(rows @ components + mean, compressed)
+
+    def first(self, dims: int) -> Projection:
+        """The same fit with fewer dimensions."""
+        if whole_number(dims) is None or dims > self.dims:
+            raise ProjectionError(f"expected 1 to {self.dims} dimensions of this projection, got {dims!r}")
+        if dims == self.dims:
+            return self
+        some = {name: getattr(self, name)[:dims].clone() for name in ("components", "dual", "variance")}
+        return replace(self, **some, quality={})
+
+    def save(self, path: str | Path) -> None:
+        """Write it as safetensors with its history as JSON in the file's metadata."""
+        tensors = {name: getattr(self, name) for name in TENSORS if name != "dual" or not self.plain}
+        note = {name: getattr(self, name) for name in SAID} | {"format": FORMAT, "version": VERSION, "dims": self.dims}
+        try:
+            storage.write(Path(path), tensors, note)
+        except OSError as error:
+            raise ProjectionError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Projection:
+        """Read a projection that `save` wrote."""
+        try:
+            tensors, note = storage.read(Path(path))
+        except OSError as error:
+            raise ProjectionError(f"cannot read the projection {str(path)!r}: {error.strerror or error}") from None
+        except storage.Damaged as error:
+            raise ProjectionError(f"{str(path)!r} is no projection of embeddings: {error}") from None
+        if note.get("format") != FORMAT:
+            raise ProjectionError(f"{str(path)!r} is no projection of embeddings: it holds {note.get('format')!r}")
+        if note.get("version") != VERSION:
+            raise ProjectionError(
+                f"{str(path)!r} has version {note.get('version')!r}, this is code for version {VERSION}: fit it again"
+            )
+        try:
+            given: dict[str, Any] = {"dual": tensors["components"]} | tensors | {name: note[name] for name in SAID}
+            found = cls(**given)
+        except (KeyError, TypeError) as error:
+            raise ProjectionError(f"{str(path)!r} is damaged: {error} is missing or too much") from None
+        found._check(path)
+        return found
+
+    @property
+    def plain(self) -> bool:
+        """Whether no question had a say, so that features and questions are multiplied with the same directions."""
+        return torch.equal(self.dual, self.components)
+
+    def _check(self, path: str | Path) -> None:
+        k, width = self.components.shape if self.components.ndim == 2 else (0, 0)
+        expected = {
+            "components": (k, width), "dual": (k, width), "image_mean": (width,), "text_mean": (width,), "variance": (k,),
+        }  # fmt: skip
+        for name, shape in expected.items():
+            tensor = getattr(self, name)
+            if tuple(tensor.shape) != shape or 0 in shape or not bool(torch.isfinite(tensor).all()):
+                raise ProjectionError(
+                    f"{str(path)!r} is damaged: {name} has shape {list(tensor.shape)} or is not finite"
+                )
+
+    def _rows(self, values: torch.Tensor, width: int, what: str) -> torch.Tensor:
+        """Dense or in rows, as float32 rows `[N, width]`."""
+        dense = values.ndim == 3
+        if values.ndim not in (2, 3) or values.shape[0 if dense else 1] != width:
+            raise ProjectionError(
+                f"expected {what} of {width} dimensions, [{width}, h, w] or [N, {width}], got {list(values.shape)}"
+            )
+        return values.flatten(1).T.float() if dense else values.float()
+
+
+def _like(rows: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """Rows `[N, k]` in the form of what was given: dense or in rows."""
+    return rows.T.reshape(-1, *given.shape[1:]).contiguous() if given.ndim == 3 else rows
+
+
+def fit(
+    features: Moments,
+    questions: Moments | None = None,
+    dims: int = DIMS,
+    *,
+    encoder: str,
+    text_weight: float = TEXT_WEIGHT,
+    pictures: int = 0,
+    mode: str = "fast",
+) -> Projection:
+    """The projection to `dims` dimensions that keeps scores best.
+
+    `text_weight`: 0 for questions from anywhere, 1 for none but the kind that was seen. Without questions it is 0.
+    """
+    if whole_number(dims) is None or dims > features.width:
+        raise ProjectionError(f"expected 1 to {features.width} dimensions for this encoder, got {dims!r}")
+    if not 0 <= text_weight <= 1:
+        raise ProjectionError(f"expected a text weight from 0 to 1, got {text_weight!r}")
+    if features.count <= dims:
+        raise ProjectionError(
+            f"{features.count} cells are too few to fit {dims} dimensions: expected more cells than dimensions"
+        )
+    asked = questions is not None and questions.count > 0
+    if questions is None or not asked:
+        questions, text_weight = Moments.none(features.width), 0.0
+    spread, directions = torch.linalg.eigh(features.covariance)  # ascending
+    spread, directions = spread.flip(0), directions.flip(1)
+    rank = int((spread > RANK_EPS * spread[0].clamp(min=1e-30)).sum())
+    if rank < dims:
+        raise ProjectionError(
+            f"the features vary in {rank} directions only, which {dims} dimensions cannot be fitted to: "
+            "use more varied pictures, or fewer dimensions"
+        )
+    spread, directions = spread[:rank], directions[:, :rank]  # [r], [D, r]
+    total = float(spread.sum())
+    square = _expected(questions, text_weight)  # [D, D]
+    # The pair of maps with the least mean squared error of scores: the best rank-k form of sqrt(C) sqrt(T), with the
+    # features' covariance C and the questions' mean outer product T; through the eigenvectors of sqrt(C) T sqrt(C).
+    root = spread.sqrt()
+    inner = root[:, None] * (directions.T @ square @ directions) * root  # [r, r]
+    worth, turned = torch.linalg.eigh((inner + inner.T) / 2)
+    worth, turned = worth.flip(0)[:dims], turned.flip(1)[:, :dims]
+    synthesis = directions @ (root[:, None] * turned)  # [D, k]
+    length = synthesis.norm(dim=0)
+    analysis = (square @ synthesis) / worth * length  # equals C**-.5 times the eigenvectors, without the inverse
+    components = (synthesis / length).T
+    analysis = (directions @ (directions.T @ analysis)).T  # what the features never show is not looked for
+    sign = torch.sign(
+        components.gather(1, components.abs().argmax(1, keepdim=True))
+    )  # eigenvectors have none of their own
+    return Projection(
+        encoder=encoder,
+        components=(components * sign).float().contiguous(),
+        dual=((analysis if text_weight else components) * sign).float().contiguous(),
+        image_mean=features.mean.float(),
+        text_mean=questions.mean.float(),
+        variance=(length.square() / total).float(),
+        pictures=pictures,
+        cells=features.count,
+        questions=questions.count,
+        text_weight=float(text_weight),
+        mode=mode,
+    )
+
+
+def spectrum(features: Moments) -> torch.Tensor:
+    """Each principal component's share of the features' variance, largest first: float64 `[D]`."""
+    spread = torch.linalg.eigvalsh(features.covariance).flip(0).clamp(min=0)
+    return spread / spread.sum().clamp(min=1e-30)
+
+
+def _expected(questions: Moments, weight: float) -> torch.Tensor:
+    """The mean outer product of the questions to come: those seen, and with the rest of the weight any direction alike."""
+    anywhere = torch.eye(questions.width, dtype=torch.float64) / questions.width
+    return anywhere if weight == 0 else (1 - weight) * anywhere + weight * questions.square
