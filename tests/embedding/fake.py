@@ -6,6 +6,10 @@ Deterministic, of 40 dimensions, and counted, so that tests can say how often it
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
+import os
+import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -99,3 +103,30 @@ def photo(height: int = 96, width: int = 128, seed: int = 0) -> Image.Image:
 def make() -> Colours:
     """For `module:name`, and for processes that must make their own."""
     return Colours()
+
+
+class Slow(Colours):
+    """After ten pictures it leaves a file where $SLOW_READY says, and takes its time."""
+
+    def encode(self, pixels: torch.Tensor, mode: Mode) -> torch.Tensor:
+        if self.pictures >= 10:
+            Path(os.environ["SLOW_READY"]).touch()
+            time.sleep(5)
+        return super().encode(pixels, mode)
+
+
+def slow() -> Colours:
+    return Slow()
+
+
+class Dying(Colours):
+    """Works where it was made first, and dies in worker processes."""
+
+    def encode(self, pixels: torch.Tensor, mode: Mode) -> torch.Tensor:
+        if multiprocessing.parent_process() is not None:
+            os._exit(9)
+        return super().encode(pixels, mode)
+
+
+def dying() -> Colours:
+    return Dying()

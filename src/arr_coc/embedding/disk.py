@@ -7,7 +7,6 @@ whoever wrote them.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import time
@@ -46,8 +45,8 @@ class Disk:
         try:
             tensors, note = storage.read(path)
             features = tensors["features"]
-            if note.get("key") != key or note.get("sha256") != _checksum(features):
-                raise storage.Damaged("its checksum is another one")
+            if note.get("key") != key:
+                raise storage.Damaged("it is another picture's")
         except FileNotFoundError:
             return None, ""
         except (storage.Damaged, KeyError):
@@ -64,7 +63,7 @@ class Disk:
             return
         path = self.path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        size = storage.write(path, {"features": plain}, {"key": key, "sha256": _checksum(plain)})
+        size = storage.write(path, {"features": plain}, {"key": key})
         with self._lock:
             self._since += size
             if self._since > OFTEN * self.limit:
@@ -101,9 +100,3 @@ class Disk:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._start()
-
-
-def _checksum(features: torch.Tensor) -> str:
-    digest = hashlib.sha256(f"{features.dtype} {list(features.shape)}".encode())
-    digest.update(features.contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
