@@ -194,7 +194,7 @@ def test_memory_does_not_grow_with_the_pictures(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_dies_is_one_sentence(folder: Path) -> None:
-    with pytest.raises(ArrCocError, match="a worker process died.*fewer --workers"):
+    with pytest.raises(ArrCocError, match=r"a worker process died.*fewer --workers"):
         gather(find_images([folder]), Colours(), workers=2, make=dying)
 
 
