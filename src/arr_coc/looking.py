@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +13,11 @@ from arr_coc import choosing, wishes
 from arr_coc.adapters.base import Adapter, Encoded, Inputs, Visual
 from arr_coc.allocation import Allocation
 from arr_coc.budgets import Limit, divide
+from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import SelectorError
 from arr_coc.look import Encoding, Look, Source
 from arr_coc.selectors import Choice, Sight, Smaller, Words
+from arr_coc.selectors.coupling import couple
 from arr_coc.stopwatch import Stopwatch
 from arr_coc.wishes import Wish
 
@@ -69,8 +72,14 @@ class Scene:
         return Sight(
             visual.grid, k, torch.arange(visual.n) if seen is None else seen.cells, self.words[visual.row],
             picture=None if source is None else lambda: source.texture(self.watch),
+            couple=None if source is None or source.embeddings is None else partial(self.couple, source.embeddings),
             kind=visual.kind, seed=self.wish.seed + SEED_STEP * place, **known,
         )  # fmt: skip
+
+    def couple(self, embeddings: Embeddings, sight: Sight) -> torch.Tensor:
+        """What the question has in common with each candidate: `[M]`."""
+        with self.watch.stage("embed"):
+            return couple(embeddings, sight)
 
 
 def look_at(scene: Scene, shrunk: Shrink | None = None) -> Looked | Shrink:
