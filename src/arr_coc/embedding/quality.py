@@ -2,7 +2,8 @@
 
 - variance: the share of the features' variance around the fitted mean that the reconstruction has;
 - error: the squared length of what the reconstruction misses of a feature, whose own length is 1;
-- overlap: how many of a cell's ten nearest cells, over all pictures, are among its ten nearest by compressed features;
+- overlap: how many of a cell's ten nearest cells, over all pictures, are among its ten nearest by the reconstruction (by
+  distance: for features of length 1 that is the order of cosines, and reconstructions have other lengths);
 - survival: Spearman's correlation between a picture's cells ranked by the full cosine with a question and by the estimate;
 - kept: the Jaccard index of the best eighth of the cells by both;
 - found: how often the best cell by the estimate is in the best eighth by the full cosine;
@@ -188,9 +189,9 @@ def _neighbours(pool: torch.Tensor) -> torch.Tensor | None:
     if len(pool) <= 2 * NEIGHBOURS:
         return None
     asking = _spread_out(len(pool), ASKING)
-    similar = pool[asking] @ pool.T
-    similar[torch.arange(len(asking)), asking] = -torch.inf
-    return similar.topk(NEIGHBOURS, dim=1).indices
+    apart = torch.cdist(pool[asking].double(), pool.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    apart[torch.arange(len(asking)), asking] = torch.inf
+    return apart.topk(NEIGHBOURS, dim=1, largest=False).indices
 
 
 def _quality(
