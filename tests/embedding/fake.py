@@ -60,6 +60,10 @@ class Colours(Encoder):
     def identity(self) -> str:
         return f"colours-{self.seed}"
 
+    def views(self, batch: torch.Tensor) -> torch.Tensor:
+        """Pictures `[B, 3, s, s]` in one batch: `[B, D, h, w]`."""
+        return torch.stack([self.encode(one, "fast") for one in batch])
+
     def encode(self, pixels: torch.Tensor, mode: Mode) -> torch.Tensor:
         self.pictures += 1
         height, width = pixels.shape[1:]

@@ -162,6 +162,12 @@ def test_whatever_changes_the_features_changes_the_key() -> None:
         content_key(pixels, "e", "q", "fast"), content_key(pixels, "e", "p", "native"), content_key(pixels, "ep", "", "fast"),
     ]  # fmt: skip
     assert len({first, *others}) == 8
+    large = torch.zeros(3, 200, 200)  # several portions; a value between two 255ths in the last of them
+    small = large.clone()
+    small[2, 199, 199] = 0.5 / 255
+    one_255th = large.clone()
+    one_255th[2, 199, 199] = 1 / 255
+    assert len({content_key(one, "e") for one in (large, small, one_255th)}) == 3
     assert content_key(pixels.clone(), "e", "p", "fast") == first
 
 

@@ -29,6 +29,7 @@ from arr_coc.errors import ArrCocError, whole_number
 
 MEMORY = 256 << 20  # bytes
 DISK = 4 << 30
+PIXELS_AT_ONCE = 1 << 16
 
 
 class CacheWarning(UserWarning):
@@ -198,10 +199,18 @@ def content_key(pixels: torch.Tensor, *settings: str) -> str:
 
     Pixels that are whole 255ths, as in every 8-bit image, are taken as such: four times fewer bytes, the same key.
     """
-    plain = pixels.detach().to(device="cpu", dtype=torch.float32)
-    whole = plain.mul(255).round_()
-    is_whole = bool(torch.equal(whole.div(255), plain))
-    content = whole.byte() if is_whole else plain
-    digest = hashlib.sha256(repr((tuple(content.shape), str(content.dtype), *settings)).encode())
-    digest.update(np.ascontiguousarray(content.numpy()).data)
+    plain = pixels.detach().to(device="cpu", dtype=torch.float32).contiguous().view(-1).numpy()
+    head = repr((tuple(pixels.shape), *settings)).encode()
+    digest = hashlib.sha256(b"bytes" + head)
+    scaled, back, whole = (
+        np.empty(min(PIXELS_AT_ONCE, len(plain)), kind) for kind in (np.float32, np.float32, np.uint8)
+    )
+    for start in range(0, len(plain), PIXELS_AT_ONCE):  # in portions that stay near the processor
+        part = plain[start : start + PIXELS_AT_ONCE]
+        count = len(part)
+        np.rint(np.multiply(part, np.float32(255), out=scaled[:count]), out=scaled[:count])
+        if not np.array_equal(np.divide(scaled[:count], np.float32(255), out=back[:count]), part):
+            return hashlib.sha256(b"floats" + head + plain.tobytes()).hexdigest()
+        whole[:count] = scaled[:count]
+        digest.update(whole[:count].data)
     return digest.hexdigest()
