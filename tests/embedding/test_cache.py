@@ -285,13 +285,31 @@ def test_what_never_fits_is_not_written(tmp_path: Path) -> None:
 
 
 def test_abandoned_halves_are_swept_up(tmp_path: Path) -> None:
-    old, fresh = (tmp_path / f"{name}.safetensors{storage.SPARE}1-ab" for name in ("old", "fresh"))
+    old, fresh = (tmp_path / "00" / f"{key(n)}.safetensors{storage.SPARE}1-ab" for n in (7, 8))
+    old.parent.mkdir()
     for path in (old, fresh):
         path.write_bytes(b"half")
     os.utime(old, (time.time() - 2 * disk.ABANDONED,) * 2)
     Disk(tmp_path, 10_000).write(key(1), value(1))
     assert not old.exists()
     assert fresh.exists()
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    others = [
+        tmp_path / "model.safetensors",
+        tmp_path / "00" / "model.safetensors",
+        tmp_path / "ab" / f"{key(1)}.safetensors",
+    ]
+    for path in others:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bytes(50_000))
+        os.utime(path, (0, 0))
+    cache = EmbeddingCache(memory=0, folder=tmp_path, disk=10_000)
+    for number in range(10):
+        cache.get(key(number), lambda n=number: value(n, 1024))  # type: ignore[misc]
+    assert all(path.exists() for path in others)
+    assert sum(path.stat().st_size for path in files(tmp_path) if path not in others) <= 10_000
 
 
 def _busy(folder: str, seed: int, found: object) -> None:

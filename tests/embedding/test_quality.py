@@ -57,18 +57,27 @@ def test_the_figures_against_a_slow_reference() -> None:
     found = validate(encoder, projection, PICTURES, QUESTIONS)
     texts = encoder.text(QUESTIONS)
     missed, spread, count, ranks, kept, hits = 0.0, 0.0, 0, [], [], []
+    pool: list[torch.Tensor] = []
     for picture in PICTURES:
         features = encoder.dense(picture).features.flatten(1).T
         back = projection.reconstruct(projection.transform(features))
         missed += float((features - back).square().sum())
         spread += float((features - projection.image_mean).square().sum())
         count += len(features)
+        pool.append(torch.stack([features, back], 1))
         full, estimate = texts @ features.T, projection.scores(projection.transform(features), texts)
         for a, b in zip(full, estimate, strict=True):
             ranks.append(scipy.stats.spearmanr(a, b).statistic)
             best, guess = (set(x.topk(8).indices.tolist()) for x in (a, b))
             kept.append(len(best & guess) / len(best | guess))
             hits.append(int(b.argmax()) in best)
+    both = torch.cat(pool)  # all cells [768, 2, D]: they fit into the pool, and 512 of them ask
+    asking = torch.linspace(0, len(both) - 1, 512).round().long()
+    shared = []
+    for cell in asking:
+        near = [(both[:, way] - both[cell, way]).norm(dim=1).argsort()[1:11] for way in (0, 1)]
+        shared.append(len(set(near[0].tolist()) & set(near[1].tolist())) / 10)
+    assert found.overlap == pytest.approx(np.mean(shared), abs=2e-3)
     assert found.variance == pytest.approx(1 - missed / spread, abs=1e-6)
     assert found.error == pytest.approx(missed / count, abs=1e-6)
     assert found.survival == pytest.approx(np.mean(ranks), abs=1e-4)

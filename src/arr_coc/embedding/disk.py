@@ -8,6 +8,7 @@ whoever wrote them.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from contextlib import suppress
@@ -19,6 +20,7 @@ import torch
 from arr_coc.embedding import storage
 
 ENDING = ".safetensors"
+OURS = re.compile(rf"[0-9a-f]{{64}}{re.escape(ENDING)}({re.escape(storage.SPARE)}.*)?")  # whole files, and halves
 ROOM = 0.9  # of the bytes allowed are left after tidying up
 OFTEN = 0.05  # of the bytes allowed may be written before the folder is looked through again
 ABANDONED = 3600.0  # seconds after which a half-written file is nobody's
@@ -74,15 +76,15 @@ class Disk:
         """Throw the oldest files away until the rest fits; others may be doing the same."""
         files = []
         now = time.time()
-        for place, _, names in os.walk(self.folder):
-            for name in names:
-                path = Path(place, name)
-                with suppress(FileNotFoundError):
-                    found = path.stat()
-                    if name.endswith(ENDING):
-                        files.append((found.st_mtime_ns, found.st_size, path))
-                    elif storage.SPARE in name and now - found.st_mtime > ABANDONED:
-                        path.unlink()
+        for path in self.folder.glob("??/*"):
+            if not OURS.fullmatch(path.name) or path.name[:2] != path.parent.name:
+                continue  # somebody else's, whatever it does here
+            with suppress(FileNotFoundError):
+                found = path.stat()
+                if path.suffix == ENDING:
+                    files.append((found.st_mtime_ns, found.st_size, path))
+                elif now - found.st_mtime > ABANDONED:
+                    path.unlink()
         total = sum(size for _, size, _ in files)
         if total <= (1 - OFTEN) * self.limit:
             return
