@@ -113,11 +113,11 @@ def measure(
     def anew() -> torch.Tensor:
         dense = encoder.dense(pixels, mode).features.float()
         there = Field(dense, (side, side)).grid(grid, grid).flatten(1)
-        return encoder.text(QUESTIONS[:1]) @ there
+        return projection.full_scores(there.T, encoder.text(QUESTIONS[:1]))
 
     def cropped() -> torch.Tensor:
         seen = [batch_vectors(encoder, part) for part in torch.split(crops(pixels, grid), AT_ONCE)]
-        return encoder.text(QUESTIONS[:1]) @ torch.cat(seen).T
+        return projection.full_scores(torch.cat(seen), encoder.text(QUESTIONS[:1]))
 
     head = {"mode": mode, "side": side, "positions": grid * grid}
     lines = [

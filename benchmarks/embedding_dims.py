@@ -23,7 +23,7 @@ from typing import Any
 from arr_coc.bench.timing import machine
 from arr_coc.embedding.compression import Projection, fit
 from arr_coc.embedding.encoder import Encoder
-from arr_coc.embedding.evidence import CENTRE, CHANCE, FULL, Evidence, evidence
+from arr_coc.embedding.evidence import CENTRE, CHANCE, FULL, PLAIN, Evidence, evidence
 from arr_coc.embedding.fitting import split, text_moments
 from arr_coc.embedding.gathering import Part, Rules, find_images, gather
 from arr_coc.embedding.opening import open_named
@@ -124,7 +124,7 @@ def main() -> None:
         number, weight = name.split()
         line = {"dims": int(number), "text_weight": float(weight)} | together(figures[name])
         lines.append(line | (joined(proofs[name]).to_dict() if proofs else {}))
-    controls = [{"dims": name} | joined(proofs[name]).to_dict() for name in (FULL, CENTRE, CHANCE) if proofs]
+    controls = [{"dims": name} | joined(proofs[name]).to_dict() for name in (FULL, PLAIN, CENTRE, CHANCE) if proofs]
     print(
         f"{encoder.identity}, {encoder.width} dimensions, {arguments.mode} mode; {machine()}, {date.today().isoformat()}\n"
     )

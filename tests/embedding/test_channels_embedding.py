@@ -21,7 +21,7 @@ from arr_coc.grid import Grid
 from arr_coc.selectors.pixels import area_mean
 from arr_coc.texture.layout import EMBEDDING_NAMES
 from tests.conftest import noise
-from tests.embedding.fake import NAMES, WIDTH, Colours, blocks, photo
+from tests.embedding.fake import NAMES, Colours, blocks, photo
 
 QUESTIONS = [f"Where is something {name}?" for name in NAMES]
 
@@ -81,8 +81,8 @@ def test_scores_by_cell_are_those_of_the_texture(
 ) -> None:
     texture = TextureArray.from_image(noise(*size), embeddings=embeddings)
     channels = texture.grid(*grid, EMBEDDING_NAMES).flatten(1)  # [16, N]
-    asked = embeddings.asked(QUESTIONS)
-    by_hand = asked.vectors @ channels + asked.offsets[:, None]
+    asked = embeddings.query(QUESTIONS)
+    by_hand = asked @ channels
     torch.testing.assert_close(embeddings.scores(texture, QUESTIONS, grid=grid), by_hand, atol=1e-5, rtol=1e-4)
 
 
@@ -90,8 +90,8 @@ def test_scores_by_cell_are_those_of_the_texture(
 def test_scores_by_level_are_those_of_the_texture(embeddings: Embeddings, level: int) -> None:
     texture = TextureArray.from_image(noise(61, 94), embeddings=embeddings)
     channels = texture.level(EMBEDDING_NAMES, level).flatten(1)
-    asked = embeddings.asked(QUESTIONS)
-    by_hand = asked.vectors @ channels + asked.offsets[:, None]
+    asked = embeddings.query(QUESTIONS)
+    by_hand = asked @ channels
     torch.testing.assert_close(embeddings.scores(texture, QUESTIONS, level=level), by_hand, atol=1e-5, rtol=1e-4)
 
 
@@ -99,11 +99,11 @@ def test_scores_by_point_are_those_of_the_texture(embeddings: Embeddings) -> Non
     texture = TextureArray.from_image(noise(61, 94), embeddings=embeddings)
     points = torch.rand(50, 2, generator=torch.Generator().manual_seed(0))
     levels = torch.linspace(0, 6, 50)
-    asked = embeddings.asked(QUESTIONS)
-    by_hand = asked.vectors @ texture.sample(points, levels, EMBEDDING_NAMES).T + asked.offsets[:, None]
+    asked = embeddings.query(QUESTIONS)
+    by_hand = asked @ texture.sample(points, levels, EMBEDDING_NAMES).T
     found = embeddings.scores(texture, QUESTIONS, xy=points, level=levels)
     torch.testing.assert_close(found, by_hand, atol=1e-5, rtol=1e-4)
-    finest = asked.vectors @ texture.sample(points, 0.0, EMBEDDING_NAMES).T + asked.offsets[:, None]
+    finest = asked @ texture.sample(points, 0.0, EMBEDDING_NAMES).T
     torch.testing.assert_close(embeddings.scores(texture, QUESTIONS, xy=points), finest, atol=1e-5, rtol=1e-4)
 
 
@@ -116,14 +116,14 @@ def test_a_part_of_the_picture(embeddings: Embeddings) -> None:
         torch.testing.assert_close(found[number], area_mean(texture[name], view).float(), atol=1e-5, rtol=1e-4)
 
 
-def test_scores_are_near_the_full_cosine_and_find_colours(embeddings: Embeddings) -> None:
+def test_scores_are_near_those_in_full_and_find_colours(embeddings: Embeddings) -> None:
     picture = torch.full((3, 64, 64), 0.5)
     picture[:, 16:32, 40:56] = torch.tensor([1.0, 0.0, 0.0])[:, None, None]
     picture[:, 40:56, 8:24] = torch.tensor([0.0, 0.0, 1.0])[:, None, None]
-    found = embeddings.scores(picture, ["the red thing", "the blue thing"])
-    full = embeddings.encoder.text(["the red thing", "the blue thing"]) @ embeddings.encoder.dense(
-        picture
-    ).features.flatten(1)
+    asked = ["the red thing", "the blue thing"]
+    found = embeddings.scores(picture, asked)
+    dense = embeddings.encoder.dense(picture).features
+    full = embeddings.projection.full_scores(dense, embeddings.encoder.text(asked))
     assert float((found - full).abs().max()) < 0.05
     assert found[0].argmax() // 8 in (2, 3)
     assert found[0].argmax() % 8 in (5, 6)
@@ -140,7 +140,7 @@ def test_more_dimensions_than_channels_are_used_in_scores() -> None:
     narrow = Embeddings(encoder, wide.first(16))
     same = TextureArray.from_image(blocks(), embeddings=narrow)
     assert torch.equal(texture["embedding_07"], same["embedding_07"])
-    full = encoder.text(QUESTIONS) @ encoder.dense(blocks()).features.flatten(1)
+    full = wide.full_scores(encoder.dense(blocks()).features, encoder.text(QUESTIONS))
     errors = [float((one.scores(blocks(), QUESTIONS) - full).square().mean()) for one in (embeddings, narrow)]
     assert errors[0] < errors[1]
 
@@ -208,18 +208,6 @@ def test_only_so_many_questions_are_remembered(embeddings: Embeddings, monkeypat
     assert embeddings.runs.questions == 4
     embeddings.query(["b"])
     assert embeddings.runs.questions == 5
-
-
-def test_centred_questions_lose_what_they_have_in_common() -> None:
-    encoder = Colours()
-    fitted = projection(encoder)
-    embeddings = Embeddings(encoder, fitted, centred=True)
-    found = embeddings.scores(blocks(), QUESTIONS)
-    full = (encoder.text(QUESTIONS) - fitted.text_mean) @ (
-        encoder.dense(blocks()).features.flatten(1) - fitted.image_mean[:, None]
-    )
-    assert float((found - full).abs().max()) < 0.05
-    assert float(found.mean(0).abs().max()) < 1e-5  # what every question says of a cell is gone
 
 
 # One picture, many questions
@@ -318,8 +306,5 @@ def test_bad_input_is_one_sentence(embeddings: Embeddings) -> None:
         embeddings.query("one text")
     with pytest.raises(ArrCocError, match="mode"):
         Embeddings(Colours(), projection(Colours()), mode="slow")  # type: ignore[arg-type]
-    bare = fit(Moments.of(torch.randn(99, WIDTH)), encoder="colours-0")
-    with pytest.raises(ProjectionError, match="without questions"):
-        Embeddings(Colours(), bare, centred=True)
     with pytest.raises(arr_coc.ImageError):
         embeddings.scores("/no/such/file.png", QUESTIONS)

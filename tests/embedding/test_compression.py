@@ -25,10 +25,10 @@ def aware(features: torch.Tensor, asked: torch.Tensor, dims: int = 16, weight: f
     return fit(Moments.of(features), Moments.of(asked), dims, encoder="made up", text_weight=weight)
 
 
-def loss(projection: Projection, features: torch.Tensor, square: torch.Tensor) -> float:
-    """The mean squared error of scores over features and questions with the mean outer product `square`."""
-    missed = (features - projection.reconstruct(projection.transform(features))).double()
-    return float(((missed @ square) * missed).sum(1).mean())
+def loss(projection: Projection, features: torch.Tensor, asked: torch.Tensor) -> float:
+    """The mean squared error of scores over features and questions."""
+    wrong = projection.scores(projection.transform(features), asked) - projection.full_scores(features, asked)
+    return float(wrong.double().square().mean())
 
 
 def test_without_questions_it_is_the_textbook_pca() -> None:
@@ -71,47 +71,76 @@ def test_components_are_uncorrelated_of_length_one_and_nested(weight: float) -> 
 def test_no_pair_of_maps_keeps_scores_better() -> None:
     """Against PCA, against either modality's own directions, and against small changes of the fitted maps."""
     features, asked = low_rank(700, rank=30, noise=0.3), questions(100, slice(10, 40))
-    square = Moments.of(asked).square
     best = aware(features, asked, 8, weight=1.0)
-    least = loss(best, features, square)
-    assert least < 0.8 * loss(plain(features, 8), features, square)
+    least = loss(best, features, asked)
+    textbook = replace(plain(features, 8), text_mean=best.text_mean)
+    assert least < 0.8 * loss(textbook, features, asked)
     dice = torch.Generator().manual_seed(0)
     for scale in (1e-1, 1e-2):
         for name in ("components", "dual"):
             moved = getattr(best, name) + scale * torch.randn(8, WIDTH, generator=dice) / WIDTH**0.5
-            assert loss(replace(best, **{name: moved}), features, square) > least
+            assert loss(replace(best, **{name: moved}), features, asked) > least
     # The closed form of what is lost: the eigenvalues that were left out.
     covariance = Moments.of(features).covariance
     spread, directions = torch.linalg.eigh(covariance)
     root = directions @ spread.clamp(min=0).sqrt().diag() @ directions.T
-    left_out = torch.linalg.eigvalsh(root @ square @ root)[:-8].sum()
+    left_out = torch.linalg.eigvalsh(root @ Moments.of(asked).covariance @ root)[:-8].sum()
     assert least == pytest.approx(float(left_out), rel=1e-4)
 
 
-def test_scores_estimate_the_cosine_itself() -> None:
+def test_scores_estimate_those_in_full_by_value() -> None:
     features, asked = low_rank(300), questions(20)
     for found in (plain(features), aware(features, asked)):
         z = found.transform(features)
-        estimate = found.scores(z, asked)
-        torch.testing.assert_close(estimate, asked @ found.reconstruct(z).T, atol=1e-5, rtol=0)
-        assert float((estimate - asked @ features.T).abs().max()) < 0.1
-    everything = plain(features, WIDTH)
+        estimate, full = found.scores(z, asked), found.full_scores(features, asked)
+        by_hand = (asked - found.text_mean) @ (features - found.image_mean).T
+        torch.testing.assert_close(full, by_hand, atol=1e-6, rtol=0)
+        torch.testing.assert_close(estimate, found.full_scores(found.reconstruct(z), asked), atol=1e-5, rtol=0)
+        assert float((estimate - full).abs().max()) < 0.1
+    everything = aware(features, asked, WIDTH)
     torch.testing.assert_close(
-        everything.scores(everything.transform(features), asked), asked @ features.T, atol=1e-5, rtol=0
+        everything.scores(everything.transform(features), asked),
+        everything.full_scores(features, asked),
+        atol=1e-5,
+        rtol=0,
+    )
+
+
+def test_without_a_text_mean_scores_rank_as_the_cosine_does() -> None:
+    """What all places share with a question changes no order."""
+    features, asked = low_rank(200), questions(10)
+    found = plain(features, WIDTH)
+    offset = (asked @ found.image_mean)[:, None]
+    torch.testing.assert_close(
+        found.scores(found.transform(features), asked) + offset, asked @ features.T, atol=1e-5, rtol=0
     )
 
 
 def test_rankings_survive_on_features_of_low_rank() -> None:
     """Twelve directions and a little noise, a gap between the modalities: sixteen dimensions rank cells as all 48 do."""
     seen, fresh, asked = low_rank(2000, seed=0), low_rank(196, seed=5), questions(40)
-    found = plain(seen)
-    estimate = found.scores(found.transform(fresh), asked)
-    survived = [spearman(a, b) for a, b in zip(estimate, asked @ fresh.T, strict=True)]
-    assert min(survived) > 0.9
-    assert sum(survived) / len(survived) > 0.98
-    narrow = found.first(4)
-    worse = narrow.scores(narrow.transform(fresh), asked)
-    assert sum(spearman(a, b) for a, b in zip(worse, asked @ fresh.T, strict=True)) / 40 < 0.9
+    for found, cosine in ((plain(seen), asked @ fresh.T), (aware(seen, questions(60, seed=4)), None)):
+        full = found.full_scores(fresh, asked) if cosine is None else cosine
+        survived = [spearman(a, b) for a, b in zip(found.scores(found.transform(fresh), asked), full, strict=True)]
+        assert min(survived) > 0.9
+        assert sum(survived) / len(survived) > 0.98
+        narrow = found.first(4)
+        worse = narrow.scores(narrow.transform(fresh), asked)
+        assert sum(spearman(a, b) for a, b in zip(worse, full, strict=True)) / 40 < 0.9
+
+
+def test_centring_takes_out_what_ranks_places_alike() -> None:
+    """A direction that all questions share and places vary in would decide every ranking; particular ones should."""
+    dice = torch.Generator().manual_seed(3)
+    strength = torch.cat([torch.full((WIDTH - 2,), 0.3), torch.tensor([2.0, 0.3])])
+    features = unit((torch.randn(800, WIDTH, generator=dice) * strength) @ basis())
+    asked = questions(100, slice(0, 20))  # their mean lies in the strong direction
+    found = aware(features, asked)
+    plain_cosine = asked @ features.T
+    alike = [spearman(plain_cosine[0], other) for other in plain_cosine[1:20]]
+    particular = [spearman(found.full_scores(features, asked)[0], o) for o in found.full_scores(features, asked)[1:20]]
+    assert sum(alike) / 19 > 0.8
+    assert abs(sum(particular) / 19) < 0.2
 
 
 def test_normalising_again_would_cost_rank() -> None:
@@ -119,7 +148,7 @@ def test_normalising_again_would_cost_rank() -> None:
     features = low_rank(1500, rank=30, noise=0.1, gap=0.1)
     asked = questions(40, slice(0, 30))
     found = plain(features, 12)
-    z, full = found.transform(features), asked @ features.T
+    z, full = found.transform(features), found.full_scores(features, asked)
     dot = found.scores(z, asked)
     again = unit(found.transform_text(asked)) @ unit(z).T
     kept = [[spearman(a, b) for a, b in zip(x, full, strict=True)] for x in (dot, again)]
@@ -134,7 +163,7 @@ def test_directions_that_questions_use_survive() -> None:
     fitted, fresh = questions(200, slice(20, 30), seed=1), questions(40, slice(20, 30), seed=2)
 
     def survived(found: Projection) -> float:
-        estimate, full = found.scores(found.transform(features), fresh), fresh @ features.T
+        estimate, full = found.scores(found.transform(features), fresh), found.full_scores(features, fresh)
         return sum(spearman(a, b) for a, b in zip(estimate, full, strict=True)) / len(fresh)
 
     assert survived(plain(features)) < 0.5
@@ -151,10 +180,19 @@ def test_each_modality_has_its_own_mean() -> None:
     together = plain(torch.cat([features, asked.repeat(8, 1)]))
     assert float((together.components[0] @ gap).abs()) > 0.8
     assert float((plain(features, 12).components @ gap).abs().max()) < 0.4
-    centred = found.transform_text(asked, centred=True)
-    torch.testing.assert_close(centred.mean(0), torch.zeros(16), atol=1e-6, rtol=0)
-    with pytest.raises(ProjectionError, match="without questions"):
-        plain(features).transform_text(asked, centred=True)
+    torch.testing.assert_close(found.transform_text(asked).mean(0), torch.zeros(16), atol=1e-6, rtol=0)
+    torch.testing.assert_close(found.transform(features).mean(0), torch.zeros(16), atol=1e-5, rtol=0)
+
+
+def test_a_few_questions_have_no_say() -> None:
+    """The mean of one question is that question: taken out, nothing would be left of it."""
+    features = low_rank(300)
+    few = aware(features, questions(7))
+    assert (few.questions, few.text_weight, few.plain) == (0, 0.0, True)
+    assert float(few.text_mean.abs().max()) == 0
+    assert aware(features, questions(8)).questions == 8
+    with pytest.raises(ProjectionError, match="a text weight below 1"):
+        aware(features, questions(10), weight=1.0)
 
 
 def test_dense_and_rows_are_the_same() -> None:

@@ -19,7 +19,7 @@ from arr_coc import Embeddings, Projection
 from arr_coc.cli import main
 from arr_coc.embedding import fit_report, fitting, gathering
 from arr_coc.embedding.quality import Thresholds
-from tests.embedding.fake import Colours, make, photo
+from tests.embedding.fake import NAMES, Colours, make, photo
 
 FAKE = "tests.embedding.fake:make"
 
@@ -89,28 +89,21 @@ def test_workers_give_the_same(pictures: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(getattr(one, name), getattr(two, name), atol=1e-6, rtol=1e-6)
 
 
-def test_questions_of_ones_own_and_sampled_cells(pictures: Path, tmp_path: Path) -> None:
-    (tmp_path / "q.txt").write_text("red?\nblue?\ngreen?\nyellow?\n")
-    out = tmp_path / "e.safetensors"
-    more = (
-        "--questions",
-        str(tmp_path / "q.txt"),
-        "--sample",
-        "20",
-        "--text-weight",
-        "0.9",
-        "--mode",
-        "native",
-        "--exactly",
-    )
+def test_questions_of_ones_own_and_sampled_cells(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, asked = tmp_path / "e.safetensors", tmp_path / "q.txt"
+    asked.write_text("\n".join(f"{a} or {b}?" for a in ("red", "blue", "pink") for b in NAMES))
+    more = ["--sample", "20", "--text-weight", "0.9", "--mode", "native", "--exactly", "--questions", str(asked)]
     assert fit(pictures, out, *more) == 0
     made = Projection.load(out)
-    assert (made.questions, made.text_weight, made.mode, made.cells) == (
-        2,
-        0.9,
-        "native",
-        41 * 12,
-    )  # 3 x 4 cells are there
+    assert (made.questions, made.text_weight, made.mode) == (15, 0.9, "native")
+    assert made.cells == 41 * 12  # there are 3 x 4 of each picture
+    asked.write_text("red?\nblue?\n")
+    capsys.readouterr()
+    assert fit(pictures, out, *more) == 0
+    assert "1 questions are too few to have a say" in capsys.readouterr().err
+    assert Projection.load(out).questions == 0
 
 
 def test_the_step_up_is_said(

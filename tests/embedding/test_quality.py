@@ -65,7 +65,8 @@ def test_the_figures_against_a_slow_reference() -> None:
         spread += float((features - projection.image_mean).square().sum())
         count += len(features)
         pool.append(torch.stack([features, back], 1))
-        full, estimate = texts @ features.T, projection.scores(projection.transform(features), texts)
+        full = (texts - projection.text_mean) @ (features - projection.image_mean).T
+        estimate = projection.scores(projection.transform(features), texts)
         for a, b in zip(full, estimate, strict=True):
             ranks.append(scipy.stats.spearmanr(a, b).statistic)
             best, guess = (set(x.topk(8).indices.tolist()) for x in (a, b))
@@ -188,8 +189,9 @@ def scene(seed: int) -> Picture:
 def test_evidence_is_found_in_full_and_compressed() -> None:
     data = Data("made up", tuple(scene(seed) for seed in range(12)))
     found = evidence(Colours(), {"16": fitted()}, data)
-    assert list(found) == ["full", "16", "centre", "random"]
+    assert list(found) == ["full", "plain cosine", "16", "centre", "random"]
     assert found["full"].recall == found["full"].pointing == 1
+    assert found["plain cosine"].recall == 1
     assert found["16"].recall == found["16"].pointing == 1
     assert found["random"].recall == pytest.approx(1 / 8)
     assert found["random"].pointing == pytest.approx(1 / 64)

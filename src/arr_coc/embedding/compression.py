@@ -1,13 +1,17 @@
 """Features of D dimensions in k: a projection, how it is fitted, and what it promises about a question's scores.
 
-What is promised. A feature f and a question t have length 1, so f.t is their cosine. With the pictures' mean m, a compressed
-feature z and a compressed question y,
+What a score is. A feature f and a question t have length 1. Each modality is centred on its own mean, m for the pictures and
+n for the questions, and the score is (f - m).(t - n): how much more than usual this place has of what is particular to this
+question. Of the plain cosine f.t that leaves out what a question shares with all places, which changes no order, and f.n,
+what a place shares with all questions, which ranks places alike whatever is asked.
 
-    f.t  is estimated by  m.t + z.y
+What is promised. With a compressed feature z and a compressed question y,
 
-in value, not only in order, and the error is exactly t times what the reconstruction m + (z in D dimensions) misses of f.
-Nothing is normalised again after the projection: that would divide by the length that happened to survive, and lift the
-cells whose meaning was lost.
+    (f - m).(t - n)  is estimated by  z.y
+
+in value, not only in order, and the error is exactly t - n times what the reconstruction misses of f. Nothing is normalised
+again after the projection: that would divide by the length that happened to survive, and lift the cells whose meaning was
+lost.
 
 How it is fitted. Among all pairs of linear maps to k dimensions, the one whose mean squared error of scores is least, over
 the features and the questions that were seen. For questions from anywhere (`text_weight` 0) that is the principal
@@ -38,6 +42,7 @@ TEXT_WEIGHT = 0.5
 FORMAT, VERSION = "embedding projection", 1
 TENSORS = ("components", "dual", "image_mean", "text_mean", "variance")
 SAID = ("encoder", "pictures", "cells", "questions", "text_weight", "mode", "quality")
+FEW = 8  # questions, whose mean would be mostly themselves
 RANK_EPS = 1e-9  # of the largest variance: a direction with less is rounding
 
 
@@ -80,24 +85,20 @@ class Projection:
         dual, mean = self.dual.to(rows.device), self.image_mean.to(rows.device)
         return _like((rows - mean) @ dual.T, features)
 
-    def transform_text(self, vectors: torch.Tensor, centred: bool = False) -> torch.Tensor:
-        """Questions `[Q, D]`, compressed: float32 `[Q, k]`; `centred`: without what all questions have in common."""
+    def transform_text(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Questions `[Q, D]`, compressed: float32 `[Q, k]`."""
         rows = self._rows(vectors, self.width, "questions")
-        if centred:
-            if not self.questions:
-                raise ProjectionError("this projection was fitted without questions, so it cannot centre them")
-            rows = rows - self.text_mean.to(rows.device)
-        return rows @ self.components.to(rows.device).T
-
-    def offset(self, vectors: torch.Tensor) -> torch.Tensor:
-        """What questions `[Q, D]` share with the mean feature, `[Q]`: the part of a score that all cells have."""
-        rows = self._rows(vectors, self.width, "questions")
-        return rows @ self.image_mean.to(rows.device)
+        return (rows - self.text_mean.to(rows.device)) @ self.components.to(rows.device).T
 
     def scores(self, compressed: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-        """The estimated cosines of questions `[Q, D]` with compressed features (`[k, h, w]` or `[N, k]`): `[Q, N]`."""
-        cells = self._rows(compressed, self.dims, "compressed features")
-        return self.transform_text(vectors) @ cells.T + self.offset(vectors)[:, None]
+        """The scores of questions `[Q, D]` with compressed features (`[k, h, w]` or `[N, k]`): `[Q, N]`."""
+        return self.transform_text(vectors) @ self._rows(compressed, self.dims, "compressed features").T
+
+    def full_scores(self, features: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+        """What `scores` estimates, from the features in full (`[D, h, w]` or `[N, D]`): `[Q, N]`."""
+        cells = self._rows(features, self.width, "features")
+        questions = self._rows(vectors, self.width, "questions")
+        return (questions - self.text_mean.to(questions.device)) @ (cells - self.image_mean.to(cells.device)).T
 
     def reconstruct(self, compressed: torch.Tensor) -> torch.Tensor:
         """The features that compressed ones stand for: `[k, h, w]` to `[D, h, w]`, `[N, k]` to `[N, D]`."""
@@ -190,7 +191,8 @@ def fit(
 ) -> Projection:
     """The projection to `dims` dimensions that keeps scores best.
 
-    `text_weight`: 0 for questions from anywhere, 1 for none but the kind that was seen. Without questions it is 0.
+    `text_weight`: 0 for questions from anywhere, 1 for none but the kind that was seen. Fewer than 8 questions have no say
+    and are not centred: the mean of a few is mostly those few.
     """
     if whole_number(dims) is None or dims > features.width:
         raise ProjectionError(f"expected 1 to {features.width} dimensions for this encoder, got {dims!r}")
@@ -200,8 +202,7 @@ def fit(
         raise ProjectionError(
             f"{features.count} cells are too few to fit {dims} dimensions: expected more cells than dimensions"
         )
-    asked = questions is not None and questions.count > 0
-    if questions is None or not asked:
+    if questions is None or questions.count < FEW:
         questions, text_weight = Moments.none(features.width), 0.0
     spread, directions = torch.linalg.eigh(features.covariance)  # ascending
     spread, directions = spread.flip(0), directions.flip(1)
@@ -213,21 +214,24 @@ def fit(
         )
     spread, directions = spread[:rank], directions[:, :rank]  # [r], [D, r]
     total = float(spread.sum())
-    square = _expected(questions, text_weight)  # [D, D]
+    asked = _expected(questions, text_weight)  # [D, D]
     # The pair of maps with the least mean squared error of scores: the best rank-k form of sqrt(C) sqrt(T), with the
-    # features' covariance C and the questions' mean outer product T; through the eigenvectors of sqrt(C) T sqrt(C).
+    # features' covariance C and the questions' T; through the eigenvectors of sqrt(C) T sqrt(C).
     root = spread.sqrt()
-    inner = root[:, None] * (directions.T @ square @ directions) * root  # [r, r]
+    inner = root[:, None] * (directions.T @ asked @ directions) * root  # [r, r]
     worth, turned = torch.linalg.eigh((inner + inner.T) / 2)
     worth, turned = worth.flip(0)[:dims], turned.flip(1)[:, :dims]
+    if not bool(worth[-1] > RANK_EPS * worth[0]):
+        raise ProjectionError(
+            f"the questions vary in fewer than {dims} directions: a text weight below 1 lets others have a say"
+        )
     synthesis = directions @ (root[:, None] * turned)  # [D, k]
     length = synthesis.norm(dim=0)
-    analysis = (square @ synthesis) / worth * length  # equals C**-.5 times the eigenvectors, without the inverse
+    analysis = (asked @ synthesis) / worth * length  # equals C**-.5 times the eigenvectors, without the inverse
     components = (synthesis / length).T
     analysis = (directions @ (directions.T @ analysis)).T  # what the features never show is not looked for
-    sign = torch.sign(
-        components.gather(1, components.abs().argmax(1, keepdim=True))
-    )  # eigenvectors have none of their own
+    # Eigenvectors have no sign of their own.
+    sign = torch.sign(components.gather(1, components.abs().argmax(1, keepdim=True)))
     return Projection(
         encoder=encoder,
         components=(components * sign).float().contiguous(),
@@ -250,6 +254,9 @@ def spectrum(features: Moments) -> torch.Tensor:
 
 
 def _expected(questions: Moments, weight: float) -> torch.Tensor:
-    """The mean outer product of the questions to come: those seen, and with the rest of the weight any direction alike."""
+    """The covariance of the questions to come: that of those seen, and with the rest of the weight any direction alike."""
     anywhere = torch.eye(questions.width, dtype=torch.float64) / questions.width
-    return anywhere if weight == 0 else (1 - weight) * anywhere + weight * questions.square
+    if weight == 0:
+        return anywhere
+    seen = questions.covariance
+    return (1 - weight) * anywhere + weight * seen / seen.trace().clamp(min=1e-30)

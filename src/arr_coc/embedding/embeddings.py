@@ -7,8 +7,8 @@
 Notable:
 - a picture is encoded when something first asks, and then never again while the texture lives or the cache remembers it;
 - a question on a texture costs its text encoding and one small product; a question that was asked before not even the former;
-- a score is the estimate of the encoder's own cosine between question and place, from all k dimensions of the projection;
-  the texture has 16 channels, which hold the first 16 of them (zeros where there are fewer).
+- a score says how much more than usual a place has of what is particular to a question (`compression.py`), from all k
+  dimensions of the projection; the texture has 16 channels, which hold the first 16 of them (zeros where there are fewer).
 """
 
 from __future__ import annotations
@@ -37,19 +37,6 @@ SHIPPED = Path(__file__).parent / "projections"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Questions, ready to be multiplied with compressed features."""
-
-    vectors: torch.Tensor  # [Q, k]
-    offsets: torch.Tensor  # [Q] what they share with the mean feature
-
-    def scores(self, features: torch.Tensor) -> torch.Tensor:
-        """With features `[k, N]`: `[Q, N]`."""
-        device = features.device
-        return torch.addmm(self.offsets.to(device)[:, None], self.vectors.to(device), features)
-
-
-@dataclass(frozen=True)
 class Runs:
     """How often the encoder worked."""
 
@@ -67,14 +54,12 @@ class Embeddings:
         *,
         cache: EmbeddingCache | None = None,
         mode: Mode = "fast",
-        centred: bool = False,
     ) -> None:
         """Tie them together.
 
         encoder: an encoder, or what `open_encoder` takes. projection: one, or its file; without, the one that ships with
         the encoder. cache: without one, 256 MB of memory. mode: "fast" is one pass of the encoder, "native" goes over the
-        picture in windows. centred: take what all questions have in common out of each, and with it what cells score alike
-        whatever is asked; scores are then no cosines.
+        picture in windows.
         """
         self.encoder = encoder if isinstance(encoder, Encoder) else open_encoder(encoder)
         if projection is None:
@@ -84,15 +69,12 @@ class Embeddings:
         fits(self.projection, self.encoder)
         if mode not in get_args(Mode):
             raise ArrCocError(f"expected the mode 'fast' or 'native', got {mode!r}")
-        if centred and not self.projection.questions:
-            raise ProjectionError("this projection was fitted without questions, so it cannot centre them")
         self.cache = EmbeddingCache() if cache is None else cache
         self.mode: Mode = mode
-        self.centred = centred
         self._start()
 
     def _start(self) -> None:
-        self._questions: OrderedDict[str, tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
+        self._questions: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._runs = [0, 0]
         self._lock = threading.Lock()
 
@@ -146,11 +128,7 @@ class Embeddings:
     # Questions
 
     def query(self, questions: Sequence[str]) -> torch.Tensor:
-        """Questions in the compressed space: float32 `[Q, k]`."""
-        return self.asked(questions).vectors
-
-    def asked(self, questions: Sequence[str]) -> Asked:
-        """Questions ready for scoring; those that are not remembered are encoded in one batch."""
+        """Questions in the compressed space: float32 `[Q, k]`; those that are not remembered are encoded in one batch."""
         if isinstance(questions, str):
             raise ArrCocError("expected a list of questions, got one text: put it into brackets")
         wanted = list(questions)
@@ -160,18 +138,14 @@ class Embeddings:
                 self._questions.move_to_end(one)
         fresh = list(dict.fromkeys(one for one in wanted if one not in known))
         if fresh:
-            full = self.encoder.text(fresh).cpu()  # [q, D]
-            vectors = self.projection.transform_text(full, centred=self.centred)
-            offsets = torch.zeros(len(full)) if self.centred else self.projection.offset(full)
-            known |= dict(zip(fresh, zip(vectors, offsets, strict=True), strict=True))
+            vectors = self.projection.transform_text(self.encoder.text(fresh).cpu())
+            known |= dict(zip(fresh, vectors, strict=True))
             with self._lock:
                 self._runs[1] += len(fresh)
                 self._questions.update({one: known[one] for one in fresh})
                 while len(self._questions) > REMEMBERED:
                     self._questions.popitem(last=False)
-        if not wanted:
-            return Asked(torch.zeros(0, self.dims), torch.zeros(0))
-        return Asked(torch.stack([known[one][0] for one in wanted]), torch.stack([known[one][1] for one in wanted]))
+        return torch.stack([known[one] for one in wanted]) if wanted else torch.zeros(0, self.dims)
 
     def scores(
         self,
@@ -182,7 +156,7 @@ class Embeddings:
         level: Numbers | None = None,
         xy: Numbers | None = None,
     ) -> torch.Tensor:
-        """What each question has in common with each place: float32 `[Q, N]`, about the cosine in the encoder's full space.
+        """What each question has in common with each place: float32 `[Q, N]`.
 
         The places are the encoder's own cells, the cells of a `grid` (rows, columns), the pixels of a pyramid `level`, or
         points `xy` `[N, 2]` at a level or at one each. A texture or a field (`see`) is encoded once however often it is
@@ -199,7 +173,7 @@ class Embeddings:
             features = field.level(level).flatten(1)  # type: ignore[arg-type]
         else:
             features = field.own()
-        return self.asked(questions).scores(features)
+        return self.query(questions).to(features.device) @ features
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy starts without questions and counts from zero; locks do not travel."""

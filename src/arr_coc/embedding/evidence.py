@@ -21,7 +21,7 @@ from arr_coc.evaluation.data import Data
 from arr_coc.grid import Grid
 
 SHARE = 1 / 8
-FULL, CENTRE, CHANCE = "full", "centre", "random"
+FULL, PLAIN, CENTRE, CHANCE = "full", "plain cosine", "centre", "random"
 
 Scores = dict[str, list[float]]  # by picture
 
@@ -59,11 +59,14 @@ def evidence(
     grid: tuple[int, int] | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> dict[str, Evidence]:
-    """Every projection beside the full features ("full"), the centre and chance, on the questions that have boxes.
+    """Every projection beside the features in full, the centre and chance, on the questions that have boxes.
+
+    In full there are two: "full" is what the (first) projection estimates, "plain cosine" has no mean taken out.
 
     The cells are the encoder's own, or those of a `grid` (rows, columns).
     """
-    found = {name: Evidence() for name in (FULL, *projections, CENTRE, CHANCE)}
+    found = {name: Evidence() for name in (FULL, PLAIN, *projections, CENTRE, CHANCE)}
+    first = next(iter(projections.values()))
     for picture in data.pictures:
         asked = [sample for sample in picture.samples if sample.evidence]
         tick()
@@ -77,7 +80,8 @@ def evidence(
         def cells(map_: torch.Tensor, on: tuple[int, int] = size, shape: tuple[int, int] = shape) -> torch.Tensor:
             return map_.flatten(1) if map_.shape[1:] == shape else Field(map_, on).grid(*shape).flatten(1)
 
-        worth = {FULL: texts @ cells(features)}  # [Q, N] each
+        whole = cells(features)  # [D, N]
+        worth = {FULL: first.full_scores(whole.T, texts), PLAIN: texts @ whole}  # [Q, N] each
         for name, projection in projections.items():
             worth[name] = projection.scores(cells(projection.transform(features)).T, texts)
         worth[CENTRE] = _central(*shape, picture.size).expand(len(asked), -1)

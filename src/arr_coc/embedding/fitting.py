@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from arr_coc.embedding.compression import DIMS, TEXT_WEIGHT, Projection, fit, spectrum
+from arr_coc.embedding.compression import DIMS, FEW, TEXT_WEIGHT, Projection, fit, spectrum
 from arr_coc.embedding.encoder import Encoder
 from arr_coc.embedding.gathering import Part, Rules, Tick, gather
 from arr_coc.embedding.moments import Moments
@@ -97,6 +97,10 @@ def fit_images(
     asked, judges = halves(everyday() if questions is None else list(questions))
     features = part.features if extra is None else part.features + extra
     texts = text_moments(encoder, asked)
+    if texts.count < FEW:
+        notes.append(
+            f"{texts.count} questions are too few to have a say in the fit, or to be centred: expected at least {FEW}"
+        )
     wanted = [dims, WIDER] if step_up and dims < WIDER <= encoder.width else [dims]
     said: dict[str, Any] = {
         "encoder": encoder.identity, "text_weight": text_weight, "pictures": part.pictures, "mode": rules.mode,

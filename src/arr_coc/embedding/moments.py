@@ -58,11 +58,6 @@ class Moments:
         """`[D, D]`, divided by the count; zero where nothing was seen."""
         return self.scatter / max(self.count, 1)
 
-    @property
-    def square(self) -> torch.Tensor:
-        """The mean outer product around zero, `[D, D]`: covariance and mean together."""
-        return self.covariance + torch.outer(self.mean, self.mean)
-
     def __add__(self, other: Moments) -> Moments:
         """Of the vectors of both."""
         if self.width != other.width:

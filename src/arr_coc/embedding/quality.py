@@ -4,9 +4,9 @@
 - error: the squared length of what the reconstruction misses of a feature, whose own length is 1;
 - overlap: how many of a cell's ten nearest cells, over all pictures, are among its ten nearest by the reconstruction (by
   distance: for features of length 1 that is the order of cosines, and reconstructions have other lengths);
-- survival: Spearman's correlation between a picture's cells ranked by the full cosine with a question and by the estimate;
+- survival: Spearman's correlation between a picture's cells ranked by a question's scores in full and by the estimates;
 - kept: the Jaccard index of the best eighth of the cells by both;
-- found: how often the best cell by the estimate is in the best eighth by the full cosine;
+- found: how often the best cell by the estimate is in the best eighth by the score in full;
 - largest: the strongest component's share of the variance, large where one direction says nearly everything.
 """
 
@@ -115,7 +115,6 @@ def compare(
     cells = seen = 0
     for number, features in _encoded(encoder, pictures, mode, unreadable):
         seen, cells = seen + 1, cells + len(features)
-        full = texts @ features.T  # [Q, N]
         some = _spread_out(len(features), max(1, POOL // max(1, len(pictures))))
         pool.append(features[some])
         for name, projection in projections.items():
@@ -125,7 +124,8 @@ def compare(
             tally.missed += float((features - back).square().sum())
             spread[name] += float((features - projection.image_mean).square().sum())
             tally.pool.append(back[some])
-            _compare_rankings(tally, str(number), full, texts @ back.T)
+            full = projection.full_scores(features, texts)  # [Q, N]
+            _compare_rankings(tally, str(number), full, projection.scores(compressed, texts))
     if not seen:
         raise ArrCocError("expected pictures to validate on, and none of them could be read")
     near = _neighbours(torch.cat(pool))

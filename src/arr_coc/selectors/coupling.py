@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Coupling(Selector):
     """The `k` cells that have most in common with the question.
 
-    Each cell's score is the estimated cosine between the question and the picture there, from embeddings in the texture.
+    Each cell's score is how much of what is particular to the question the picture has there, from embeddings in the texture.
     Needs: pixels, words, and `embeddings=` where the model was wrapped or loaded. It can glance: nothing of the
     vision-language model itself is asked.
     """
@@ -38,9 +38,10 @@ class Coupling(Selector):
 
 def couple(embeddings: Embeddings, sight: Sight) -> torch.Tensor:
     """What the question has in common with each candidate of a sight: `[M]`; the picture is encoded once for all questions."""
-    asked = embeddings.asked([sight.words.text])
+    question = embeddings.query([sight.words.text])[0]  # [k]
 
     def score(texture: TextureArray, view: Grid) -> torch.Tensor:
-        return asked.scores(embeddings.see(texture).view(view).flatten(1))[0].reshape(view.h, view.w)
+        features = embeddings.see(texture).view(view)  # [k, h, w]
+        return torch.tensordot(question.to(features.device), features, dims=1)
 
     return by_cell(sight, score)
