@@ -5,7 +5,8 @@
 The projections are fitted on IMAGES and judged on pictures that had no say: with --samples on those of DATA, in folds, so that
 IMAGES and DATA may be the same folder; without, on one picture in ten. Questions that have a say in the fit and those that
 judge it are two halves of `arr_coc.embedding.questions`; with --samples, evidence recall at an eighth of the cells and the
-pointing game are measured with DATA's own questions. Fits are nested, so each row is the start of the one after it.
+pointing game are measured with DATA's own questions, also for the dot products that were not taken. Fits are nested: each row
+is the start of the one with more dimensions.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 from arr_coc.bench.timing import machine
 from arr_coc.embedding.compression import Projection, fit
 from arr_coc.embedding.encoder import Encoder
-from arr_coc.embedding.evidence import CENTRE, CHANCE, FULL, PLAIN, Evidence, evidence
+from arr_coc.embedding.evidence import CENTRE, CHANCE, Evidence, Scorer, compressed, evidence, plain_cosine
 from arr_coc.embedding.fitting import split, text_moments
 from arr_coc.embedding.gathering import Part, Rules, find_images, gather
 from arr_coc.embedding.opening import open_named
@@ -31,7 +32,9 @@ from arr_coc.embedding.quality import FIGURES, Quality, compare
 from arr_coc.embedding.questions import everyday, halves
 from arr_coc.evaluation.data import Data, Picture, read_samples
 
-WEIGHTS = (0.0, 0.5, 0.9)
+WEIGHTS = (0.0, 0.2, 0.5)
+FULL, PLAIN, DOT = "full", "full, not centred", "dot product"
+Fold = tuple[Sequence[Path], Sequence[Picture | Path]]  # pictures to fit on, pictures to judge on
 
 
 def projections(encoder: Encoder, part: Part, dims: Sequence[int], weights: Sequence[float]) -> dict[str, Projection]:
@@ -44,21 +47,28 @@ def projections(encoder: Encoder, part: Part, dims: Sequence[int], weights: Sequ
     return made
 
 
-def folds_of(
-    images: Sequence[Path], data: Data | None, folds: int
-) -> list[tuple[Sequence[Path], Sequence[Picture | Path]]]:
-    """Pictures to fit on and pictures to judge on, fold by fold."""
+def folds_of(images: Sequence[Path], data: Data | None, folds: int) -> list[Fold]:
     if data is None:
         fitting, judging, notes = split(images, 1)
         for note in notes:
             print(f"note: {note}")
         return [(fitting, list(judging))]
-    out: list[tuple[Sequence[Path], Sequence[Picture | Path]]] = []
+    out: list[Fold] = []
     for number in range(folds):
         mine = data.pictures[number::folds]
         known = {Path(picture.image).resolve() for picture in mine if isinstance(picture.image, Path)}
         out.append(([image for image in images if image.resolve() not in known], list(mine)))
     return out
+
+
+def scorers(made: dict[str, Projection]) -> dict[str, Scorer]:
+    """Those in full, each projection's, and its dot products."""
+    ways: dict[str, Scorer] = {FULL: next(iter(made.values())).full_scores, PLAIN: plain_cosine}
+    for name, one in made.items():
+        ways[name] = compressed(one)
+        if one.text_weight == 0:
+            ways[f"{name} {DOT}"] = lambda features, texts, p=one: p.transform_text(texts) @ p.transform(features).T  # type: ignore[misc]
+    return ways
 
 
 def together(parts: Sequence[Quality]) -> dict[str, Any]:
@@ -68,14 +78,6 @@ def together(parts: Sequence[Quality]) -> dict[str, Any]:
         values = [getattr(part, name) for part in parts if getattr(part, name) is not None]
         out[name] = mean(values) if values else None
     return out | {"pictures": sum(part.pictures for part in parts), "questions": parts[0].questions}
-
-
-def joined(parts: Sequence[Evidence]) -> Evidence:
-    whole = Evidence()
-    for part in parts:
-        whole.recalls |= part.recalls
-        whole.points |= part.points
-    return whole
 
 
 def shown(value: float | None) -> str:
@@ -108,7 +110,7 @@ def main() -> None:
     data = None if arguments.samples is None else read_samples(arguments.samples)
     judges = halves(everyday())[1]
     figures: dict[str, list[Quality]] = {}
-    proofs: dict[str, list[Evidence]] = {}
+    proofs: dict[str, Evidence] = {}
     for fitting, judging in folds_of(images, data, arguments.folds):
         part, _ = gather(fitting, encoder, Rules(arguments.mode), workers=arguments.workers, make=make)
         made = projections(encoder, part, arguments.dims, arguments.weights)
@@ -117,24 +119,26 @@ def main() -> None:
             figures.setdefault(name, []).append(quality)
         if data is not None:
             mine = replace(data, pictures=tuple(one for one in judging if isinstance(one, Picture)))
-            for name, proof in evidence(encoder, made, mine, mode=arguments.mode).items():
-                proofs.setdefault(name, []).append(proof)
-    lines = []
-    for name in figures:
-        number, weight = name.split()
-        line = {"dims": int(number), "text_weight": float(weight)} | together(figures[name])
-        lines.append(line | (joined(proofs[name]).to_dict() if proofs else {}))
-    controls = [{"dims": name} | joined(proofs[name]).to_dict() for name in (FULL, PLAIN, CENTRE, CHANCE) if proofs]
+            for name, proof in evidence(encoder, scorers(made), mine, mode=arguments.mode).items():
+                proofs[name] = proofs[name] | proof if name in proofs else proof
+    lines: list[dict[str, Any]] = []
+    for name in proofs if proofs else figures:
+        if name in (FULL, PLAIN, CENTRE, CHANCE):
+            line: dict[str, Any] = {"dims": name}
+        else:
+            number, weight, *score = name.split(maxsplit=2)
+            line = {"dims": int(number), "text_weight": float(weight)} | ({"score": score[0]} if score else {})
+        line |= together(figures[name]) if name in figures else {}
+        lines.append(line | (proofs[name].to_dict() if proofs else {}))
     print(
         f"{encoder.identity}, {encoder.width} dimensions, {arguments.mode} mode; {machine()}, {date.today().isoformat()}\n"
     )
     heads = ["dimensions", "text weight", "variance", "error", "top-10 overlap", "ranking survival", "best eighth kept"]
     heads += ["best cell found", "largest", *(["evidence recall", "pointing"] if proofs else [])]
     print("| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
-    for line in sorted(
-        [*lines, *controls], key=lambda one: (str(one.get("text_weight", "")), str(one["dims"]).zfill(4))
-    ):
-        row = [str(line["dims"]), f"{line['text_weight']:g}" if "text_weight" in line else ""]
+    for line in lines:
+        row = [f"{line['dims']}{', ' + line['score'] if 'score' in line else ''}"]
+        row += [f"{line['text_weight']:g}" if "text_weight" in line else ""]
         row += [
             shown(line.get(name)) for name in ("variance", "error", "overlap", "survival", "kept", "found", "largest")
         ]
@@ -147,7 +151,7 @@ def main() -> None:
             "machine": machine(),
             "date": date.today().isoformat(),
         }
-        arguments.out.write_text("".join(json.dumps(head | line) + "\n" for line in [*lines, *controls]))
+        arguments.out.write_text("".join(json.dumps(head | line) + "\n" for line in lines))
 
 
 if __name__ == "__main__":

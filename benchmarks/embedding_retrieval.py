@@ -21,6 +21,7 @@ import torch
 
 from arr_coc.bench.timing import machine
 from arr_coc.embedding.compression import Projection
+from arr_coc.embedding.evidence import compressed, plain_cosine
 from arr_coc.embedding.gathering import Part
 from arr_coc.embedding.moments import Moments
 from arr_coc.embedding.opening import open_named
@@ -53,7 +54,7 @@ def main() -> None:
     parser.add_argument("encoder")
     parser.add_argument("data", type=Path)
     parser.add_argument("--dims", type=int, nargs="+", default=[8, 16, 32, 64])
-    parser.add_argument("--weight", type=float, default=0.5)
+    parser.add_argument("--weight", type=float, default=0.0)
     parser.add_argument("--folds", type=int, default=2)
     parser.add_argument("--mode", choices=("fast", "native"), default="fast")
     parser.add_argument("--device", default="cpu")
@@ -81,13 +82,12 @@ def main() -> None:
         fits.append(projections(encoder, part, arguments.dims, [arguments.weight]))
     mine = [next(iter(fits[number % arguments.folds].values())) for number in range(len(features))]
     ways: dict[str, list[torch.Tensor]] = {  # [Q, N] for each picture
-        "plain cosine": [texts @ rows.T for rows in features],
+        "full, not centred": [plain_cosine(rows, texts) for rows in features],
         "full": [one.full_scores(rows, texts) for one, rows in zip(mine, features, strict=True)],
     }
     for name in fits[0]:
         ways[name.split()[0]] = [
-            fits[number % arguments.folds][name].scores(fits[number % arguments.folds][name].transform(rows), texts)
-            for number, rows in enumerate(features)
+            compressed(fits[number % arguments.folds][name])(rows, texts) for number, rows in enumerate(features)
         ]
     lines = []
     for name, scores in ways.items():

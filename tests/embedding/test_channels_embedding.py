@@ -68,7 +68,7 @@ def test_the_channels_hold_the_compressed_features(embeddings: Embeddings) -> No
     texture = TextureArray.from_image(blocks(72, 72), embeddings=embeddings)  # a pixel lies on each cell's centre
     features = embeddings.compressed(texture)  # [16, 8, 8]
     full = embeddings.encoder.dense(texture.pixels).features
-    torch.testing.assert_close(features, embeddings.projection.transform(full))
+    torch.testing.assert_close(features, embeddings.projection.compress(full))
     centres = torch.stack(torch.meshgrid((torch.arange(8) + 0.5) / 8, (torch.arange(8) + 0.5) / 8, indexing="xy"), -1)
     read = texture.sample(centres.reshape(-1, 2), 0.0, EMBEDDING_NAMES)
     torch.testing.assert_close(read.T.reshape(16, 8, 8), features, atol=1e-5, rtol=1e-5)
@@ -124,7 +124,7 @@ def test_scores_are_near_those_in_full_and_find_colours(embeddings: Embeddings) 
     found = embeddings.scores(picture, asked)
     dense = embeddings.encoder.dense(picture).features
     full = embeddings.projection.full_scores(dense, embeddings.encoder.text(asked))
-    assert float((found - full).abs().max()) < 0.05
+    assert float((found - full).abs().max()) < 0.2
     assert found[0].argmax() // 8 in (2, 3)
     assert found[0].argmax() % 8 in (5, 6)
     assert found[1].argmax() // 8 in (5, 6)
@@ -138,8 +138,9 @@ def test_more_dimensions_than_channels_are_used_in_scores() -> None:
     texture = TextureArray.from_image(blocks(), embeddings=embeddings)
     assert embeddings.compressed(texture).shape == (32, 8, 8)
     narrow = Embeddings(encoder, wide.first(16))
-    same = TextureArray.from_image(blocks(), embeddings=narrow)
-    assert torch.equal(texture["embedding_07"], same["embedding_07"])
+    # The channels hold the first 16 of 32: the narrow fit's directions, as much of each cell's vector as lies in them.
+    shared = torch.nn.functional.normalize(embeddings.channels(texture), dim=0)
+    torch.testing.assert_close(shared, narrow.compressed(blocks()), atol=1e-4, rtol=0)
     full = wide.full_scores(encoder.dense(blocks()).features, encoder.text(QUESTIONS))
     errors = [float((one.scores(blocks(), QUESTIONS) - full).square().mean()) for one in (embeddings, narrow)]
     assert errors[0] < errors[1]
@@ -193,7 +194,7 @@ def test_questions_are_encoded_in_one_batch_and_remembered(embeddings: Embedding
     assert embeddings.encoder.texts == 1  # type: ignore[attr-defined]
     embeddings.query([QUESTIONS[0], "a new one"])
     assert (embeddings.encoder.texts, embeddings.runs.questions) == (2, 11)  # type: ignore[attr-defined]
-    direct = embeddings.projection.transform_text(embeddings.encoder.text(QUESTIONS))
+    direct = embeddings.projection.compress_text(embeddings.encoder.text(QUESTIONS))
     torch.testing.assert_close(found[:10], direct)
     assert embeddings.query([]).shape == (0, 16)
     assert embeddings.scores(blocks(), []).shape == (0, 64)

@@ -26,8 +26,9 @@ def aware(features: torch.Tensor, asked: torch.Tensor, dims: int = 16, weight: f
 
 
 def loss(projection: Projection, features: torch.Tensor, asked: torch.Tensor) -> float:
-    """The mean squared error of scores over features and questions."""
-    wrong = projection.scores(projection.transform(features), asked) - projection.full_scores(features, asked)
+    """The mean squared error of dot products over features and questions."""
+    full = (asked - projection.text_mean) @ (features - projection.image_mean).T
+    wrong = projection.transform_text(asked) @ projection.transform(features).T - full
     return float(wrong.double().square().mean())
 
 
@@ -88,44 +89,48 @@ def test_no_pair_of_maps_keeps_scores_better() -> None:
     assert least == pytest.approx(float(left_out), rel=1e-4)
 
 
-def test_scores_estimate_those_in_full_by_value() -> None:
+def test_scores_are_cosines_of_centred_vectors() -> None:
     features, asked = low_rank(300), questions(20)
     for found in (plain(features), aware(features, asked)):
-        z = found.transform(features)
-        estimate, full = found.scores(z, asked), found.full_scores(features, asked)
-        by_hand = (asked - found.text_mean) @ (features - found.image_mean).T
-        torch.testing.assert_close(full, by_hand, atol=1e-6, rtol=0)
-        torch.testing.assert_close(estimate, found.full_scores(found.reconstruct(z), asked), atol=1e-5, rtol=0)
-        assert float((estimate - full).abs().max()) < 0.1
-    everything = aware(features, asked, WIDTH)
+        by_hand = torch.nn.functional.cosine_similarity(
+            (asked - found.text_mean)[:, None], (features - found.image_mean)[None], dim=2
+        )
+        torch.testing.assert_close(found.full_scores(features, asked), by_hand, atol=1e-5, rtol=0)
+        small = torch.nn.functional.cosine_similarity(
+            found.transform_text(asked)[:, None], found.transform(features)[None], dim=2
+        )
+        scores = found.scores(found.compress(features), asked)
+        torch.testing.assert_close(scores, small, atol=1e-5, rtol=0)
+        assert float((scores - by_hand).abs().mean()) < 0.1
+        torch.testing.assert_close(found.compress(features).norm(dim=1), torch.ones(300))
+        torch.testing.assert_close(found.compress_text(asked).norm(dim=1), torch.ones(20))
+    everything = plain(features, WIDTH)
     torch.testing.assert_close(
-        everything.scores(everything.transform(features), asked),
+        everything.scores(everything.compress(features), asked),
         everything.full_scores(features, asked),
         atol=1e-5,
         rtol=0,
     )
 
 
-def test_without_a_text_mean_scores_rank_as_the_cosine_does() -> None:
-    """What all places share with a question changes no order."""
+def test_what_is_wrong_with_a_dot_product_is_what_the_reconstruction_misses() -> None:
     features, asked = low_rank(200), questions(10)
-    found = plain(features, WIDTH)
-    offset = (asked @ found.image_mean)[:, None]
-    torch.testing.assert_close(
-        found.scores(found.transform(features), asked) + offset, asked @ features.T, atol=1e-5, rtol=0
-    )
+    found = aware(features, asked)
+    z = found.transform(features)
+    back = (asked - found.text_mean) @ (found.reconstruct(z) - found.image_mean).T
+    torch.testing.assert_close(found.transform_text(asked) @ z.T, back, atol=1e-5, rtol=0)
 
 
 def test_rankings_survive_on_features_of_low_rank() -> None:
     """Twelve directions and a little noise, a gap between the modalities: sixteen dimensions rank cells as all 48 do."""
     seen, fresh, asked = low_rank(2000, seed=0), low_rank(196, seed=5), questions(40)
-    for found, cosine in ((plain(seen), asked @ fresh.T), (aware(seen, questions(60, seed=4)), None)):
-        full = found.full_scores(fresh, asked) if cosine is None else cosine
-        survived = [spearman(a, b) for a, b in zip(found.scores(found.transform(fresh), asked), full, strict=True)]
+    for found in (plain(seen), aware(seen, questions(60, seed=4))):
+        full = found.full_scores(fresh, asked)
+        survived = [spearman(a, b) for a, b in zip(found.scores(found.compress(fresh), asked), full, strict=True)]
         assert min(survived) > 0.9
         assert sum(survived) / len(survived) > 0.98
         narrow = found.first(4)
-        worse = narrow.scores(narrow.transform(fresh), asked)
+        worse = narrow.scores(narrow.compress(fresh), asked)
         assert sum(spearman(a, b) for a, b in zip(worse, full, strict=True)) / 40 < 0.9
 
 
@@ -143,16 +148,24 @@ def test_centring_takes_out_what_ranks_places_alike() -> None:
     assert abs(sum(particular) / 19) < 0.2
 
 
-def test_normalising_again_would_cost_rank() -> None:
-    """What the docs say about renormalising, on features where some cells mean something that was not kept."""
-    features = low_rank(1500, rank=30, noise=0.1, gap=0.1)
-    asked = questions(40, slice(0, 30))
-    found = plain(features, 12)
-    z, full = found.transform(features), found.full_scores(features, asked)
-    dot = found.scores(z, asked)
-    again = unit(found.transform_text(asked)) @ unit(z).T
-    kept = [[spearman(a, b) for a, b in zip(x, full, strict=True)] for x in (dot, again)]
-    assert sum(kept[0]) > sum(kept[1])
+def test_normalised_vectors_find_rare_things() -> None:
+    """Forty kinds of things, the later the rarer: after the projection the rare ones are short, and dot products miss them."""
+    dice = torch.Generator().manual_seed(0)
+    kinds = unit(torch.randn(40, WIDTH, generator=dice))
+    often = (0.85 ** torch.arange(40.0)).clamp(min=0.01)
+    shown = torch.multinomial(often, 3000, replacement=True, generator=dice)
+    features = unit(kinds[shown] + 0.05 * torch.randn(3000, WIDTH, generator=dice))
+    found = plain(features, 8)
+    rare = range(24, 40)
+    full = found.full_scores(features, kinds)
+    dots = found.transform_text(kinds) @ found.transform(features).T
+    cosines = found.scores(found.compress(features), kinds)
+
+    def right(scores: torch.Tensor) -> float:
+        return sum(int(shown[scores[kind].argmax()]) == kind for kind in rare) / len(rare)
+
+    assert right(full) == 1
+    assert right(cosines) > right(dots) + 0.2
 
 
 def test_directions_that_questions_use_survive() -> None:
@@ -163,7 +176,7 @@ def test_directions_that_questions_use_survive() -> None:
     fitted, fresh = questions(200, slice(20, 30), seed=1), questions(40, slice(20, 30), seed=2)
 
     def survived(found: Projection) -> float:
-        estimate, full = found.scores(found.transform(features), fresh), found.full_scores(features, fresh)
+        estimate, full = found.scores(found.compress(features), fresh), found.full_scores(features, fresh)
         return sum(spearman(a, b) for a, b in zip(estimate, full, strict=True)) / len(fresh)
 
     assert survived(plain(features)) < 0.5
@@ -199,10 +212,11 @@ def test_dense_and_rows_are_the_same() -> None:
     features = low_rank(200)
     found = plain(features)
     dense = features[:60].T.reshape(WIDTH, 6, 10)
-    compressed = found.transform(dense)
-    assert compressed.shape == (16, 6, 10)
-    torch.testing.assert_close(compressed.flatten(1).T, found.transform(features[:60]))
-    assert found.reconstruct(compressed).shape == dense.shape
+    transformed, compressed = found.transform(dense), found.compress(dense)
+    assert transformed.shape == compressed.shape == (16, 6, 10)
+    torch.testing.assert_close(transformed.flatten(1).T, found.transform(features[:60]))
+    torch.testing.assert_close(compressed.flatten(1).T, found.compress(features[:60]))
+    assert found.reconstruct(transformed).shape == dense.shape
     torch.testing.assert_close(
         found.scores(compressed, questions(3)), found.scores(compressed.flatten(1).T, questions(3))
     )

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+import torch.nn.functional as F
 
-from arr_coc.embedding import evidence as evidence_module
 from arr_coc.embedding.compression import Projection, fit
-from arr_coc.embedding.evidence import evidence
+from arr_coc.embedding.evidence import Scorer, compressed, evidence, plain_cosine
 from arr_coc.embedding.fitting import split, text_moments
 from arr_coc.embedding.moments import Moments
 from arr_coc.embedding.quality import Quality, Thresholds, compare, spearman, validate
@@ -65,8 +65,8 @@ def test_the_figures_against_a_slow_reference() -> None:
         spread += float((features - projection.image_mean).square().sum())
         count += len(features)
         pool.append(torch.stack([features, back], 1))
-        full = (texts - projection.text_mean) @ (features - projection.image_mean).T
-        estimate = projection.scores(projection.transform(features), texts)
+        full = F.normalize(texts - projection.text_mean, dim=1) @ F.normalize(features - projection.image_mean, dim=1).T
+        estimate = projection.scores(projection.compress(features), texts)
         for a, b in zip(full, estimate, strict=True):
             ranks.append(scipy.stats.spearmanr(a, b).statistic)
             best, guess = (set(x.topk(8).indices.tolist()) for x in (a, b))
@@ -188,24 +188,23 @@ def scene(seed: int) -> Picture:
 
 def test_evidence_is_found_in_full_and_compressed() -> None:
     data = Data("made up", tuple(scene(seed) for seed in range(12)))
-    found = evidence(Colours(), {"16": fitted()}, data)
-    assert list(found) == ["full", "plain cosine", "16", "centre", "random"]
-    assert found["full"].recall == found["full"].pointing == 1
-    assert found["plain cosine"].recall == 1
-    assert found["16"].recall == found["16"].pointing == 1
+    projection = fitted()
+    ways: dict[str, Scorer] = {"full": projection.full_scores, "plain": plain_cosine, "16": compressed(projection)}
+    found = evidence(Colours(), ways, data)
+    assert list(found) == ["full", "plain", "16", "centre", "random"]
+    for name in ways:
+        assert found[name].recall == found[name].pointing == 1
     assert found["random"].recall == pytest.approx(1 / 8)
     assert found["random"].pointing == pytest.approx(1 / 64)
     assert found["centre"].recall is not None
     assert found["centre"].recall < 0.6
     assert sum(len(values) for values in found["16"].recalls.values()) == 12  # the question without boxes is left out
-    said = found["16"].to_dict()
-    assert said["evidence_recall_ci"] == (1.0, 1.0)
+    assert found["16"].to_dict()["evidence_recall_ci"] == (1.0, 1.0)
+    halves_ = [evidence(Colours(), ways, replace(data, pictures=data.pictures[part::2])) for part in (0, 1)]
+    assert (halves_[0]["centre"] | halves_[1]["centre"]).recall == pytest.approx(found["centre"].recall)
 
 
-def test_evidence_on_another_grid() -> None:
-    data = Data("made up", tuple(scene(seed) for seed in range(6)))
-    found = evidence(Colours(), {"16": fitted()}, data, grid=(16, 16))
-    assert found["16"].recall is not None
-    assert found["16"].recall > 0.9
-    assert found["random"].pointing == pytest.approx(4 / 256)
-    assert evidence_module.SHARE == 1 / 8
+def test_scores_that_find_nothing_recall_nothing() -> None:
+    data = Data("made up", tuple(scene(seed) for seed in range(12)))
+    found = evidence(Colours(), {"wrong": lambda features, texts: -fitted().full_scores(features, texts)}, data)
+    assert found["wrong"].recall == found["wrong"].pointing == 0

@@ -1,21 +1,17 @@
 """Features of D dimensions in k: a projection, how it is fitted, and what it promises about a question's scores.
 
-What a score is. A feature f and a question t have length 1. Each modality is centred on its own mean, m for the pictures and
-n for the questions, and the score is (f - m).(t - n): how much more than usual this place has of what is particular to this
-question. Of the plain cosine f.t that leaves out what a question shares with all places, which changes no order, and f.n,
-what a place shares with all questions, which ranks places alike whatever is asked.
+What a score is. Each modality is centred on its own mean, m for the pictures' features f and n for the questions' vectors t,
+and the score is the cosine between f - m and t - n: how much the place has of what is particular to this question. The plain
+cosine would rank places also by what they share with all questions, alike whatever is asked.
 
-What is promised. With a compressed feature z and a compressed question y,
+What compression does to it. Features and questions are taken to k dimensions by one linear map each, and the score is the
+cosine there. Dot products would estimate those in full with less error on average, but the places where it counts, those
+that show a rare thing, are the ones whose vectors come out short: normalised, they are found
+(docs/embeddings_compression.md has both, measured).
 
-    (f - m).(t - n)  is estimated by  z.y
-
-in value, not only in order, and the error is exactly t - n times what the reconstruction misses of f. Nothing is normalised
-again after the projection: that would divide by the length that happened to survive, and lift the cells whose meaning was
-lost.
-
-How it is fitted. Among all pairs of linear maps to k dimensions, the one whose mean squared error of scores is least, over
-the features and the questions that were seen. For questions from anywhere (`text_weight` 0) that is the principal
-component analysis of the features around their own mean; with questions at hand, directions that they use count for more.
+How the maps are fitted. Among all pairs of linear maps to k dimensions, the pair whose dot products are nearest those of the
+centred vectors in full, in the mean square over features and questions. For questions from anywhere (`text_weight` 0) that
+is the principal component analysis of the features; with questions at hand, directions that they use count for more.
 
 Notable:
 - each modality has its own mean, so the gap between pictures and texts takes no dimension;
@@ -34,11 +30,12 @@ from typing import Any
 import torch
 
 from arr_coc.embedding import storage
+from arr_coc.embedding.encoder import unit
 from arr_coc.embedding.moments import Moments
 from arr_coc.errors import ProjectionError, whole_number
 
 DIMS = 16  # as many as the texture has embedding channels
-TEXT_WEIGHT = 0.5
+TEXT_WEIGHT = 0.0
 FORMAT, VERSION = "embedding projection", 1
 TENSORS = ("components", "dual", "image_mean", "text_mean", "variance")
 SAID = ("encoder", "pictures", "cells", "questions", "text_weight", "mode", "quality")
@@ -51,7 +48,7 @@ class Projection:
     """Fitted maps from D dimensions to k, for pictures and for questions. `fit` makes one, `load` reads one."""
 
     encoder: str  # the identity of the encoder whose features these are
-    components: torch.Tensor  # [k, D] of length 1: a compressed feature stands for a sum of these
+    components: torch.Tensor  # [k, D] of length 1: a transformed feature stands for a sum of these
     dual: torch.Tensor  # [k, D] what a feature is multiplied with; equal to the components where no question had a say
     image_mean: torch.Tensor  # [D]
     text_mean: torch.Tensor  # [D]; zero where no question was seen
@@ -80,31 +77,40 @@ class Projection:
         return digest.hexdigest()[:16]
 
     def transform(self, features: torch.Tensor) -> torch.Tensor:
-        """Features, dense `[D, h, w]` or in rows `[N, D]`, compressed: float32 `[k, h, w]` or `[N, k]`."""
+        """Features, dense `[D, h, w]` or in rows `[N, D]`, by the linear map: float32 `[k, h, w]` or `[N, k]`."""
         rows = self._rows(features, self.width, "features")
         dual, mean = self.dual.to(rows.device), self.image_mean.to(rows.device)
         return _like((rows - mean) @ dual.T, features)
 
     def transform_text(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Questions `[Q, D]`, compressed: float32 `[Q, k]`."""
+        """Questions `[Q, D]` by their linear map: float32 `[Q, k]`."""
         rows = self._rows(vectors, self.width, "questions")
         return (rows - self.text_mean.to(rows.device)) @ self.components.to(rows.device).T
 
+    def compress(self, features: torch.Tensor) -> torch.Tensor:
+        """Features, dense or in rows, in k dimensions and of length 1, ready for dot products."""
+        return unit(self.transform(features), dim=0 if features.ndim == 3 else 1)
+
+    def compress_text(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Questions `[Q, D]` in k dimensions and of length 1: float32 `[Q, k]`."""
+        return unit(self.transform_text(vectors), dim=1)
+
     def scores(self, compressed: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
         """The scores of questions `[Q, D]` with compressed features (`[k, h, w]` or `[N, k]`): `[Q, N]`."""
-        return self.transform_text(vectors) @ self._rows(compressed, self.dims, "compressed features").T
+        return self.compress_text(vectors) @ self._rows(compressed, self.dims, "compressed features").T
 
     def full_scores(self, features: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-        """What `scores` estimates, from the features in full (`[D, h, w]` or `[N, D]`): `[Q, N]`."""
+        """The same from the features in full (`[D, h, w]` or `[N, D]`): `[Q, N]`."""
         cells = self._rows(features, self.width, "features")
         questions = self._rows(vectors, self.width, "questions")
-        return (questions - self.text_mean.to(questions.device)) @ (cells - self.image_mean.to(cells.device)).T
+        questions = unit(questions - self.text_mean.to(questions.device), dim=1)
+        return questions @ unit(cells - self.image_mean.to(cells.device), dim=1).T
 
-    def reconstruct(self, compressed: torch.Tensor) -> torch.Tensor:
-        """The features that compressed ones stand for: `[k, h, w]` to `[D, h, w]`, `[N, k]` to `[N, D]`."""
-        rows = self._rows(compressed, self.dims, "compressed features")
+    def reconstruct(self, transformed: torch.Tensor) -> torch.Tensor:
+        """The features that transformed ones stand for: `[k, h, w]` to `[D, h, w]`, `[N, k]` to `[N, D]`."""
+        rows = self._rows(transformed, self.dims, "transformed features")
         components, mean = self.components.to(rows.device), self.image_mean.to(rows.device)
-        return _like(rows @ components + mean, compressed)
+        return _like(rows @ components + mean, transformed)
 
     def first(self, dims: int) -> Projection:
         """The same fit with fewer dimensions."""

@@ -7,8 +7,9 @@
 Notable:
 - a picture is encoded when something first asks, and then never again while the texture lives or the cache remembers it;
 - a question on a texture costs its text encoding and one small product; a question that was asked before not even the former;
-- a score says how much more than usual a place has of what is particular to a question (`compression.py`), from all k
-  dimensions of the projection; the texture has 16 channels, which hold the first 16 of them (zeros where there are fewer).
+- a score is the cosine between a place and a question in the compressed space (`compression.py`), averaged over the cell or
+  the pixel it is read at, and uses all k dimensions of the projection; the texture has 16 channels, which hold the first 16
+  of them (zeros where there are fewer).
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Embeddings:
     # Pictures
 
     def compressed(self, image: ImageLike | TextureArray | Field) -> torch.Tensor:
-        """A picture's features on the encoder's own cells: float32 `[k, h, w]`."""
+        """A picture's features on the encoder's own cells, each of length 1: float32 `[k, h, w]`."""
         return self.see(image).features
 
     def see(self, image: ImageLike | TextureArray | Field) -> Field:
@@ -119,7 +120,7 @@ class Embeddings:
         def encode() -> torch.Tensor:
             with self._lock:
                 self._runs[0] += 1
-            return self.projection.transform(self.encoder.dense(pixels, self.mode).features)
+            return self.projection.compress(self.encoder.dense(pixels, self.mode).features)
 
         key = content_key(pixels, self.encoder.identity, self.projection.identity, self.mode)
         features = self.cache.get(key, encode).to(pixels.device)
@@ -128,7 +129,7 @@ class Embeddings:
     # Questions
 
     def query(self, questions: Sequence[str]) -> torch.Tensor:
-        """Questions in the compressed space: float32 `[Q, k]`; those that are not remembered are encoded in one batch."""
+        """Questions in the compressed space, each of length 1: float32 `[Q, k]`; new ones are encoded in one batch."""
         if isinstance(questions, str):
             raise ArrCocError("expected a list of questions, got one text: put it into brackets")
         wanted = list(questions)
@@ -138,7 +139,7 @@ class Embeddings:
                 self._questions.move_to_end(one)
         fresh = list(dict.fromkeys(one for one in wanted if one not in known))
         if fresh:
-            vectors = self.projection.transform_text(self.encoder.text(fresh).cpu())
+            vectors = self.projection.compress_text(self.encoder.text(fresh).cpu())
             known |= dict(zip(fresh, vectors, strict=True))
             with self._lock:
                 self._runs[1] += len(fresh)
@@ -156,7 +157,7 @@ class Embeddings:
         level: Numbers | None = None,
         xy: Numbers | None = None,
     ) -> torch.Tensor:
-        """What each question has in common with each place: float32 `[Q, N]`.
+        """What each question has in common with each place: float32 `[Q, N]`, from -1 to 1.
 
         The places are the encoder's own cells, the cells of a `grid` (rows, columns), the pixels of a pyramid `level`, or
         points `xy` `[N, 2]` at a level or at one each. A texture or a field (`see`) is encoded once however often it is

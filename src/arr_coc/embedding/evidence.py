@@ -1,4 +1,4 @@
-"""Do the scores find what a question is about? Evidence recall and the pointing game, in full and compressed.
+"""Do scores find what a question is about? Evidence recall and the pointing game, for any ways of scoring beside each other.
 
 The best eighth of a picture's cells is kept for each question. Recall is the share of the cells under the answer's boxes
 that are among them; the pointing game asks whether the single best cell lies under a box. Beside them stand chance and the
@@ -15,15 +15,15 @@ import torch
 
 from arr_coc.embedding.compression import Projection
 from arr_coc.embedding.encoder import Encoder, Mode
-from arr_coc.embedding.field import Field
 from arr_coc.evaluation import metrics, statistics
 from arr_coc.evaluation.data import Data
 from arr_coc.grid import Grid
 
 SHARE = 1 / 8
-FULL, PLAIN, CENTRE, CHANCE = "full", "plain cosine", "centre", "random"
+CENTRE, CHANCE = "centre", "random"
 
 Scores = dict[str, list[float]]  # by picture
+Scorer = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # features [N, D] and questions [Q, D] to scores [Q, N]
 
 
 @dataclass(eq=False)
@@ -49,43 +49,41 @@ class Evidence:
             "pointing_ci": statistics.interval(self.points),
         }
 
+    def __or__(self, other: Evidence) -> Evidence:
+        """That of the pictures of both."""
+        return Evidence(self.recalls | other.recalls, self.points | other.points)
+
+
+def plain_cosine(features: torch.Tensor, questions: torch.Tensor) -> torch.Tensor:
+    """The encoder's own: nothing is centred, nothing compressed."""
+    return questions @ features.T
+
+
+def compressed(projection: Projection) -> Scorer:
+    """In a projection's few dimensions."""
+    return lambda features, questions: projection.scores(projection.compress(features), questions)
+
 
 def evidence(
     encoder: Encoder,
-    projections: Mapping[str, Projection],
+    scorers: Mapping[str, Scorer],
     data: Data,
     *,
     mode: Mode = "fast",
-    grid: tuple[int, int] | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> dict[str, Evidence]:
-    """Every projection beside the features in full, the centre and chance, on the questions that have boxes.
-
-    In full there are two: "full" is what the (first) projection estimates, "plain cosine" has no mean taken out.
-
-    The cells are the encoder's own, or those of a `grid` (rows, columns).
-    """
-    found = {name: Evidence() for name in (FULL, PLAIN, *projections, CENTRE, CHANCE)}
-    first = next(iter(projections.values()))
+    """Ways of scoring beside each other, the centre and chance, on the encoder's own cells and the questions with boxes."""
+    found = {name: Evidence() for name in (*scorers, CENTRE, CHANCE)}
     for picture in data.pictures:
-        asked = [sample for sample in picture.samples if sample.evidence]
         tick()
+        asked = [sample for sample in picture.samples if sample.evidence]
         if not asked:
             continue
         features = encoder.dense(picture.image, mode).features.float().cpu()  # [D, h, w]
         texts = encoder.text([sample.question for sample in asked]).cpu()
-        size = (picture.size[1], picture.size[0])
-        shape = grid or (int(features.shape[1]), int(features.shape[2]))
-
-        def cells(map_: torch.Tensor, on: tuple[int, int] = size, shape: tuple[int, int] = shape) -> torch.Tensor:
-            return map_.flatten(1) if map_.shape[1:] == shape else Field(map_, on).grid(*shape).flatten(1)
-
-        whole = cells(features)  # [D, N]
-        worth = {FULL: first.full_scores(whole.T, texts), PLAIN: texts @ whole}  # [Q, N] each
-        for name, projection in projections.items():
-            worth[name] = projection.scores(cells(projection.transform(features)).T, texts)
-        worth[CENTRE] = _central(*shape, picture.size).expand(len(asked), -1)
-        view = Grid(1, *shape)
+        view = Grid(1, int(features.shape[1]), int(features.shape[2]))
+        worth = {name: scorer(features.flatten(1).T, texts) for name, scorer in scorers.items()}  # [Q, N] each
+        worth[CENTRE] = _central(view.h, view.w, picture.size).expand(len(asked), -1)
         keep = max(1, round(SHARE * view.n))
         for number, sample in enumerate(asked):
             groups = metrics.evidence_cells(sample.evidence, view, picture.size)
@@ -100,7 +98,7 @@ def evidence(
 
 
 def _central(rows: int, columns: int, size: tuple[int, int]) -> torch.Tensor:
-    """Minus the distance in pixels from the picture's centre, `[rows * columns]`; of equals the first is the nearest."""
+    """Minus the distance in pixels from the picture's centre: `[rows * columns]`."""
     y = ((torch.arange(rows) + 0.5) / rows - 0.5) * size[1]
     x = ((torch.arange(columns) + 0.5) / columns - 0.5) * size[0]
     return -(y[:, None].square() + x[None, :].square()).sqrt().flatten()

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from arr_coc.embedding.compression import Projection
-from arr_coc.embedding.encoder import Encoder, Mode
+from arr_coc.embedding.encoder import Encoder, Mode, unit
 from arr_coc.errors import ArrCocError, ImageError
 from arr_coc.texture.image import ImageLike
 
@@ -119,13 +119,13 @@ def compare(
         pool.append(features[some])
         for name, projection in projections.items():
             tally = tallies[name]
-            compressed = projection.transform(features)
-            back = projection.reconstruct(compressed)
+            transformed = projection.transform(features)
+            back = projection.reconstruct(transformed)
             tally.missed += float((features - back).square().sum())
             spread[name] += float((features - projection.image_mean).square().sum())
             tally.pool.append(back[some])
             full = projection.full_scores(features, texts)  # [Q, N]
-            _compare_rankings(tally, str(number), full, projection.scores(compressed, texts))
+            _compare_rankings(tally, str(number), full, projection.scores(unit(transformed, dim=1), texts))
     if not seen:
         raise ArrCocError("expected pictures to validate on, and none of them could be read")
     near = _neighbours(torch.cat(pool))
