@@ -32,6 +32,7 @@ from arr_coc.embedding.encoder import Encoder, Mode
 from arr_coc.embedding.field import Field
 from arr_coc.embedding.opening import open_named
 from arr_coc.embedding.questions import THINGS
+from arr_coc.errors import ArrCocError
 
 QUESTIONS = tuple(f"Where is the {thing}?" for thing in THINGS[:50])
 SHOWN = (1, 2, 5, 10, 20, 50)
@@ -136,8 +137,11 @@ def measure(
 
 def batch_vectors(encoder: Encoder, batch: torch.Tensor) -> torch.Tensor:
     """One vector for each picture of a batch `[B, 3, s, s]`: `[B, D]`, of length 1."""
-    vectors = encoder.views(batch).float().flatten(2).mean(2)  # type: ignore[attr-defined]
-    return F.normalize(vectors, dim=1)
+    look = getattr(encoder, "look", None)
+    if look is None:
+        raise ArrCocError(f"{encoder!r} has no look(pictures), so it cannot take crops in one batch")
+    with torch.inference_mode():
+        return F.normalize(look(batch.to(encoder.device)).float().flatten(2).mean(2), dim=1).cpu()
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:

@@ -34,11 +34,11 @@ FLAT = 1e-6  # a question whose scores differ less over a picture ranks nothing
 class Thresholds:
     """What counts as good enough; `missed` says what is not."""
 
-    variance: float = 0.80
-    error: float = 0.15
+    variance: float = 0.70
+    error: float = 0.30
     overlap: float = 0.50
     survival: float = 0.90
-    largest: float = 0.60
+    largest: float = 0.50
 
     def missed(self, quality: Quality) -> list[str]:
         """In words, one for each threshold that is missed."""
