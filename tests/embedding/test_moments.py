@@ -65,6 +65,15 @@ def test_covariance() -> None:
     torch.testing.assert_close(found.covariance, torch.cov(rows.float().double().T, correction=0))
 
 
+def test_two_kinds_can_count_alike() -> None:
+    few, many = vectors(10, 3, seed=1, far=4), vectors(500, 3, seed=2)
+    both = Moments.of(few).counted_as(500) + Moments.of(many)
+    repeated = Moments.of(torch.cat([few.repeat(50, 1), many]))
+    assert both.count == 1000
+    torch.testing.assert_close(both.mean, repeated.mean, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(both.scatter, repeated.scatter, rtol=1e-10, atol=1e-8)
+
+
 def test_nothing_seen() -> None:
     nothing = Moments.none(4)
     some = Moments.of(vectors(3, 4))

@@ -76,7 +76,6 @@ def fit_images(
     text_weight: float = TEXT_WEIGHT,
     thresholds: Thresholds = Thresholds(),  # noqa: B008
     step_up: bool = True,
-    extra: Moments | None = None,
     workers: int = 1,
     state: Path | None = None,
     fresh: bool = False,
@@ -84,9 +83,8 @@ def fit_images(
 ) -> Fitted:
     """Fit a projection to the features of `images`, and judge it.
 
-    make: opens the encoder. questions: what will be asked; everyday things where nothing is said. extra: moments of
-    features that are known beside the pictures', such as those of the labels that span a space. step_up: go on to 32
-    dimensions where fewer miss a threshold.
+    make: opens the encoder. questions: what will be asked; everyday things where nothing is said. step_up: go on to 32
+    dimensions where fewer miss a threshold. state: a file that keeps what is done until all is.
     """
     if whole_number(dims) is None:
         raise ProjectionError(f"expected a number of dimensions, at least 1, got {dims!r}")
@@ -95,7 +93,7 @@ def fit_images(
     encoder = make()
     part, resumed = gather(fitting, encoder, rules, workers=workers, make=make, state=state, fresh=fresh, tick=tick)
     asked, judges = halves(everyday() if questions is None else list(questions))
-    features = part.features if extra is None else part.features + extra
+    features = part.features
     texts = text_moments(encoder, asked)
     if texts.count < FEW:
         notes.append(

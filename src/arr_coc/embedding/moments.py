@@ -71,6 +71,10 @@ class Moments:
         between = torch.outer(apart, apart) * (self.count * (other.count / count))
         return Moments(count, mean, self.scatter + other.scatter + between)
 
+    def counted_as(self, count: int) -> Moments:
+        """The same mean and covariance, with the weight of `count` vectors: for merging kinds that should count alike."""
+        return Moments(count, self.mean, self.covariance * count)
+
     def tensors(self, prefix: str) -> dict[str, torch.Tensor]:
         """For a file: named tensors that `read` understands."""
         count = torch.tensor(self.count, dtype=torch.int64)
