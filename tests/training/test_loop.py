@@ -13,11 +13,14 @@ from transformers import Qwen2VLForConditionalGeneration
 
 from arr_coc.reader import folder
 from arr_coc.reader.model import TINY, build
-from arr_coc.training import loop
+from arr_coc.training.checkpoint import Run
 from arr_coc.training.documents.fonts import FontShelf
-from arr_coc.training.loop import Settings, Trainer, losses, rate, train
+from arr_coc.training.loop import train
+from arr_coc.training.losses import losses
 from arr_coc.training.recipe import TINY_STEP_KINDS
+from arr_coc.training.settings import Settings, rate
 from arr_coc.training.source import Library, TrainingBatches
+from arr_coc.training.trainer import Trainer
 from arr_coc.training.validation import rendered_sheets
 
 SETTINGS = Settings(
@@ -55,28 +58,45 @@ def test_loss_goes_down_and_the_run_can_go_on(fonts: FontShelf, tmp_path: Path):
     torch.testing.assert_close(again.run.model.state_dict(), run.model.state_dict())
     assert Qwen2VLForConditionalGeneration.from_pretrained(tmp_path / "reader").dtype == torch.float16
     assert "measured" in (tmp_path / "log.jsonl").read_text()
+    assert run.images == 30 * 6
 
 
-def test_a_call_that_is_told_to_stop_keeps_what_it_learned(fonts: FontShelf, tmp_path: Path):
+@pytest.mark.parametrize("request_", [signal.SIGTERM, signal.SIGINT])
+def test_a_call_that_is_told_to_stop_keeps_what_it_learned(fonts: FontShelf, tmp_path: Path, request_: signal.Signals):
     library = Library(fonts)
     trainer = Trainer(replace(SETTINGS, steps=None), TINY)
-    before = signal.getsignal(signal.SIGTERM)
-    timer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGTERM))
+    before = signal.getsignal(request_)
+    timer = threading.Timer(2.0, os.kill, (os.getpid(), request_))
     timer.start()
     run = train(trainer, library, rendered_sheets(library, 1)[-1:], tmp_path, TINY_STEP_KINDS)
+    timer.join()
     assert run.step > 0
     assert run.seconds < 100
     assert (tmp_path / "checkpoint.pt").is_file()
     assert (tmp_path / "reader" / "model.safetensors").is_file()
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(request_) is before
+
+
+def test_a_call_without_a_limit_trains_to_the_end_of_the_schedule(
+    fonts: FontShelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    library, settings = Library(fonts), replace(SETTINGS, seconds=None, schedule_seconds=1.5, steps=None)
+    run = train(Trainer(settings, TINY), library, rendered_sheets(library, 1)[-1:], tmp_path, TINY_STEP_KINDS)
+    assert 1.5 <= run.seconds < 10
+    assert "measured" in (tmp_path / "log.jsonl").read_text()
+    steps, weights = run.step, (tmp_path / "checkpoint.pt").read_bytes()
+    again = train(Trainer(settings, TINY), library, [], tmp_path, TINY_STEP_KINDS)
+    assert again.step == steps
+    assert "has ended already" in capsys.readouterr().out
+    assert (tmp_path / "checkpoint.pt").read_bytes() == weights
 
 
 def test_weights_are_written_while_training_runs(fonts: FontShelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     kept = []
-    monkeypatch.setattr(loop, "_keep", lambda run, out: kept.append(run.step))
+    monkeypatch.setattr(Run, "save", lambda run, path: kept.append(run.step))
     library = Library(fonts)
     train(Trainer(replace(SETTINGS, steps=3, save_every=0), TINY), library, [], tmp_path, TINY_STEP_KINDS)
-    assert kept == [1, 2, 3, 3]
+    assert kept == [1, 2, 3]
 
 
 def test_the_learning_rate_rises_then_falls():

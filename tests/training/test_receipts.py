@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageDraw
 
-from arr_coc.training import retold
+from arr_coc.training import papers, retold
 from arr_coc.training.documents.questions import NOT_FOUND
 from arr_coc.training.receipts import Placement, Receipt, find_evidence, read_receipts, scan, split
 from arr_coc.training.recipe import PAGE_GRIDS, STEP_KINDS, pixels
@@ -119,3 +119,21 @@ def test_pages_of_training_hold_scans_and_validation_asks_in_two_ways(fonts, rec
     assert pixels(plain[0].grid) == plain[0].documents[0].image.shape[::-1]
     assert plain[0].questions[0][0].answer == new[0].questions[0][0].answer == "17.50"
     assert plain[0].questions[0][0].text != new[0].questions[0][0].text
+
+
+def test_scans_kept_for_validation_are_papers_with_their_evidence(receipts: list[Receipt], tmp_path: Path) -> None:
+    counts = papers.write_scans(receipts, tmp_path)
+    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert len(samples) == counts.total() == 4 * len(receipts)
+    assert len({sample["image"] for sample in samples}) == len(receipts)
+    asked = {sample["kind"]: sample["question"] for sample in samples}
+    papers.write_scans(receipts, tmp_path / "new", held_out=True)
+    for line in (tmp_path / "new" / "samples.jsonl").read_text().splitlines():
+        sample = json.loads(line)
+        assert sample["question"] != asked[sample["kind"]]
+    shown = [sample for sample in samples if "evidence" in sample]
+    assert shown
+    for sample in shown:
+        for left, top, right, bottom in sample["evidence"][0]:
+            assert 0 <= left < right <= sample["width"]
+            assert 0 <= top < bottom <= sample["height"]

@@ -3,6 +3,7 @@
 import random
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +32,27 @@ def test_a_batch_is_used_again_while_none_is_fresh(batch: Batch) -> None:
     more.set()
     assert supply.next() is not first
     assert supply.fresh_count == 2
+    supply.stop()
+
+
+def test_the_kind_that_others_train_on_is_preferred_and_never_waited_for(batch: Batch) -> None:
+    small, half, part = (replace(batch, kind=kind) for kind in TINY_STEP_KINDS)
+    supply = Supply([small, half, small], "cpu", uses=2)
+    supply._thread.join(10)
+    assert supply.next().kind == small.kind
+    assert supply.next(like=half.kind).kind == half.kind  # fresh
+    assert supply.fresh_count == 2
+    assert supply.next(like=half.kind).kind == half.kind  # the same once more, though another kind is fresh
+    assert supply.fresh_count == 2
+    assert supply.next(like=part.kind).kind == small.kind  # there is none of it
+    assert supply.fresh_count == 3
+
+
+def test_fresh_batches_of_other_kinds_do_not_pile_up(batch: Batch) -> None:
+    small, half, _ = (replace(batch, kind=kind) for kind in TINY_STEP_KINDS)
+    supply = Supply([half, *[small] * 60], "cpu", uses=3)
+    assert [supply.next(like=half.kind).kind for _ in range(5)] == [half.kind] * 3 + [small.kind] * 2
+    assert len(supply._aside) <= 16
     supply.stop()
 
 

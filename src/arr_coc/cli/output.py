@@ -38,11 +38,20 @@ def save_image(image: Image.Image, path: Path) -> None:
         raise ArrCocError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def progress() -> Progress:
-    """A progress bar on stderr that leaves nothing behind; silent where stderr is not a terminal."""
+def progress(shown: bool = True) -> Progress:
+    """A progress bar on stderr that leaves nothing behind; silent where stderr is not a terminal.
+
+    Lines that are printed meanwhile appear above it, or in the file that stdout is sent to.
+    """
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    return Progress(
+        *columns,
+        console=console,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),
+        disable=not (shown and console.is_terminal),
+    )
 
 
 def print_json(value: object) -> None:

@@ -41,6 +41,10 @@ class Dense:
         """(rows, columns)."""
         return int(self.features.shape[1]), int(self.features.shape[2])
 
+    def similarity(self, questions: torch.Tensor) -> torch.Tensor:
+        """How near each cell is to each of the questions `[Q, D]` (`Encoder.text`): cosines, float32 `[Q, h, w]`."""
+        return torch.einsum("qd,dhw->qhw", questions.to(self.features.device).float(), self.features.float())
+
 
 class Encoder(ABC):
     """An image-text encoder. A backend has a name and a width, and says how it computes.
@@ -75,9 +79,9 @@ class Encoder(ABC):
         if mode not in get_args(Mode):
             raise EncoderError(f"expected the mode 'fast' or 'native', got {mode!r}")
         pixels = read_picture(image, max_side=None, device=self.device).pixels
-        with torch.inference_mode():
+        with torch.no_grad():
             features = unit(self.encode(pixels, mode), dim=0)
-        return Dense(self._handed_out(features))
+        return Dense(features.to(self.dtype) if self.device.type == "cuda" else features)
 
     def text(self, questions: Sequence[str]) -> torch.Tensor:
         """Questions as vectors of length 1: float32 `[Q, D]`."""
@@ -90,13 +94,8 @@ class Encoder(ABC):
                 raise EncoderError(f"expected a question with words in it, got {came} (question {number})")
         if not asked:
             return torch.zeros(0, self.width, device=self.device)
-        with torch.inference_mode():
-            vectors = unit(self.embed(asked), dim=1)
-        return vectors.clone()  # an ordinary tensor, for those who train on it
-
-    def _handed_out(self, features: torch.Tensor) -> torch.Tensor:
-        kept = self.dtype if self.device.type == "cuda" else torch.float32
-        return features.to(kept, copy=True)
+        with torch.no_grad():
+            return unit(self.embed(asked), dim=1)
 
     def __repr__(self) -> str:
         return f"<encoder {self.identity}>"
@@ -123,7 +122,8 @@ def fingerprint(tensors: Mapping[str, torch.Tensor], settings: Iterable[object] 
 def open_encoder(
     name_or_folder: str | Path, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> Encoder:
-    """An encoder by name: "labels", "open_clip:FOLDER", or the folder or hub id of a CLIP, SigLIP or SigLIP 2 checkpoint.
+    """An encoder by name: "labels", "open_clip:FOLDER", "vlm:NAME" (a model's own tokens), or the folder or hub id of a
+    CLIP, SigLIP or SigLIP 2 checkpoint.
 
     dtype: float32 where nothing is said; half precision is meant for CUDA.
     """
@@ -132,4 +132,21 @@ def open_encoder(
     kind = dtype or torch.float32
     if kind not in DTYPES:
         raise EncoderError(f"expected dtype torch.float32, torch.float16 or torch.bfloat16, got {dtype!r}")
-    raise EncoderError(f"there is no encoder {name!r} here yet (asked for on {place})")
+    if name == "labels":
+        from arr_coc.embedding.labels import Labels
+
+        return Labels.open(place, kind)
+    if name.startswith("open_clip:"):
+        from arr_coc.embedding.open_clip import open_open_clip
+
+        return open_open_clip(name.removeprefix("open_clip:"), place, kind)
+    if name.startswith("vlm:"):
+        from arr_coc.embedding.vlm_tokens import VlmTokens
+        from arr_coc.wrapping import load
+
+        vlm = load(name.removeprefix("vlm:"), dtype=kind)
+        vlm.model.to(place)
+        return VlmTokens(vlm)
+    from arr_coc.embedding.checkpoints import open_checkpoint
+
+    return open_checkpoint(name, place, kind)

@@ -134,8 +134,8 @@ def make_row(rng: random.Random, document: Document, grid: Grid, room: int, read
     rng.shuffle(asked)
     asked = asked[: max(4, len(asked) - readings)] if len(asked) > 6 else asked
     reading = reading_questions(rng, document, first_cells, readings)
-    # Two of them come first: on a full page the fields alone would take all of the room.
-    text, weights, packed = pack(reading[:2] + asked + reading[2:], room)
+    # One of them comes first: on a full page the fields alone would take all of the room.
+    text, weights, packed = pack(reading[:1] + asked + reading[1:], room)
     wanted = {index for question in packed for index in question.evidence}
     return Row(
         image=document.image,

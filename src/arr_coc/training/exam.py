@@ -1,7 +1,8 @@
 """`python -m arr_coc.training.exam`: a finished reader's accuracy on a folder of pictures with `samples.jsonl`.
 
 Each line of `samples.jsonl` has `image`, `question`, `answer`, `kind` and, where known, `store_seen`. Pictures go through the
-reader's own image processor; each is encoded once for all of its questions.
+reader's own image processor; each is encoded once for all of its questions. The table is markdown: the share of answers that
+are exactly right with its 95% interval, and the mean similarity (1 minus edit distance over the longer length).
 """
 
 import argparse
@@ -15,15 +16,20 @@ import torch
 from PIL import Image
 from transformers import Qwen2VLForConditionalGeneration
 
-from arr_coc.adapters.loading import load_processor
+from arr_coc.adapters.loading import keep_quiet, load_processor
+from arr_coc.cli.output import check_file
 from arr_coc.devices import check_device
 from arr_coc.errors import ArrCocError
 from arr_coc.evaluation.metrics import similarity
+from arr_coc.evaluation.table import share
 from arr_coc.training.answering import answer
 from arr_coc.training.forward import ReaderForward
 
+ALL = "all"
+Row = dict[str, Any]
 
-def interval(right: int, count: int) -> tuple[float, float]:
+
+def interval(right: float, count: float) -> tuple[float, float]:
     """Wilson's 95% interval of a share."""
     if not count:
         return 0.0, 1.0
@@ -33,7 +39,7 @@ def interval(right: int, count: int) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def sit(folder: Path, samples: Path, device: str = "cpu", limit: int | None = None) -> list[dict[str, Any]]:
+def sit(folder: Path, samples: Path, device: str = "cpu", limit: int | None = None) -> list[Row]:
     """Answer every sample; returns the samples with `said`, `exact` and `similarity` added."""
     if not (samples / "samples.jsonl").is_file():
         raise FileNotFoundError(f"expected a folder with samples.jsonl and pictures, got {samples}")
@@ -41,7 +47,7 @@ def sit(folder: Path, samples: Path, device: str = "cpu", limit: int | None = No
     model = Qwen2VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
     model.to(torch.device(device))
     images, forward = processor.image_processor, ReaderForward(model)
-    by_picture: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    by_picture: dict[str, list[Row]] = defaultdict(list)
     for line in (samples / "samples.jsonl").read_text().splitlines():
         sample = json.loads(line)
         by_picture[sample["image"]].append(sample)
@@ -61,17 +67,36 @@ def sit(folder: Path, samples: Path, device: str = "cpu", limit: int | None = No
     return results
 
 
-def report(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Accuracy per kind of question, and per kind for shops seen and not seen in training."""
-    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+def worth(rows: list[Row]) -> float:
+    """How many independent questions these are worth: those about one picture tend to be right or wrong together.
+
+    Their count, divided by how much more the pictures' sums of right answers vary than sums of independent ones would;
+    never more than their count, and exactly that with one question for each picture.
+    """
+    pictures: dict[str, list[bool]] = defaultdict(list)
+    for row in rows:
+        pictures[row["image"]].append(row["exact"])
+    count = len(rows)
+    rate = sum(row["exact"] for row in rows) / count
+    alone = count * rate * (1 - rate)
+    if not alone:
+        return count
+    together = sum((sum(right) - rate * len(right)) ** 2 for right in pictures.values())
+    return count / max(1.0, together / alone)
+
+
+def report(results: list[Row]) -> dict[str, Row]:
+    """Accuracy per kind of question and over all, each also for shops seen and not seen in training."""
+    groups: dict[str, list[Row]] = defaultdict(list)
     for result in results:
-        groups[result["kind"]].append(result)
-        if "store_seen" in result:
-            groups[f"{result['kind']}, store {'seen' if result['store_seen'] else 'new'}"].append(result)
+        for name in (result["kind"], ALL):
+            groups[name].append(result)
+            if "store_seen" in result:
+                groups[f"{name}, store {'seen' if result['store_seen'] else 'new'}"].append(result)
     table = {}
-    for name, rows in sorted(groups.items()):
-        right = sum(row["exact"] for row in rows)
-        low, high = interval(right, len(rows))
+    for name, rows in sorted(groups.items(), key=lambda group: (group[0].split(",")[0] == ALL, group[0])):
+        right, size = sum(row["exact"] for row in rows), worth(rows)
+        low, high = interval(right / len(rows) * size, size)
         table[name] = {
             "exact": round(right / len(rows), 4),
             "interval": [round(low, 3), round(high, 3)],
@@ -81,24 +106,36 @@ def report(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return table
 
 
+def markdown(table: dict[str, Row]) -> str:
+    """The report as a table for the docs."""
+    lines = ["| question | exact match [95%] | similarity | of |", "|---|---|---|---|"]
+    for name, row in table.items():
+        exact, near = share(row["exact"], row["interval"]), share(row["similarity"])
+        lines.append(f"| {name} | {exact} | {near} | {row['count']} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m arr_coc.training.exam", description=__doc__)
     parser.add_argument("--reader", type=Path, required=True, help="model folder")
     parser.add_argument("--samples", type=Path, required=True, help="folder of pictures with samples.jsonl")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--limit", type=int, help="only so many pictures")
-    parser.add_argument("--out", type=Path, help="where to write every answer, as JSON lines")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write every answer, as JSON lines")
     given = parser.parse_args()
     try:
+        for path in filter(None, (given.json, given.out)):
+            check_file(path)
         check_device(given.device)
+        keep_quiet()
         results = sit(given.reader, given.samples, given.device, given.limit)
     except (ArrCocError, OSError) as error:
         parser.error(str(error))
-    for name, row in report(results).items():
-        low, high = row["interval"]
-        print(
-            f"{name:28s} exact {row['exact']:.3f} [{low:.2f}, {high:.2f}]  similarity {row['similarity']:.3f}  of {row['count']}"
-        )
+    table = report(results)
+    print(markdown(table))
+    if given.json is not None:
+        given.json.write_text(json.dumps(table, indent=2) + "\n")
     if given.out is not None:
         given.out.write_text("".join(json.dumps(result) + "\n" for result in results))
 

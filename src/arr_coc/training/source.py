@@ -80,10 +80,14 @@ class Library:
 
 
 class TrainingBatches(IterableDataset[Batch]):
-    """An endless stream of batches; each worker draws its own, deterministic in seed, worker and count."""
+    """An endless stream of batches; each worker draws its own, deterministic in seed, worker and count.
 
-    def __init__(self, library: Library, kinds: tuple[StepKind, ...], seed: int):
-        self.library, self.kinds, self.seed = library, kinds, seed
+    Processes that train together have the same kinds of batches at the same counts and, by their `rank`, other documents
+    in them.
+    """
+
+    def __init__(self, library: Library, kinds: tuple[StepKind, ...], seed: int, rank: int = 0):
+        self.library, self.kinds, self.seed, self.rank = library, kinds, seed, rank
         self.progress = Value(ctypes.c_double, 0.0)  # shared with the workers, so that the mix can follow the clock
         self._state = Value(ctypes.c_int, _RUNNING)
 
@@ -98,8 +102,11 @@ class TrainingBatches(IterableDataset[Batch]):
         """End the stream: every worker finishes its batch and stops, which is much quicker than stopping it from outside."""
         self._state.value = _ENDED
 
-    def make(self, rng: random.Random, progress: float) -> Batch:
-        kind = rng.choices(self.kinds, shares(self.kinds, progress))[0]
+    def kind(self, rng: random.Random, progress: float) -> StepKind:
+        return rng.choices(self.kinds, shares(self.kinds, progress))[0]
+
+    def make(self, rng: random.Random, progress: float, kind: StepKind | None = None) -> Batch:
+        kind = kind or self.kind(rng, progress)
         grid = rng.choices(kind.grids, kind.chances)[0]
         coloured = rng.random() < self.library.mix.at("coloured", progress) * (1.0 if kind.cells < 700 else 0.25)
         readings = rng.choice((2, 4, 6))
@@ -114,7 +121,10 @@ class TrainingBatches(IterableDataset[Batch]):
             if state == _PAUSED:
                 time.sleep(0.05)
                 continue
-            yield self.make(random.Random(f"{self.seed}/{worker}/{count}"), self.progress.value)
+            name, progress = f"{self.seed}/{worker}/{count}", self.progress.value
+            rng = random.Random(name)
+            kind = self.kind(rng, progress)
+            yield self.make(random.Random(f"{name}/{self.rank}") if self.rank else rng, progress, kind)
             count += 1
 
 

@@ -1,28 +1,38 @@
-"""Stopping in good order when something outside, such as `timeout`, asks for it: what was learned is written first."""
+"""Stopping in good order when something outside, such as `timeout` or ctrl-C, asks for it: what was learned is written first."""
 
 import signal
 from types import FrameType
 from typing import Any
 
+_REQUESTS = (signal.SIGTERM, signal.SIGINT)
+
 
 class Stopping:
-    """While it is entered, SIGTERM ends nothing and is only noted in `asked`."""
+    """While it is entered, SIGTERM and a first ctrl-C end nothing and are only noted in `asked`."""
 
     def __init__(self) -> None:
         self.asked = False
-        self._before: Any = None
+        self._before: dict[int, Any] = {}
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
+        if number == signal.SIGINT:  # whoever presses it again does not want to wait
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def __enter__(self) -> "Stopping":
-        self._before = signal.signal(signal.SIGTERM, self._note)
+        self._before = {number: signal.signal(number, self._note) for number in _REQUESTS}
         return self
 
     def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGTERM, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
 
 def outlive_first_request() -> None:
-    """For worker processes: the first SIGTERM is meant for the whole group and left to the trainer, the next one counts."""
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    """For worker processes: the first request is meant for the whole group and left to the trainer, the next one counts."""
+
+    def pass_over(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in _REQUESTS:
+        signal.signal(number, pass_over)

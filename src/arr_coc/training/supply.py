@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from arr_coc.training.batches import Batch
+from arr_coc.training.recipe import StepKind
+
+_ASIDE = 16  # fresh batches that may lie aside while another kind is wanted
 
 
 @dataclass
@@ -28,6 +31,7 @@ class Supply:
         self.uses, self.remembered = uses, remembered
         self.fresh_count = 0
         self._recent: list[_Used] = []
+        self._aside: list[Batch] = []
         self._fresh: queue.Queue[Batch] = queue.Queue(maxsize=8)
         self._failure: BaseException | None = None
         self._stopped = False
@@ -47,6 +51,9 @@ class Supply:
             self._failure = failure
 
     def _take_fresh(self, wait: bool) -> Batch | None:
+        """The next fresh batch of any kind; None where there is none and nobody waits."""
+        if self._aside:
+            return self._aside.pop(0)
         while True:
             try:
                 return self._fresh.get(block=wait, timeout=1.0 if wait else None)
@@ -56,15 +63,30 @@ class Supply:
                 if not wait:
                     return None
 
-    def next(self) -> Batch:
-        """The next batch to train on."""
-        if self._direct is not None:
+    def _take_fresh_like(self, kind: StepKind) -> Batch | None:
+        """The first fresh batch of this kind among those that are ready."""
+        with contextlib.suppress(queue.Empty):
+            while len(self._aside) < _ASIDE:
+                self._aside.append(self._fresh.get_nowait())
+        found = next((number for number, batch in enumerate(self._aside) if batch.kind == kind), None)
+        return None if found is None else self._aside.pop(found)
+
+    def next(self, like: StepKind | None = None) -> Batch:
+        """The next batch to train on.
+
+        `like`: the kind that the other processes train on in this step. Steps of one kind take equally long, and all wait
+        for the slowest; but gradients of any kinds can be averaged, so where none of it is ready another kind is given.
+        """
+        if self._direct is not None:  # in order, so that the kinds are the same everywhere
             self.fresh_count += 1
             return next(self._direct)
         candidates = [entry for entry in self._recent if entry.times < self.uses]
-        batch = self._take_fresh(wait=not candidates)
+        alike = [entry for entry in candidates if entry.batch.kind == like]
+        batch = None if like is None else self._take_fresh_like(like)
+        if batch is None and not alike:
+            batch = self._take_fresh(wait=not candidates)
         if batch is None:
-            entry = min(candidates, key=lambda entry: entry.times)
+            entry = min(alike or candidates, key=lambda entry: entry.times)
             entry.times += 1
             return entry.batch
         self.fresh_count += 1

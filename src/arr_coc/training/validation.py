@@ -2,7 +2,8 @@
 
 import random
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,6 +12,7 @@ from arr_coc.training.answering import answer
 from arr_coc.training.augment import plain
 from arr_coc.training.batches import as_channels
 from arr_coc.training.documents import form, notice, receipt, table
+from arr_coc.training.documents.fonts import FontShelf
 from arr_coc.training.documents.page import Document, Question
 from arr_coc.training.documents.phrasings import HELD_OUT, PLAIN
 from arr_coc.training.documents.questions import NOT_FOUND
@@ -21,6 +23,15 @@ from arr_coc.training.recipe import PAGE_GRIDS, Grid, pixels
 from arr_coc.training.source import Library
 
 _SEED = 7_000_000  # far from the seeds of training
+
+_Draw = Callable[[random.Random, FontShelf, int, int, bool], Document]
+# Families of drawn pages, each on one shape of canvas.
+FAMILIES: dict[str, tuple[_Draw, Grid]] = {
+    "receipt": (receipt.render, (20, 45)),
+    "form": (form.render, (18, 24)),
+    "table": (table.render, (24, 18)),
+    "notice": (notice.render, (18, 12)),
+}
 
 
 @dataclass(frozen=True)
@@ -49,45 +60,55 @@ def receipt_sheets(receipts: list[Receipt], held_out: bool = False) -> list[Shee
     sheets = []
     for grid, documents in groups.items():
         questions = tuple(
-            tuple(Question(q.kind, phrasings[q.kind], q.answer) for q in document.questions) for document in documents
+            tuple(replace(q, text=phrasings[q.kind]) for q in document.questions) for document in documents
         )
         sheets.append(Sheet("receipts, new phrasing" if held_out else "receipts", grid, tuple(documents), questions))
     return sheets
 
 
+def drawing(
+    fonts: FontShelf, family: str, number: int, held_out: bool = False
+) -> tuple[Document, tuple[Question, ...]]:
+    """A fresh drawing of a family, always the same for its number, with up to eight questions about it."""
+    draw, grid = FAMILIES[family]
+    rng = random.Random(_SEED + number)
+    document = draw(rng, fonts, *pixels(grid), held_out)
+    starts = [
+        (int((line.box[1] + line.box[3]) / 2 / 28), int(line.middles[0] / 28)) if line.text else (-1, -1)
+        for line in document.lines
+    ]
+    asked = rng.sample(document.questions, min(6, len(document.questions)))
+    return document, (*asked, *reading_questions(rng, document, starts, 2, held_out))
+
+
 def rendered_sheets(library: Library, count: int, held_out: bool = False) -> list[Sheet]:
-    """Fresh renderings of every family, each on one shape of canvas."""
-    families = ((receipt, (20, 45)), (form, (18, 24)), (table, (24, 18)), (notice, (18, 12)))
+    """Fresh drawings of every family."""
     sheets = []
-    for family, grid in families:
-        documents, questions = [], []
-        for number in range(count):
-            rng = random.Random(_SEED + number)
-            document = family.render(rng, library.fonts, *pixels(grid), held_out=held_out)
-            starts = [
-                (int((line.box[1] + line.box[3]) / 2 / 28), int(line.middles[0] / 28)) if line.text else (-1, -1)
-                for line in document.lines
-            ]
-            asked = rng.sample(document.questions, min(6, len(document.questions)))
-            documents.append(document)
-            questions.append((*asked, *reading_questions(rng, document, starts, 2, held_out)))
-        name = f"rendered {family.__name__.rsplit('.', 1)[-1]}" + (", new phrasing" if held_out else "")
-        sheets.append(Sheet(name, grid, tuple(documents), tuple(questions)))
+    for family, (_, grid) in FAMILIES.items():
+        drawn = [drawing(library.fonts, family, number, held_out) for number in range(count)]
+        name = f"rendered {family}" + (", new phrasing" if held_out else "")
+        sheets.append(Sheet(name, grid, tuple(page for page, _ in drawn), tuple(asked for _, asked in drawn)))
     return sheets
 
 
 def measure(
-    forward: ReaderForward, sheets: list[Sheet], device: str
-) -> tuple[dict[str, dict[str, float]], list[tuple[str, str, str]]]:
-    """Exact match, edit similarity and count per sheet and kind, and a few `(question, expected, said)` that went wrong."""
+    forward: ReaderForward, sheets: list[Sheet], device: str, stopped: Callable[[], bool] = lambda: False
+) -> tuple[dict[str, dict[str, float]], list[tuple[str, str, str]]] | None:
+    """Exact match, edit similarity and count per sheet and kind, and a few `(question, expected, said)` that went wrong.
+
+    None when it was `stopped` on the way, which is asked before every sheet.
+    """
+    kind = torch.device(device).type
     marks: dict[str, list[tuple[bool, float]]] = defaultdict(list)
     wrong = []
     for sheet in sheets:
+        if stopped():
+            return None
         channels = 3 if any(document.image.ndim == 3 for document in sheet.documents) else 1
         pictures = torch.stack(
             [torch.from_numpy(as_channels(document.image, channels).copy()) for document in sheet.documents]
         )
-        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
             patches = to_patches(plain(pictures.to(device)))
             said = answer(forward, patches, [[q.text for q in questions] for questions in sheet.questions], sheet.grid)
         for questions, answers in zip(sheet.questions, said, strict=True):
