@@ -11,7 +11,7 @@ import torch
 from arr_coc.embedding.encoder import Encoder, open_encoder
 from arr_coc.errors import ArrCocError, EncoderError, first_line
 
-OURS = ("open_clip:",)  # names with a colon that `open_encoder` reads itself
+OURS = ("open_clip:", "vlm:")  # names with a colon that `open_encoder` reads itself
 
 
 def open_named(name: str, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Encoder:
