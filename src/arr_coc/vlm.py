@@ -36,15 +36,20 @@ class VLM:
     """A model and its processor, wrapped. `arr_coc.wrap(model, processor)` and `arr_coc.load(folder)` make one."""
 
     def __init__(
-        self, model: Any, processor: Any = None, *, batch_windows: bool = False, embeddings: Embeddings | None = None
+        self,
+        model: Any,
+        processor: Any = None,
+        *,
+        batch_windows: bool = False,
+        embeddings: Embeddings | str | None = None,
     ) -> None:
         """`batch_windows`: whole pictures, too, are encoded with all windows in one call; equal to the stock encoder to
         rounding, and much faster on a GPU where its attention is divided into windows (Qwen2.5-VL). `embeddings`: what
-        selectors may ask about picture and question before the model sees either."""
+        selectors may ask about picture and question before the model sees either; or an encoder's name."""
         self.model = model
         self.adapter = adapter_of(model)
         self.adapter.batched = batch_windows
-        self.embeddings = embeddings
+        self.embeddings = Embeddings(embeddings) if isinstance(embeddings, str) else embeddings
         self.processor = processor
         self.adapter.image_processor = getattr(processor, "image_processor", None)
         self._prompter = (

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def wrap(
-    model: Any, processor: Any = None, *, batch_windows: bool = False, embeddings: Embeddings | None = None
+    model: Any, processor: Any = None, *, batch_windows: bool = False, embeddings: Embeddings | str | None = None
 ) -> VLM:
     """Wrap a model that you loaded yourself, and its processor. The model is left as it is.
 
     `batch_windows`: whole pictures, too, are encoded with all attention windows in one call. This is equal to the stock
     encoder to rounding, and much faster on a GPU for models whose encoder has windows (Qwen2.5-VL).
-    `embeddings`: for selectors that ask what the question has in common with the picture (`coupling`, or your own through
+    `embeddings` (or an encoder's name): for selectors that ask what the question has in common with the picture (`coupling`, or your own through
     `sight.embedding_scores`); a picture is embedded once, and its texture's embedding channels are filled.
     """
     from arr_coc.vlm import VLM
@@ -26,7 +26,9 @@ def wrap(
     return VLM(model, processor, batch_windows=batch_windows, embeddings=embeddings)
 
 
-def load(name: str | Path, *, batch_windows: bool = False, embeddings: Embeddings | None = None, **options: Any) -> VLM:
+def load(
+    name: str | Path, *, batch_windows: bool = False, embeddings: Embeddings | str | None = None, **options: Any
+) -> VLM:
     """Load a model folder or hub id and wrap it as `wrap` does; `options` go to `from_pretrained` (dtype, device_map, ...).
 
     `"reader"` is the small model that ships with the package.

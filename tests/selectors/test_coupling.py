@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from PIL import Image
 
 import arr_coc
 from arr_coc import Embeddings
+from arr_coc.cli import main
 from arr_coc.embedding.compression import fit
 from arr_coc.embedding.fitting import text_moments
 from arr_coc.embedding.moments import Moments
@@ -21,6 +24,7 @@ from tests.adapters import tiny, tiny_llava_processor, tiny_processor
 from tests.adapters.conftest import wrapped
 from tests.adapters.test_vlm import GREEDY
 from tests.embedding.fake import NAMES, Colours, photo
+from tests.embedding.test_labels import installed
 
 
 def embeddings() -> Embeddings:
@@ -138,6 +142,28 @@ def test_without_embeddings_it_is_one_sentence() -> None:
     for options in ({}, {"glance": 8}):
         with pytest.raises(SelectorError, match="pass the image itself, and embeddings="):
             wrapped("qwen2_vl").ask(scene(), "red?", budget=4, selector="coupling", **GREEDY, **options)
+
+
+@installed
+def test_an_encoders_name_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scene().resize((160, 160)).save(tmp_path / "a.png")
+    asked = [
+        "ask",
+        str(tmp_path / "a.png"),
+        "Where is it?",
+        "--budget",
+        "50%",
+        "--selector",
+        "coupling",
+        "--tokens",
+        "4",
+    ]
+    assert main(asked) == 2
+    assert "--embeddings labels" in capsys.readouterr().err
+    assert main([*asked, "--embeddings", "labels", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["tokens"]["kept"] == round(said["tokens"]["all"] / 2)
+    assert "embed" in said["timings_ms"]
 
 
 def test_load_takes_embeddings() -> None:

@@ -64,7 +64,7 @@ class Sight:
         if self.couple is None:
             raise SelectorError(
                 "this selector asks the picture's embeddings, and there are none: pass the image itself, and embeddings= to "
-                "arr_coc.load or arr_coc.wrap"
+                "arr_coc.load or arr_coc.wrap (--embeddings labels)"
             )
         return self.couple(self)
 
