@@ -102,7 +102,7 @@ def look_at(scene: Scene, shrunk: Shrink | None = None) -> Looked | Shrink:
             cells = [choice.keep for choice in answer]
             choices = answer if wish.selector.early else None
     gazing = choices is None and not all(bound.everything for bound in limits)
-    encoded = _encode(scene, cells, wish.selector.attention_at if gazing else ())
+    encoded = _handed_on(scene, _encode(scene, cells, wish.selector.attention_at if gazing else ()))
     if gazing:
         with scene.watch.stage("gaze"):
             choices = _gaze(scene, encoded, limits, reasons)
@@ -202,20 +202,24 @@ def _shared(scene: Scene, encoded: list[Encoded], limits: list[Limit], reasons: 
 
 
 def _encode(scene: Scene, cells: list[torch.Tensor] | None, depths: Sequence[float]) -> list[Encoded]:
-    """The encoder's tokens, from the look's memory where it has them."""
+    """The encoder's tokens in the form in which they are kept, from the look's memory where it has them."""
     if not scene.visuals:
         return []
+    medium = scene.adapter.medium
 
     def encode(wanted: Sequence[float]) -> list[Encoded]:
         with scene.watch.stage("encode"):
-            return scene.adapter.encode(scene.inputs, scene.visuals, cells, wanted)
+            found = scene.adapter.encode(scene.inputs, scene.visuals, cells, wanted)
+            if medium is None:
+                return found
+            return [medium.store(visual, one) for visual, one in zip(scene.visuals, found, strict=True)]
 
     seen = scene.seen
     if seen is None or torch.is_grad_enabled():  # a graph is not kept for others
         return encode(depths)
     weights = scene.adapter.model.get_input_embeddings().weight
     chosen = None if cells is None else tuple(some.numpy().tobytes() for some in cells)
-    key = (chosen, weights.dtype, weights.device)
+    key = (chosen, weights.dtype, weights.device, None if medium is None else medium.key)
     known = seen.encoded.get(key)
     if known is None or not set(depths) <= known.depths:
         wanted = set(depths) | set(seen.attention_at) | (known.depths if known is not None else set())
@@ -223,6 +227,15 @@ def _encode(scene: Scene, cells: list[torch.Tensor] | None, depths: Sequence[flo
             seen.encoded.pop(next(iter(seen.encoded)))
         known = seen.encoded[key] = Encoding(encode(tuple(sorted(wanted))), frozenset(wanted))
     return list(known.tokens)
+
+
+def _handed_on(scene: Scene, stored: list[Encoded]) -> list[Encoded]:
+    """What selectors and the language model see of what is kept."""
+    medium = scene.adapter.medium
+    if medium is None:
+        return stored
+    with scene.watch.stage("assemble"):
+        return [medium.hand_on(one) for one in stored]
 
 
 def _allocation(
