@@ -106,7 +106,9 @@ def test_all_dimensions_as_they_are_is_the_wrapped_model_bit_for_bit(vlm: Any) -
     assert torch.equal(logits(reader.vlm), stock_logits(vlm))
     assert torch.equal(logits(reader.vlm, budget=5), logits(vlm, budget=5))
     options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
-    assert reader.ask(picture(), QUESTION, **options).ids.tolist() == vlm.ask(picture(), QUESTION, **options).ids.tolist()
+    assert (
+        reader.ask(picture(), QUESTION, **options).ids.tolist() == vlm.ask(picture(), QUESTION, **options).ids.tolist()
+    )
 
 
 def test_all_principal_components_lose_nothing() -> None:
@@ -169,7 +171,9 @@ def test_a_look_is_encoded_once_and_keeps_the_few_dimensions() -> None:
     handle = encoder.register_forward_hook(lambda *_: runs.append(1))
     seen = reader.look(picture())
     [planes] = reader.planes(seen)
-    answers = [reader.ask(seen, q, max_new_tokens=3, do_sample=False).ids.tolist() for q in (QUESTION, "Who?", QUESTION)]
+    answers = [
+        reader.ask(seen, q, max_new_tokens=3, do_sample=False).ids.tolist() for q in (QUESTION, "Who?", QUESTION)
+    ]
     assert len(runs) == 1
     assert answers[0] == answers[2] == reader.ask(picture(), QUESTION, max_new_tokens=3, do_sample=False).ids.tolist()
     [kept] = [one for encoding in seen.encoded.values() for one in encoding.tokens]
@@ -323,7 +327,7 @@ def test_what_belongs_to_another_model_or_is_broken_is_refused(tmp_path: Path) -
     reader = fitted("qwen2_vl", 6)
     folder = reader.save_pretrained(tmp_path / "a", language=True)
     other = tiny.model("qwen2_vl", seed=5)
-    with pytest.raises(ProjectionError, match="is for the encoder 'tokens-.*fit one with"):
+    with pytest.raises(ProjectionError, match=r"is for the encoder 'tokens-.*fit one with"):
         TextureEmbeddingVLM.from_pretrained(folder, arr_coc.wrap(other, tiny_processor.processor("qwen2_vl")))
     with pytest.raises(ProjectionError, match=r"holds another language model than VLM\(Qwen3-VL"):
         TextureEmbeddingVLM.from_pretrained(folder, wrapped("qwen3_vl"))
@@ -340,7 +344,7 @@ def test_what_belongs_to_another_model_or_is_broken_is_refused(tmp_path: Path) -
     (folder / "texture_vlm.json").write_text('{"format": "else"}')
     with pytest.raises(ProjectionError, match="holds no texture embeddings"):
         TextureEmbeddingVLM.from_pretrained(folder, wrapped("qwen2_vl"))
-    with pytest.raises(ProjectionError, match="holds no texture embeddings .* No such file"):
+    with pytest.raises(ProjectionError, match=r"holds no texture embeddings .* No such file"):
         TextureEmbeddingVLM.from_pretrained(tmp_path / "nowhere", wrapped("qwen2_vl"))
 
 

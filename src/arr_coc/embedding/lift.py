@@ -22,7 +22,12 @@ from arr_coc.embedding.encoder import fingerprint
 from arr_coc.errors import ProjectionError
 
 FORMAT, VERSION = "texture embeddings for a language model", 1
-NOTE, PROJECTION, LIFT, LANGUAGE = "texture_vlm.json", "projection.safetensors", "lift.safetensors", "language.safetensors"
+NOTE, PROJECTION, LIFT, LANGUAGE = (
+    "texture_vlm.json",
+    "projection.safetensors",
+    "lift.safetensors",
+    "language.safetensors",
+)
 
 
 class Lift(nn.Module):

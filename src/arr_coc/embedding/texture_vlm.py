@@ -146,8 +146,9 @@ class TextureEmbeddingVLM:
         `keep`: how many cells to read, as a budget (128, "12.5%", "auto", "all"; `selector=` chooses them), or the cells
         themselves, as an allocation or a tensor of their numbers. Other options are those of the wrapped model's `ask`.
         """
-        name = "allocation" if isinstance(keep, Allocation | torch.Tensor | np.ndarray) else "budget"
-        return self.vlm.ask(image, question, **{name: keep}, **options)
+        cells = isinstance(keep, Allocation | torch.Tensor | np.ndarray)
+        wish: dict[str, Any] = {"allocation" if cells else "budget": keep}
+        return self.vlm.ask(image, question, **wish, **options)
 
     def save_pretrained(self, folder: str | Path, language: bool = False) -> Path:
         """Write projection and lift; with `language`, also the language model's weights, where those were trained."""
