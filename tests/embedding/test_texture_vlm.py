@@ -190,6 +190,16 @@ def test_a_look_is_encoded_once_and_keeps_the_few_dimensions() -> None:
     handle.remove()
 
 
+def test_a_conversation_goes_on() -> None:
+    vlm, options = wrapped("qwen2_vl"), {"max_new_tokens": 4, "do_sample": False}
+    reader = TextureEmbeddingVLM(vlm, unchanged(vlm))
+    said = []
+    for one in (reader.vlm, vlm):
+        first = one.ask(picture(), QUESTION, budget=6, remember=True, **options)
+        said.append(one.ask(None, "And?", after=first, **options).ids.tolist())
+    assert said[0] == said[1]
+
+
 def test_training_the_lift_shows_in_a_look_that_is_kept() -> None:
     vlm = wrapped("qwen2_vl")
     reader = TextureEmbeddingVLM(vlm, fitted("qwen2_vl", 6).projection)

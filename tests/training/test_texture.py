@@ -1,5 +1,6 @@
 """Reading from few dimensions, trained: what each stage trains, what a call does, and that a run can be gone on with."""
 
+import functools
 import json
 import random
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from torch._dynamo.utils import counters
 
 import arr_coc
 from arr_coc.embedding.compression import fit
@@ -67,6 +69,7 @@ def library(fonts: FontShelf) -> Library:
 def sheets(library: Library) -> list[Sheet]:
     """One notice as it is, and one that counts as a receipt."""
     [sheet] = rendered_sheets(library, 1)[-1:]
+    sheet = replace(sheet, questions=tuple(asked[:3] for asked in sheet.questions))
     return [replace(sheet, name="receipts"), sheet]
 
 
@@ -237,7 +240,7 @@ def loss(branch: Branch, reader: Any, library: Library) -> float:
 def test_a_run_trains_both_stages_measures_and_writes_the_table(
     tiny: Any, library: Library, sheets: list[Sheet], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = replace(SETTINGS, common=replace(COMMON, steps=40))
+    settings = replace(SETTINGS, common=replace(COMMON, steps=25))
     run = experiment(tiny, library, sheets, tmp_path, settings)
     losses: dict[str, list[float]] = {}
     measured = run._measure
@@ -248,8 +251,8 @@ def test_a_run_trains_both_stages_measures_and_writes_the_table(
 
     run._measure = watched  # type: ignore[method-assign]
     state = run.run()
-    assert [entry["steps"] for entry in state.history] == [40, 40]
-    assert state.images == 80 * 6
+    assert [entry["steps"] for entry in state.history] == [25, 25]
+    assert state.images == 50 * 6
     for pca, lift, language in zip(losses["pca"], losses["lift"], losses["language"], strict=True):
         assert lift < pca - 0.02
         assert language < lift - 0.5
@@ -357,6 +360,29 @@ def test_time_is_divided_between_the_stages_and_measuring(tiny: Any, library: Li
         run._end()
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own doing
+def test_nothing_is_compiled_while_the_clock_runs(
+    tiny: Any, library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every kind of step is compiled once for each stage, whatever the number of branches."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    common = replace(COMMON, steps=2, compiled=True)
+    run = Experiment(replace(SETTINGS, common=common), tiny[0], library, [], tmp_path, kinds=TINY_STEP_KINDS[1:2])
+    graphs: list[int] = []
+    inner = run.step
+
+    def watched(batch: Batch, learning: float) -> Any:
+        graphs.append(counters["stats"]["unique_graphs"])
+        return inner(batch, learning)
+
+    run.step = watched  # type: ignore[method-assign]
+    torch._dynamo.reset()
+    counters.clear()
+    run.run()
+    assert graphs == [3] * 4  # the encoder's block, the language layer frozen and trained
+    assert counters["stats"]["unique_graphs"] == 3
+
+
 # The table
 
 
@@ -391,7 +417,7 @@ def test_the_command_runs_from_folders(
     Image.new("L", (400, 900), 255).save(receipts / "a.jpg")
     record = {"fields": {"total": "9.00"}, "lines": [["TOTAL 9.00", [40, 60, 200, 84]]]}
     (receipts / "recs.json").write_text(json.dumps({"a": record}))
-    monkeypatch.setattr(command, "Experiment", lambda *given: Experiment(*given, kinds=TINY_STEP_KINDS))
+    monkeypatch.setattr(command, "Experiment", functools.partial(Experiment, kinds=TINY_STEP_KINDS))
     monkeypatch.setattr(command, "receipt_sheets", lambda receipts: [])
     monkeypatch.setattr(command, "rendered_sheets", lambda library, count: [])
     fonts = str(Path(matplotlib.get_data_path(), "fonts", "ttf"))

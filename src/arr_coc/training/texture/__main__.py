@@ -7,6 +7,7 @@ receipts and fresh drawings is measured before, between and after, beside that o
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from arr_coc.devices import check_device
 from arr_coc.errors import ArrCocError
 from arr_coc.training.documents.fonts import FontShelf
 from arr_coc.training.journal import Journal
-from arr_coc.training.receipts import Receipt, read_receipts, split
+from arr_coc.training.receipts import read_receipts, split
 from arr_coc.training.settings import Settings
 from arr_coc.training.source import Library
 from arr_coc.training.texture.experiment import Experiment, load_reader
@@ -116,7 +117,8 @@ def _settings(given: argparse.Namespace) -> TextureSettings:
     )
 
 
-def _run(given: argparse.Namespace, settings: TextureSettings, fonts: FontShelf, receipts: list[Receipt]) -> None:
+def _run(given: argparse.Namespace, settings: TextureSettings, started: float) -> None:
+    fonts, receipts = FontShelf.open(given.fonts), read_receipts(given.receipts)
     training, validation = split(receipts, given.validation)
     library = Library.of(fonts, training)
     sheets = receipt_sheets(validation) + rendered_sheets(library, given.drawings)
@@ -128,18 +130,18 @@ def _run(given: argparse.Namespace, settings: TextureSettings, fonts: FontShelf,
             lines=bar.disable or not sys.stdout.isatty(),  # the bar takes their place, but not in a file
             tick=lambda done, total, what: bar.update(task, completed=done, total=total, description=what),
         )
-        Experiment(settings, model, library, sheets, given.out, journal).run()
+        Experiment(settings, model, library, sheets, given.out, journal, started=started).run()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    started = time.monotonic()
     parser = _parser()
     given = parser.parse_args(argv)
     keep_quiet()
     try:
         settings = _settings(given)
         check_device(given.device)
-        fonts, receipts = FontShelf.open(given.fonts), read_receipts(given.receipts)
-        _run(given, settings, fonts, receipts)
+        _run(given, settings, started)
     except (ArrCocError, OSError) as error:
         parser.error(str(error))
 

@@ -58,8 +58,10 @@ class Experiment:
         out: Path,
         journal: Journal | None = None,
         kinds: tuple[StepKind, ...] = KINDS,
+        started: float | None = None,
     ) -> None:
-        self.started = time.monotonic()
+        """`started`: when the call began, by `time.monotonic()`; now, where nothing is said."""
+        self.started = time.monotonic() if started is None else started
         torch.manual_seed(settings.common.seed)
         torch.set_float32_matmul_precision("high")
         self.settings, self.common, self.reader = settings, settings.common, reader
