@@ -16,7 +16,7 @@ from arr_coc.embedding.gathering import BLOCK, Part, Rules, find_images, gather
 from arr_coc.embedding.moments import Moments
 from arr_coc.errors import ArrCocError, DataError
 from arr_coc.texture.image import ImageLike
-from tests.embedding.fake import Colours, dying, make, photo
+from tests.embedding.fake import Colours, dying, make, photo, stamped
 
 ENDINGS = (".png", ".jpg", ".bmp")
 
@@ -57,11 +57,21 @@ def test_the_moments_are_those_of_all_cells_at_once(folder: Path) -> None:
     torch.testing.assert_close(total.features.mean, direct.mean, rtol=1e-12, atol=1e-12)
 
 
-def test_workers_give_the_same_sums(folder: Path) -> None:
+def test_workers_give_the_same_sums_at_the_same_time(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAMPS", str(tmp_path))
     images = find_images([folder])
     alone, _ = gather(images, Colours())
-    together, _ = gather(images, Colours(), workers=2, make=make)
+    together, _ = gather(images, Colours(), workers=2, make=stamped)
     assert together.pictures == 27
+    stamps = sorted(tuple(map(int, path.name.split("-"))) for path in tmp_path.iterdir())
+    assert len(stamps) == 27
+    first, second = sorted({process for process, _, _ in stamps})
+    meanwhile = [
+        (a, b) for p, *a in stamps for q, *b in stamps if p == first and q == second and a[0] < b[1] and b[0] < a[1]
+    ]
+    assert len(meanwhile) > 3, "the two processes took turns"
     torch.testing.assert_close(together.features.scatter, alone.features.scatter, rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(together.features.mean, alone.features.mean, rtol=1e-6, atol=1e-9)
     with pytest.raises(ArrCocError, match="make="):
