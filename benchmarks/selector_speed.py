@@ -5,7 +5,8 @@
 One picture of 36 x 36 cells with 1,024 dimensions, one CPU thread; pixels are those of the bundled receipt, whose channels
 are made anew each time. The tokens of neighbouring cells are alike, as real ones are. `resize` only names a size, and what
 it saves or costs happens in the encoder; the attention that `scope`, `visionzip`, `vispruner` and `hiprune` read comes with
-the encoding, and for `fastv` and `sparsevlm`, too, it is ready made here: only the choosing is timed.
+the encoding, and for `fastv` and `sparsevlm`, too, it is ready made here, as are the scores that `coupling` reads: only the
+choosing is timed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def sight(chooser: Selector, k: int) -> Sight:
     image = arr_coc.pictures.receipt()
     picture = lambda: arr_coc.TextureArray.from_image(image)  # noqa: E731
     kind = "video" if chooser.name == "evs" else "image"
-    return Sight(grid, k, torch.arange(grid.n), words, tokens, attention, picture, kind)
+    scores = torch.rand(grid.n, generator=dice)
+    return Sight(grid, k, torch.arange(grid.n), words, tokens, attention, picture, kind, couple=lambda sight: scores)
 
 
 def inside(k: int) -> Inside:

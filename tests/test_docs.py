@@ -43,6 +43,8 @@ def test_the_file_tree_in_the_readme_names_every_module() -> None:
         "docs/comparing.md",
         "docs/speed.md",
         "docs/embeddings.md",
+        "docs/texture_vlm.md",
+        "docs/embeddings_compression.md",
     ],
 )
 def test_links_and_pictures_exist(page: str) -> None:
@@ -74,5 +76,7 @@ def test_no_figure_is_missing() -> None:
         "docs/comparing.md",
         "docs/speed.md",
         "docs/embeddings.md",
+        "docs/texture_vlm.md",
+        "docs/embeddings_compression.md",
     ):
         assert not re.search(r"^[A-Z]{4,}$|\| [A-Z]{4,} \|", (ROOT / page).read_text(), re.M), page

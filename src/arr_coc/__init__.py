@@ -7,6 +7,9 @@ texture.sheet().save("channels.png")
 
 from arr_coc import pictures, selectors
 from arr_coc.allocation import Allocation
+from arr_coc.embedding.cache import EmbeddingCache
+from arr_coc.embedding.compression import Projection
+from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import ArrCocError, ChannelError, ImageError
 from arr_coc.grid import Grid
 from arr_coc.texture import FULL40, LAYOUTS, MVP13, Channel, TextureArray, TextureBatch, all_channels, channel
@@ -22,8 +25,11 @@ __all__ = [
     "ArrCocError",
     "Channel",
     "ChannelError",
+    "EmbeddingCache",
+    "Embeddings",
     "Grid",
     "ImageError",
+    "Projection",
     "TextureArray",
     "TextureBatch",
     "all_channels",

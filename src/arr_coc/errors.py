@@ -44,6 +44,10 @@ class EncoderError(ArrCocError):
     """An image-text encoder that is not there, or was asked for what it cannot do."""
 
 
+class ProjectionError(ArrCocError):
+    """A compression of embeddings that cannot be fitted, read, or used with this encoder."""
+
+
 class DataError(ArrCocError):
     """A data set that is not there or not in its layout."""
 

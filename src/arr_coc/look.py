@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arr_coc.adapters.base import Encoded
 from arr_coc.adapters.prompts import Vision
 from arr_coc.stopwatch import Stopwatch
 from arr_coc.texture import TextureArray
 
+if TYPE_CHECKING:
+    from arr_coc.embedding.embeddings import Embeddings
+
 
 class Source:
     """An original picture (or a video's frames), and its texture, built when first asked for."""
 
-    def __init__(self, picture: Any, size: tuple[int, int] | None) -> None:
+    def __init__(self, picture: Any, size: tuple[int, int] | None, embeddings: Embeddings | None = None) -> None:
         self.picture = picture
         self.size = size  # width, height
+        self.embeddings = embeddings  # what fills the texture's embedding channels
         self._texture: TextureArray | None = None
         self._lock = threading.Lock()
 
@@ -31,12 +36,13 @@ class Source:
     def texture(self, watch: Stopwatch | None = None) -> TextureArray:
         with self._lock:
             if self._texture is None:
-                if watch is None:
-                    self._texture = TextureArray.from_image(self.picture)
-                else:
-                    with watch.stage("texture"):
-                        self._texture = TextureArray.from_image(self.picture)
+                with nullcontext() if watch is None else watch.stage("texture"):
+                    self._texture = TextureArray.from_image(self.picture, embeddings=self.embeddings)
             return self._texture
+
+    def anew(self) -> Source:
+        """The same picture before its texture was built."""
+        return Source(self.picture, self.size, self.embeddings)
 
 
 @dataclass(frozen=True, eq=False)

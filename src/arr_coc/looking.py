@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +13,11 @@ from arr_coc import choosing, wishes
 from arr_coc.adapters.base import Adapter, Encoded, Inputs, Visual
 from arr_coc.allocation import Allocation
 from arr_coc.budgets import Limit, divide
+from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import SelectorError
 from arr_coc.look import Encoding, Look, Source
 from arr_coc.selectors import Choice, Sight, Smaller, Words
+from arr_coc.selectors.coupling import couple
 from arr_coc.stopwatch import Stopwatch
 from arr_coc.wishes import Wish
 
@@ -69,8 +72,14 @@ class Scene:
         return Sight(
             visual.grid, k, torch.arange(visual.n) if seen is None else seen.cells, self.words[visual.row],
             picture=None if source is None else lambda: source.texture(self.watch),
+            couple=None if source is None or source.embeddings is None else partial(self.couple, source.embeddings),
             kind=visual.kind, seed=self.wish.seed + SEED_STEP * place, **known,
         )  # fmt: skip
+
+    def couple(self, embeddings: Embeddings, sight: Sight) -> torch.Tensor:
+        """What the question has in common with each candidate: `[M]`."""
+        with self.watch.stage("embed"):
+            return couple(embeddings, sight)
 
 
 def look_at(scene: Scene, shrunk: Shrink | None = None) -> Looked | Shrink:
@@ -93,7 +102,7 @@ def look_at(scene: Scene, shrunk: Shrink | None = None) -> Looked | Shrink:
             cells = [choice.keep for choice in answer]
             choices = answer if wish.selector.early else None
     gazing = choices is None and not all(bound.everything for bound in limits)
-    encoded = _encode(scene, cells, wish.selector.attention_at if gazing else ())
+    encoded = _handed_on(scene, _encode(scene, cells, wish.selector.attention_at if gazing else ()))
     if gazing:
         with scene.watch.stage("gaze"):
             choices = _gaze(scene, encoded, limits, reasons)
@@ -193,20 +202,24 @@ def _shared(scene: Scene, encoded: list[Encoded], limits: list[Limit], reasons: 
 
 
 def _encode(scene: Scene, cells: list[torch.Tensor] | None, depths: Sequence[float]) -> list[Encoded]:
-    """The encoder's tokens, from the look's memory where it has them."""
+    """The encoder's tokens in the form in which they are kept, from the look's memory where it has them."""
     if not scene.visuals:
         return []
+    medium = scene.adapter.medium
 
     def encode(wanted: Sequence[float]) -> list[Encoded]:
         with scene.watch.stage("encode"):
-            return scene.adapter.encode(scene.inputs, scene.visuals, cells, wanted)
+            found = scene.adapter.encode(scene.inputs, scene.visuals, cells, wanted)
+            if medium is None:
+                return found
+            return [medium.store(visual, one) for visual, one in zip(scene.visuals, found, strict=True)]
 
     seen = scene.seen
     if seen is None or torch.is_grad_enabled():  # a graph is not kept for others
         return encode(depths)
     weights = scene.adapter.model.get_input_embeddings().weight
     chosen = None if cells is None else tuple(some.numpy().tobytes() for some in cells)
-    key = (chosen, weights.dtype, weights.device)
+    key = (chosen, weights.dtype, weights.device, None if medium is None else medium.key)
     known = seen.encoded.get(key)
     if known is None or not set(depths) <= known.depths:
         wanted = set(depths) | set(seen.attention_at) | (known.depths if known is not None else set())
@@ -214,6 +227,15 @@ def _encode(scene: Scene, cells: list[torch.Tensor] | None, depths: Sequence[flo
             seen.encoded.pop(next(iter(seen.encoded)))
         known = seen.encoded[key] = Encoding(encode(tuple(sorted(wanted))), frozenset(wanted))
     return list(known.tokens)
+
+
+def _handed_on(scene: Scene, stored: list[Encoded]) -> list[Encoded]:
+    """What selectors and the language model see of what is kept."""
+    medium = scene.adapter.medium
+    if medium is None:
+        return stored
+    with scene.watch.stage("assemble"):
+        return [medium.hand_on(one) for one in stored]
 
 
 def _allocation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +20,9 @@ from arr_coc.looking import Looked, Scene, Shrink, look_at
 from arr_coc.selectors import Words
 from arr_coc.stopwatch import Stopwatch
 from arr_coc.wishes import Wish
+
+if TYPE_CHECKING:
+    from arr_coc.embedding.embeddings import Embeddings
 
 Talk = Sequence[Message]
 SHRINK_TRIES = 6  # processors round sizes to whole cells, so the first try may give too many
@@ -57,11 +60,12 @@ def look(
     videos: Sequence[Sequence[Any]],
     fps: float,
     watch: Stopwatch,
+    embeddings: Embeddings | None = None,
 ) -> Look:
     """Every row's pictures through the processor."""
     with watch.stage("preprocess"):
-        still = tuple(tuple(sources.image_source(image) for image in row) for row in images)
-        moving = tuple(tuple(sources.video_source(video) for video in row) for row in videos)
+        still = tuple(tuple(sources.image_source(image, embeddings) for image in row) for row in images)
+        moving = tuple(tuple(sources.video_source(video, embeddings) for video in row) for row in videos)
         return Look(_vision(prompter, still, moving, fps), still, moving, fps, model)
 
 

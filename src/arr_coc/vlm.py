@@ -20,6 +20,7 @@ from arr_coc.adapters.prompts import Prompter, user_message
 from arr_coc.answer import Answer, Prepared
 from arr_coc.asking import conversation, follow_up, generate, last_words
 from arr_coc.budgets import Budget
+from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import ModelError, PromptError, SelectorError
 from arr_coc.look import Look
 from arr_coc.selectors import SelectorLike
@@ -34,12 +35,21 @@ FPS = 2.0  # frames a second of a video, unless told
 class VLM:
     """A model and its processor, wrapped. `arr_coc.wrap(model, processor)` and `arr_coc.load(folder)` make one."""
 
-    def __init__(self, model: Any, processor: Any = None, *, batch_windows: bool = False) -> None:
+    def __init__(
+        self,
+        model: Any,
+        processor: Any = None,
+        *,
+        batch_windows: bool = False,
+        embeddings: Embeddings | str | None = None,
+    ) -> None:
         """`batch_windows`: whole pictures, too, are encoded with all windows in one call; equal to the stock encoder to
-        rounding, and much faster on a GPU where its attention is divided into windows (Qwen2.5-VL)."""
+        rounding, and much faster on a GPU where its attention is divided into windows (Qwen2.5-VL). `embeddings`: what
+        selectors may ask about picture and question before the model sees either; or an encoder's name."""
         self.model = model
         self.adapter = adapter_of(model)
         self.adapter.batched = batch_windows
+        self.embeddings = Embeddings(embeddings) if isinstance(embeddings, str) else embeddings
         self.processor = processor
         self.adapter.image_processor = getattr(processor, "image_processor", None)
         self._prompter = (
@@ -61,7 +71,7 @@ class VLM:
         see the encoder's attention at those depths (0 to 1) share that encoding.
         """
         rows = [_listed(images, sources.is_image)], [_listed(videos, sources.is_video)]
-        seen = preparing.look(self.model, self.prompter, *rows, _checked_fps(fps), Stopwatch(self.device))
+        seen = self._look(*rows, _checked_fps(fps), Stopwatch(self.device))
         return replace(seen, attention_at=tuple(attention_at))
 
     def prepare(
@@ -180,7 +190,7 @@ class VLM:
             made = preparing.draft_inputs(self.adapter, self._prompter, inputs, wish, watch)
         elif messages is not None:
             talks, images, videos = conversation(messages)
-            seen = preparing.look(self.model, self.prompter, images, videos, rate, watch)
+            seen = self._look(images, videos, rate, watch)
             made = self._draft(seen, [last_words(talk) for talk in talks], talks, wish, watch)
         else:
             texts = [text] if isinstance(text, str) else list(text) if isinstance(text, list | tuple) else []
@@ -192,9 +202,12 @@ class VLM:
                 images = sources.rows_of(images, len(texts), "image", sources.is_image)
                 videos = sources.rows_of(videos, len(texts), "video", sources.is_video)
                 talks = [[user_message(t, len(i), len(v))] for t, i, v in zip(texts, images, videos, strict=True)]
-                seen = preparing.look(self.model, self.prompter, images, videos, rate, watch)
+                seen = self._look(images, videos, rate, watch)
                 made = self._draft(seen, texts, talks, wish, watch, raw)
         return made.prepared(self.adapter, watch)
+
+    def _look(self, images: Sequence[Any], videos: Sequence[Any], fps: float, watch: Stopwatch) -> Look:
+        return preparing.look(self.model, self.prompter, images, videos, fps, watch, self.embeddings)
 
     def _questions(self, look: Any, texts: list[str], wish: Wish, watch: Stopwatch, raw: bool) -> preparing.Draft:
         """Several questions about the same pictures, encoded once."""

@@ -6,23 +6,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from arr_coc.embedding.embeddings import Embeddings
     from arr_coc.evaluation import Report
     from arr_coc.vlm import VLM
 
 
-def wrap(model: Any, processor: Any = None, *, batch_windows: bool = False) -> VLM:
+def wrap(
+    model: Any, processor: Any = None, *, batch_windows: bool = False, embeddings: Embeddings | str | None = None
+) -> VLM:
     """Wrap a model that you loaded yourself, and its processor. The model is left as it is.
 
     `batch_windows`: whole pictures, too, are encoded with all attention windows in one call. This is equal to the stock
     encoder to rounding, and much faster on a GPU for models whose encoder has windows (Qwen2.5-VL).
+    `embeddings` (or an encoder's name): for selectors that ask what the question has in common with the picture (`coupling`, or your own through
+    `sight.embedding_scores`); a picture is embedded once, and its texture's embedding channels are filled.
     """
     from arr_coc.vlm import VLM
 
-    return VLM(model, processor, batch_windows=batch_windows)
+    return VLM(model, processor, batch_windows=batch_windows, embeddings=embeddings)
 
 
-def load(name: str | Path, *, batch_windows: bool = False, **options: Any) -> VLM:
-    """Load a model folder or hub id and wrap it; `options` go to `from_pretrained` (dtype, device_map, ...).
+def load(
+    name: str | Path, *, batch_windows: bool = False, embeddings: Embeddings | str | None = None, **options: Any
+) -> VLM:
+    """Load a model folder or hub id and wrap it as `wrap` does; `options` go to `from_pretrained` (dtype, device_map, ...).
 
     `"reader"` is the small model that ships with the package.
     """
@@ -34,7 +41,8 @@ def load(name: str | Path, *, batch_windows: bool = False, **options: Any) -> VL
         name = reader.WEIGHTS
         options = {"dtype": "float32"} | options  # stored in half precision, which CPUs are slow at
     model = load_model(name, **options)
-    return VLM(model, load_processor(name, model.config.model_type), batch_windows=batch_windows)
+    processor = load_processor(name, model.config.model_type)
+    return VLM(model, processor, batch_windows=batch_windows, embeddings=embeddings)
 
 
 def evaluate(model: Any, data: Any, *args: Any, **options: Any) -> Report:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -65,6 +65,20 @@ class Encoded:
         return torch.searchsorted(self.cells, keep)
 
 
+class Medium(Protocol):
+    """What lies between the encoder and the language model: in which form a visual's features are kept and handed on."""
+
+    @property
+    def key(self) -> str:
+        """Features that were kept under one key are of no use under another."""
+
+    def store(self, visual: Visual, seen: Encoded) -> Encoded:
+        """The form in which they are kept for further questions."""
+
+    def hand_on(self, stored: Encoded) -> Encoded:
+        """What the language model reads of them."""
+
+
 class Adapter(ABC):
     """One model family. A new one is one file with a subclass and a line in `families.py`."""
 
@@ -76,6 +90,7 @@ class Adapter(ABC):
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # inputs that hold pixels
     kinds: ClassVar[tuple[str, ...]] = ("image",)
     images_by_row: ClassVar[bool] = False  # whether the processor wants each row's images in a list of their own
+    medium: Medium | None = None  # None: the encoder's tokens are kept and read as they are
     image_processor: Any = None  # where known: its settings say which part of a picture it turned into pixels
 
     batched: bool = False  # whether whole pictures, too, are encoded with all attention segments in one call

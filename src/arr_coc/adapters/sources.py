@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,16 +14,19 @@ from arr_coc.errors import ImageError, PromptError
 from arr_coc.look import Source
 from arr_coc.texture.image import ImageLike, read_picture
 
+if TYPE_CHECKING:
+    from arr_coc.embedding.embeddings import Embeddings
+
 ORIENTATION = 0x0112  # the EXIF tag
 
 
-def image_source(image: ImageLike) -> Source:
+def image_source(image: ImageLike, embeddings: Embeddings | None = None) -> Source:
     """Any image as RGB, upright, transparency laid over white."""
     picture = _rgb(image)
-    return Source(picture, picture.size)
+    return Source(picture, picture.size, embeddings)
 
 
-def video_source(video: Any) -> Source:
+def video_source(video: Any, embeddings: Embeddings | None = None) -> Source:
     """Frames in a list, an array `[T, H, W, 3]` or a tensor `[T, 3, H, W]`, as RGB pictures of one size."""
     if isinstance(video, str | os.PathLike):
         raise PromptError("expected a video as frames (a list of images, an array or a tensor), got a path")
@@ -39,7 +42,7 @@ def video_source(video: Any) -> Source:
     sizes = {picture.size for picture in pictures}
     if len(sizes) > 1:
         raise PromptError(f"expected frames of one size, got {', '.join(f'{w}x{h}' for w, h in sorted(sizes))}")
-    return Source(pictures, pictures[0].size)
+    return Source(pictures, pictures[0].size, embeddings)
 
 
 def _rgb(image: ImageLike) -> Image.Image:
@@ -54,7 +57,7 @@ def smaller(source: Source, share: float) -> Source:
     width, height = source.picture.size
     side = min(1.0, max(share, 0.0) ** 0.5)
     size = (max(1, round(width * side)), max(1, round(height * side)))
-    return Source(source.picture.resize(size, Image.Resampling.BICUBIC), source.size)
+    return Source(source.picture.resize(size, Image.Resampling.BICUBIC), source.size, source.embeddings)
 
 
 def rows_of(things: Any, rows: int, what: str, is_one: Any) -> list[Sequence[Any]]:

@@ -26,6 +26,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--budget", default="all", help="visual tokens that the language model reads (all)")
     parser.add_argument("--glance", default="all", help="cells that the vision encoder sees at all (all)")
     parser.add_argument("--selector", default="uniform", help="who chooses (uniform)")
+    parser.add_argument(
+        "--embeddings", metavar="NAME", help="an image-text encoder for selectors that ask one (labels)"
+    )
     parser.add_argument("--tokens", type=int, default=160, metavar="N", help="longest answer in tokens (160)")
     parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
     parser.add_argument("--seed", type=int, default=0, help="for selectors that draw lots (0)")
@@ -54,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     read_picture(arguments.image)
     with progress() as bar:
         task = bar.add_task("loading the model", total=2)
-        vlm = _load(arguments.model, arguments.device)
+        vlm = _load(arguments.model, arguments.device, arguments.embeddings)
         bar.update(task, advance=1, description="reading the image")
         prepared = vlm.prepare(
             arguments.image, arguments.question, budget=arguments.budget, glance=arguments.glance,
@@ -80,12 +83,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _load(name: str, device: str) -> Any:
+def _load(name: str, device: str, embeddings: str | None) -> Any:
     """The model on its device, loaded without a word."""
     import arr_coc
     from arr_coc.adapters.loading import keep_quiet
 
     keep_quiet()
-    vlm = arr_coc.load(name)
+    vlm = arr_coc.load(name, embeddings=embeddings)
     vlm.model.to(device)
     return vlm

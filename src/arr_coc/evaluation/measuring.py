@@ -28,7 +28,7 @@ from arr_coc.evaluation import memory, metrics
 from arr_coc.evaluation.contestants import DENSE, Contestant, Witness
 from arr_coc.evaluation.data import Picture, Sample
 from arr_coc.grid import Cells, Grid, Mosaic
-from arr_coc.look import Look, Source
+from arr_coc.look import Look
 from arr_coc.selectors import selector
 from arr_coc.vlm import VLM
 
@@ -143,7 +143,7 @@ def _rows(
     # Each setting builds its own texture; one that encodes for itself starts without an encoding, too.
     look = replace(
         shared.look,
-        images=tuple(tuple(Source(source.picture, source.size) for source in row) for row in shared.look.images),
+        images=tuple(tuple(source.anew() for source in row) for row in shared.look.images),
     )
     if alone:
         look = replace(look, encoded={}, attention_at=())

@@ -10,6 +10,7 @@ from arr_coc.selectors.all import All
 from arr_coc.selectors.base import Choice, Function, Inside, Selector, Sight, Smaller, Words
 from arr_coc.selectors.cdpruner import CDPruner
 from arr_coc.selectors.centre import Centre
+from arr_coc.selectors.coupling import Coupling
 from arr_coc.selectors.divprune import DivPrune
 from arr_coc.selectors.evs import EVS
 from arr_coc.selectors.fastv import FastV
@@ -31,7 +32,7 @@ from arr_coc.selectors.vispruner import VisPruner
 _KNOWN: dict[str, Callable[[], Selector]] = {
     maker.name: maker
     for maker in (
-        All, Random, Uniform, Centre, Resize, Saliency, Ink, DivPrune, CDPruner, Scope, MMR, VisionZip, VisPruner, HiPrune,
+        All, Random, Uniform, Centre, Resize, Saliency, Ink, Coupling, DivPrune, CDPruner, Scope, MMR, VisionZip, VisPruner, HiPrune,
         ToMe, FastV, SparseVLM, EVS, Oracle,
     )
 }  # fmt: skip

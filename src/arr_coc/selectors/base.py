@@ -47,6 +47,7 @@ class Sight:
     picture: Callable[[], TextureArray] | None = field(default=None, repr=False)
     kind: str = "image"
     seed: int = 0
+    couple: Callable[[Sight], torch.Tensor] | None = field(default=None, repr=False)
 
     @property
     def texture(self) -> TextureArray:
@@ -56,6 +57,16 @@ class Sight:
         if self.picture is None:
             raise SelectorError("this picture came as model inputs, so it has no texture: pass the image itself")
         return self.picture()
+
+    @property
+    def embedding_scores(self) -> torch.Tensor:
+        """What the question has in common with each candidate, `[M]`: the picture is embedded when this is first asked for."""
+        if self.couple is None:
+            raise SelectorError(
+                "this selector asks the picture's embeddings, and there are none: pass the image itself, and embeddings= to "
+                "arr_coc.load or arr_coc.wrap (--embeddings labels)"
+            )
+        return self.couple(self)
 
     @property
     def count(self) -> int:

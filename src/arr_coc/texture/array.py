@@ -40,6 +40,7 @@ class TextureOptions(TypedDict, total=False):
     dtype: torch.dtype
     max_side: int | None
     supplied: Mapping[str, SuppliedMap] | None
+    embeddings: SuppliedMap
     segmenter: str | Segmenter
     text: str | TextDetector
 
@@ -93,6 +94,7 @@ class TextureArray:
         dtype: torch.dtype = torch.float32,
         max_side: int | None = 1024,
         supplied: Mapping[str, SuppliedMap] | None = None,
+        embeddings: SuppliedMap = None,
         segmenter: str | Segmenter = "slic",
         text: str | TextDetector = "strokes",
     ) -> TextureArray | TextureBatch:
@@ -102,6 +104,7 @@ class TextureArray:
         layout: "full40", "mvp13", or a list of channel names.
         max_side: the longer side is scaled down to this; None keeps every pixel. Boxes stay in original pixels.
         supplied: maps that only the caller has, by name: see `supply`.
+        embeddings: `arr_coc.Embeddings`, or any function from `[3, H, W]` to `[16, h, w]`; it runs when first asked for.
         segmenter: "slic", or a function that returns segment ids `[H, W]` for an image `[3, H, W]`.
         text: "strokes" (fast), "rapidocr" (extra `ocr`), or a function from `[3, H, W]` to a likelihood `[H, W]`.
         """
@@ -109,12 +112,14 @@ class TextureArray:
         if is_batch(image):
             from arr_coc.texture.batch import TextureBatch
 
-            if supplied:
+            if supplied or not (embeddings is None or callable(embeddings)):
                 raise ChannelError("maps are supplied per image: build the batch first, then call batch[i].supply(...)")
             pictures = read_batch(image, max_side=max_side, device=device)  # type: ignore[arg-type]
-            return TextureBatch([cls(one, names, dtype, None, segmenter, text) for one in pictures])
+            made = {"embeddings": embeddings}
+            return TextureBatch([cls(one, names, dtype, made, segmenter, text) for one in pictures])
         picture = read_picture(image, max_side=max_side, device=device)  # type: ignore[arg-type]
-        return cls(picture, names, dtype, supplied, segmenter, text)
+        given = dict(supplied or {}) if embeddings is None else {**(supplied or {}), "embeddings": embeddings}
+        return cls(picture, names, dtype, given, segmenter, text)
 
     @classmethod
     def from_planes(cls, planes: Mapping[str, torch.Tensor]) -> TextureArray:

@@ -6,7 +6,7 @@ They come in any size and leave in the texture's, checked. Which names exist fol
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 
@@ -18,8 +18,20 @@ from arr_coc.texture.picture import Picture
 from arr_coc.texture.pooling import pool
 from arr_coc.texture.tensors import as_tensor
 
+if TYPE_CHECKING:
+    from arr_coc.texture.array import TextureArray
+
 Embed: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 SuppliedMap: TypeAlias = "ImageLike | Embed | None"
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """An embedding function that wants to see the texture, so that it can leave what it found there."""
+
+    def channels(self, texture: TextureArray) -> torch.Tensor: ...
+
+    def __call__(self, pixels: torch.Tensor) -> torch.Tensor: ...
 
 
 def read_supplied(maps: Mapping[str, SuppliedMap], picture: Picture) -> dict[str, Any]:

@@ -57,14 +57,14 @@ class Journal:
 
     def told(self, progress: float, entry: dict[str, float]) -> None:
         """Losses and pace at one step."""
-        self._note(entry)
-        self._draw({tag: entry[name] for name, tag in _TAGS.items()}, int(entry["step"]))
+        self.note(entry)
+        self._draw({tag: entry[name] for name, tag in _TAGS.items() if name in entry}, int(entry["step"]))
         if self._lines:
             print(f"{progress:4.0%} " + "  ".join(f"{name} {value}" for name, value in entry.items()), flush=True)
 
     def measured(self, minutes: float, step: int, report: dict[str, dict[str, float]], wrong: Wrong) -> None:
         """Accuracy at one step, and a few of the answers that were wrong."""
-        self._note({"minutes": minutes, "step": step, "measured": report})
+        self.note({"minutes": minutes, "step": step, "measured": report})
         measures = ("exact", "similarity")
         self._draw({f"{measure}/{name}": row[measure] for measure in measures for name, row in report.items()}, step)
         for name, row in report.items():
@@ -73,7 +73,8 @@ class Journal:
         for question, expected, said in wrong:
             print(f"  {question!r}: expected {expected!r}, got {said!r}", flush=True)
 
-    def _note(self, entry: dict[str, Any]) -> None:
+    def note(self, entry: dict[str, Any]) -> None:
+        """One line of the log."""
         with self._log.open("a") as file:
             file.write(json.dumps(entry) + "\n")
 

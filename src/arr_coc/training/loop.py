@@ -1,6 +1,5 @@
 """The training loop: a schedule by the clock, kept and measured on the way, in one process or in several."""
 
-import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 from arr_coc.errors import ArrCocError
 from arr_coc.reader import folder
 from arr_coc.training import source
-from arr_coc.training.batches import collate, make_row
 from arr_coc.training.checkpoint import Run
 from arr_coc.training.clock import Clock
 from arr_coc.training.journal import Journal
@@ -165,11 +163,8 @@ class _Loop:
             if self.stop.asked:
                 return
             self.journal.tick(0.0, 1.0, f"compiling for {kind.name!r}")
-            rng, grid, started = random.Random(kind.name), kind.grids[0], time.monotonic()
-            documents = [self.library.document(rng, grid, 0.0, False) for _ in range(4)]
-            rows = [make_row(rng, document, grid, kind.text, 4) for document in documents]
-            batch = collate(kind, grid, (rows * kind.batch)[: kind.batch])
-            took = self.trainer.warm_up(batch.to(self.settings.device))
+            started = time.monotonic()
+            took = self.trainer.warm_up(source.example(self.library, kind).to(self.settings.device))
             compiled = f"compiled in {time.monotonic() - started:.0f} s"
             self._say(f"{kind.name!r}: {compiled}, then {took * 1000:.0f} ms for {kind.batch} images")
 

@@ -128,6 +128,14 @@ class TrainingBatches(IterableDataset[Batch]):
             count += 1
 
 
+def example(library: Library, kind: StepKind) -> Batch:
+    """A batch of this kind, always the same and quickly made: four documents, repeated."""
+    rng, grid = random.Random(kind.name), kind.grids[0]
+    documents = [library.document(rng, grid, 0.0, False) for _ in range(4)]
+    rows = [make_row(rng, document, grid, kind.text, 4) for document in documents]
+    return collate(kind, grid, (rows * kind.batch)[: kind.batch])
+
+
 def _settle_worker(_: int) -> None:
     torch.set_num_threads(1)
     outlive_first_request()

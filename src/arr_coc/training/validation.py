@@ -91,16 +91,30 @@ def rendered_sheets(library: Library, count: int, held_out: bool = False) -> lis
     return sheets
 
 
-def measure(
-    forward: ReaderForward, sheets: list[Sheet], device: str, stopped: Callable[[], bool] = lambda: False
-) -> tuple[dict[str, dict[str, float]], list[tuple[str, str, str]]] | None:
-    """Exact match, edit similarity and count per sheet and kind, and a few `(question, expected, said)` that went wrong.
+@dataclass(frozen=True)
+class Said:
+    """One answer, and what it is worth."""
 
-    None when it was `stopped` on the way, which is asked before every sheet.
-    """
+    sheet: str
+    picture: int  # unlike those of all other pictures
+    question: Question
+    text: str
+
+    @property
+    def right(self) -> bool:
+        return self.text.strip() == self.question.answer.strip()
+
+    @property
+    def similarity(self) -> float:
+        return similarity(self.text, self.question.answer)
+
+
+def answers(
+    forward: ReaderForward, sheets: list[Sheet], device: str, stopped: Callable[[], bool] = lambda: False
+) -> list[Said] | None:
+    """What the reader says to every question; None when it was `stopped` on the way, which is asked before every sheet."""
     kind = torch.device(device).type
-    marks: dict[str, list[tuple[bool, float]]] = defaultdict(list)
-    wrong = []
+    said, pictures_before = [], 0
     for sheet in sheets:
         if stopped():
             return None
@@ -110,16 +124,30 @@ def measure(
         )
         with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
             patches = to_patches(plain(pictures.to(device)))
-            said = answer(forward, patches, [[q.text for q in questions] for questions in sheet.questions], sheet.grid)
-        for questions, answers in zip(sheet.questions, said, strict=True):
-            for question, text in zip(questions, answers, strict=True):
-                right = text.strip() == question.answer.strip()
-                mark = (right, similarity(text, question.answer))
-                marks[f"{sheet.name}: {question.kind}"].append(mark)
-                if question.answer == NOT_FOUND:
-                    marks[f"{sheet.name}: of these, not found"].append(mark)
-                if not right:
-                    wrong.append((question.text, question.answer, text))
+            texts = answer(forward, patches, [[q.text for q in questions] for questions in sheet.questions], sheet.grid)
+        for number, (asked, found) in enumerate(zip(sheet.questions, texts, strict=True), start=pictures_before):
+            said += [Said(sheet.name, number, question, text) for question, text in zip(asked, found, strict=True)]
+        pictures_before += len(sheet.documents)
+    return said
+
+
+def measure(
+    forward: ReaderForward, sheets: list[Sheet], device: str, stopped: Callable[[], bool] = lambda: False
+) -> tuple[dict[str, dict[str, float]], list[tuple[str, str, str]]] | None:
+    """Exact match, edit similarity and count per sheet and kind, and a few `(question, expected, said)` that went wrong.
+
+    None when it was `stopped` on the way.
+    """
+    said = answers(forward, sheets, device, stopped)
+    if said is None:
+        return None
+    marks: dict[str, list[tuple[bool, float]]] = defaultdict(list)
+    for one in said:
+        mark = (one.right, one.similarity)
+        marks[f"{one.sheet}: {one.question.kind}"].append(mark)
+        if one.question.answer == NOT_FOUND:
+            marks[f"{one.sheet}: of these, not found"].append(mark)
+    wrong = [(one.question.text, one.question.answer, one.text) for one in said if not one.right]
     report = {
         name: {
             "exact": round(sum(r for r, _ in rows) / len(rows), 4),

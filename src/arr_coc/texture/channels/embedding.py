@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from arr_coc.texture.layout import EMBEDDING_NAMES, channel
-from arr_coc.texture.supplied import check_embeddings, fit
+from arr_coc.texture.supplied import Embedder, check_embeddings, fit
 
 if TYPE_CHECKING:
     from arr_coc.texture.array import TextureArray
@@ -17,10 +17,16 @@ if TYPE_CHECKING:
 def _features(texture: TextureArray) -> torch.Tensor | None:
     """The encoder's own grid `[16, h, w]`, encoded on first use, or None."""
     given = texture.supplied("embeddings")
-    if callable(given):
-        return texture.once("embeddings", lambda: check_embeddings(given(texture.pixels), texture.picture))
-    features: torch.Tensor | None = given
-    return features
+    if not callable(given):
+        features: torch.Tensor | None = given
+        return features
+
+    def encode() -> torch.Tensor:
+        texture.supplied("embeddings")  # so that it is made anew when others are supplied
+        made = given.channels(texture) if isinstance(given, Embedder) else given(texture.pixels)
+        return check_embeddings(made, texture.picture)
+
+    return texture.once("embeddings", encode)
 
 
 def _register(number: int, name: str) -> None:

@@ -1,0 +1,306 @@
+"""`arr-coc fit-embeddings`, as typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from arr_coc import Embeddings, Projection
+from arr_coc.cli import main
+from arr_coc.embedding import fit_report, fitting, gathering
+from arr_coc.embedding.quality import Thresholds
+from tests.embedding.fake import NAMES, Colours, make, photo
+
+FAKE = "tests.embedding.fake:make"
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("pictures")
+    for number in range(45):
+        photo(48, 64, seed=number).save(place / f"{number:03d}.png")
+    return place
+
+
+@pytest.fixture
+def copied(pictures: Path, tmp_path: Path) -> Path:
+    place = tmp_path / "copied"
+    place.mkdir()
+    for path in pictures.iterdir():
+        (place / path.name).write_bytes(path.read_bytes())
+    return place
+
+
+def fit(pictures: Path, out: Path, *more: str) -> int:
+    return main(["fit-embeddings", str(pictures), "-o", str(out), "--encoder", FAKE, *more])
+
+
+def test_a_projection_and_a_report(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "e.safetensors"
+    assert fit(pictures, out) == 0
+    said = capsys.readouterr()
+    made = Projection.load(out)
+    assert (made.dims, made.width, made.encoder) == (16, 40, "colours-0")
+    assert made.pictures == 41  # one in ten is held out
+    assert made.cells == 41 * 64
+    assert made.quality["survival"] > 0.9
+    assert "| 16 |" in said.out
+    assert "40 dimensions to 16" in said.out
+    report = tmp_path / "e_report"
+    page = (report / "report.md").read_text()
+    assert "good enough" in page
+    assert "![Variance by component](variance.png)" in page
+    numbers = json.loads((report / "report.json").read_text())
+    assert numbers["tried"][-1]["pictures"] == 4
+    assert len(numbers["component_shares"]) == 16
+    with Image.open(report / "variance.png") as drawn:
+        assert drawn.width > 800
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["e.safetensors", "e_report"]
+    scores = Embeddings(Colours(), out).scores(photo(seed=99), ["Where is it red?"])
+    assert scores.shape == (1, 64)
+
+
+def test_json(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        fit(pictures, tmp_path / "e.safetensors", "--json", "--report", str(tmp_path / "r"), "--dims", "8", "--exactly")
+        == 0
+    )
+    said = json.loads(capsys.readouterr().out)
+    assert (said["dims"], said["pictures"], said["unreadable"]) == (8, 41, [])
+    assert said["report"] == str(tmp_path / "r")
+    assert {"variance", "error", "overlap", "survival", "kept", "found", "largest", "missed"} <= said["tried"][0].keys()
+
+
+def test_workers_give_the_same(pictures: Path, tmp_path: Path) -> None:
+    assert fit(pictures, tmp_path / "one.safetensors") == 0
+    assert fit(pictures, tmp_path / "two.safetensors", "--workers", "2") == 0
+    one, two = (Projection.load(tmp_path / f"{name}.safetensors") for name in ("one", "two"))
+    for name in ("components", "dual", "image_mean", "text_mean", "variance"):
+        torch.testing.assert_close(getattr(one, name), getattr(two, name), atol=1e-6, rtol=1e-6)
+
+
+def test_questions_of_ones_own_and_sampled_cells(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, asked = tmp_path / "e.safetensors", tmp_path / "q.txt"
+    asked.write_text("\n".join(f"{a} or {b}?" for a in ("red", "blue", "pink") for b in NAMES))
+    more = ["--sample", "20", "--text-weight", "0.9", "--mode", "native", "--exactly", "--questions", str(asked)]
+    assert fit(pictures, out, *more) == 0
+    made = Projection.load(out)
+    assert (made.questions, made.text_weight, made.mode) == (15, 0.9, "native")
+    assert made.cells == 41 * 12  # there are 3 x 4 of each picture
+    asked.write_text("red?\nblue?\n")
+    capsys.readouterr()
+    assert fit(pictures, out, *more) == 0
+    assert "1 questions are too few to have a say" in capsys.readouterr().err
+    assert Projection.load(out).questions == 0
+
+
+def test_the_step_up_is_said(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = fitting.fit_images
+
+    def demanding(*args: Any, **options: Any) -> Any:
+        return real(*args, thresholds=Thresholds(variance=0.999), **options)
+
+    monkeypatch.setattr(fitting, "fit_images", demanding)
+    assert fit(pictures, tmp_path / "e.safetensors", "--dims", "4") == 0
+    said = capsys.readouterr()
+    assert "note: stepped up from 4 to 32 dimensions, because variance 0." in said.err
+    assert "first 16 of 32" in said.err
+    assert Projection.load(tmp_path / "e.safetensors").dims == 32
+    assert "stepped up" in (tmp_path / "e_report" / "report.md").read_text()
+    assert fit(pictures, tmp_path / "f.safetensors", "--dims", "4", "--exactly") == 0
+    said = capsys.readouterr()
+    assert "4 dimensions are not good enough: variance" in said.err
+    assert Projection.load(tmp_path / "f.safetensors").dims == 4
+    assert "**not good enough**" in (tmp_path / "f_report" / "report.md").read_text()
+
+
+def test_no_step_up_without_pictures_for_it(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    some = [str(path) for path in sorted(pictures.iterdir())[:20]]
+    real = fitting.fit_images
+    monkeypatch.setattr(
+        fitting, "fit_images", lambda *args, **options: real(*args, thresholds=Thresholds(variance=1.1), **options)
+    )
+    assert main(["fit-embeddings", *some, "-o", str(tmp_path / "e.safetensors"), "--encoder", FAKE]) == 0
+    said = capsys.readouterr().err
+    assert "no step up to 32 dimensions: 18 pictures are too few to fit 32" in said
+
+
+def test_unreadable_files_are_counted_listed_and_skipped(
+    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (copied / "003.png").write_bytes(b"broken")
+    (copied / "005.png").write_bytes((copied / "005.png").read_bytes()[:100])  # held out, to judge
+    (copied / "list.txt").write_text("no picture")
+    assert fit(copied, tmp_path / "e.safetensors") == 1
+    said = capsys.readouterr().err
+    assert said.count("left out:") == 2
+    assert "003.png" in said
+    numbers = json.loads((tmp_path / "e_report" / "report.json").read_text())
+    assert [Path(one["file"]).name for one in numbers["unreadable"]] == ["003.png", "005.png"]
+    assert numbers["pictures"] == 40
+    assert "2 files could not be read" in (tmp_path / "e_report" / "report.md").read_text()
+
+
+def test_many_unreadable_files_are_not_all_printed(
+    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(30):
+        (copied / f"x{number:02d}.png").write_bytes(b"broken")
+    assert fit(copied, tmp_path / "e.safetensors") == 1
+    said = capsys.readouterr().err
+    assert said.count("left out:") == 11
+    assert "20 more files" in said
+    assert "and 10 more" in (tmp_path / "e_report" / "report.md").read_text()
+
+
+def test_an_interrupted_run_goes_on(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fit(pictures, tmp_path / "whole.safetensors") == 0
+    capsys.readouterr()
+    real = gathering.block_moments
+    calls = []
+
+    def stopping(*args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(gathering, "block_moments", stopping)
+    out = tmp_path / "e.safetensors"
+    assert fit(pictures, out) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert not out.exists()
+    assert (tmp_path / "e.safetensors.part").is_file()
+    monkeypatch.setattr(gathering, "block_moments", real)
+    assert fit(pictures, out) == 0
+    assert "went on from an interrupted run (24 pictures were done)" in capsys.readouterr().err
+    assert not (tmp_path / "e.safetensors.part").exists()
+    assert Projection.load(out).identity == Projection.load(tmp_path / "whole.safetensors").identity
+
+
+def test_ctrl_c_in_a_shell(pictures: Path, tmp_path: Path) -> None:
+    """A real signal to the command and its worker processes: one sentence, and what is done is kept."""
+    out, ready = tmp_path / "e.safetensors", tmp_path / "ready"
+    command = [sys.executable, "-m", "arr_coc.cli", "fit-embeddings", str(pictures), "-o", str(out), "--workers", "2"]
+    running = subprocess.Popen(
+        [*command, "--encoder", "tests.embedding.fake:slow"], stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env=os.environ | {"SLOW_READY": str(ready)},
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not ready.exists():
+        assert time.monotonic() < deadline
+        assert running.poll() is None
+        time.sleep(0.1)
+    os.killpg(running.pid, signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert said.count("\n") == 1, said
+    assert "the same command goes on" in said
+    assert (tmp_path / "e.safetensors.part").is_file()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (["--dims", "0"], "--dims of at least 1"),
+        (["--dims", "41", "--exactly"], "1 to 40 dimensions"),
+        (["--dims", "46"], "45 pictures are too few to fit 46 dimensions"),
+        (["--workers", "0"], "--workers"),
+        (["--sample", "0"], "--sample"),
+        (["--text-weight", "1.5"], "from 0 to 1"),
+        (["--questions", "/no/such.txt"], "no/such.txt"),
+        (["--encoder", "tests.embedding.fake:nothing"], "cannot be made (AttributeError"),
+        (["--encoder", "tests.embedding.fake:photo"], "to make an Encoder, got Image"),
+        (["--encoder", "no_such_module:Name"], "No module named"),
+        (["--device", "cuda:99"], "cuda:99"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    pictures: Path, tmp_path: Path, wrong: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fit(pictures, tmp_path / "e.safetensors", *wrong) == 2
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_places_that_are_not_there(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for place, out, complaint in (
+        (tmp_path / "no", tmp_path / "e.safetensors", "no file or folder"),
+        (tmp_path, tmp_path / "e.safetensors", "found none"),
+        (pictures, tmp_path / "no" / "e.safetensors", "there is no folder"),
+        (pictures, tmp_path, "is a folder"),
+    ):
+        assert fit(place, out) == 2
+        said = capsys.readouterr().err
+        assert complaint in said
+        assert said.count("\n") == 1
+
+
+def test_fewer_readable_pictures_than_dimensions(
+    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(35):
+        (copied / f"{number:03d}.png").write_bytes(b"broken")
+    assert fit(copied, tmp_path / "e.safetensors") == 2
+    said = capsys.readouterr().err
+    assert "9 pictures (32 could not be read) are too few to fit 16 dimensions" in said
+    assert said.count("\n") == 1
+
+
+def test_pictures_that_are_all_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(20):
+        Image.new("RGB", (40, 40), (90, 20, 10)).save(tmp_path / "in" / f"{number}.png")
+    assert fit(tmp_path / "in", tmp_path / "e.safetensors") == 2
+    assert "vary in 0 directions only" in capsys.readouterr().err
+
+
+def test_without_matplotlib_the_report_says_so(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert fit(pictures, tmp_path / "e.safetensors") == 0
+    assert "note: the variance was not drawn: plots need matplotlib" in capsys.readouterr().err
+    page = (tmp_path / "e_report" / "report.md").read_text()
+    assert "was not drawn" in page
+    assert "variance.png" not in page
+
+
+def test_the_plot_shows_what_was_fitted(pictures: Path) -> None:
+    fitted = fitting.fit_images(gathering.find_images([pictures]), make)
+    figure = fit_report.draw(fitted)
+    left, right = figure.axes
+    assert len(left.patches) == 16
+    line = next(line for line in right.lines if line.get_label() == "this projection")
+    torch.testing.assert_close(
+        torch.tensor(line.get_ydata()), fitted.projection.variance.cumsum(0), check_dtype=False, atol=1e-6, rtol=0
+    )
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["fit-embeddings", "--help"])
+    assert done.value.code == 0
+    said = capsys.readouterr().out
+    for words in ("examples:", "--workers", "--fresh", "exit code is 1", "held out"):
+        assert words in said

@@ -1,0 +1,210 @@
+"""The figures by which a projection is judged, against direct computations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+import torch.nn.functional as F
+
+from arr_coc.embedding.compression import Projection, fit
+from arr_coc.embedding.evidence import Scorer, compressed, evidence, plain_cosine
+from arr_coc.embedding.fitting import split, text_moments
+from arr_coc.embedding.moments import Moments
+from arr_coc.embedding.quality import Quality, Thresholds, compare, spearman, validate
+from arr_coc.embedding.questions import everyday, halves, read_questions
+from arr_coc.errors import ArrCocError, DataError, ImageError
+from arr_coc.evaluation.data import Data, Picture, Sample
+from tests.embedding.fake import NAMES, WIDTH, Colours, photo
+
+QUESTIONS = [f"Where is the {name} thing?" for name in NAMES]
+PICTURES = [photo(seed=100 + number) for number in range(12)]
+
+
+def fitted(dims: int = 16, encoder: Colours | None = None) -> Projection:
+    encoder = encoder or Colours()
+    rows = torch.cat([encoder.dense(photo(seed=n)).features.flatten(1).T for n in range(40)])
+    return fit(Moments.of(rows), text_moments(encoder, QUESTIONS), dims, encoder=encoder.identity)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_spearman_is_scipys(ties: bool) -> None:
+    dice = np.random.default_rng(0)
+    a, b = dice.normal(size=(5, 40)), dice.normal(size=(5, 40))
+    if ties:
+        a, b = a.round(), b.round()
+    found = spearman(torch.from_numpy(a), torch.from_numpy(b))
+    direct = [scipy.stats.spearmanr(x, y).statistic for x, y in zip(a, b, strict=True)]
+    np.testing.assert_allclose(found, direct, atol=1e-12)
+
+
+def test_all_dimensions_lose_nothing() -> None:
+    found = validate(Colours(), fitted(WIDTH), PICTURES, QUESTIONS)
+    assert found.variance == pytest.approx(1, abs=1e-5)
+    assert found.error == pytest.approx(0, abs=1e-6)
+    assert found.survival == pytest.approx(1, abs=1e-3)
+    assert found.overlap == pytest.approx(1, abs=0.02)
+    assert (found.kept, found.found) == (pytest.approx(1, abs=0.02), pytest.approx(1, abs=0.02))
+    assert (found.pictures, found.questions) == (12, 10)
+
+
+def test_the_figures_against_a_slow_reference() -> None:
+    encoder, projection = Colours(), fitted(8)
+    found = validate(encoder, projection, PICTURES, QUESTIONS)
+    texts = encoder.text(QUESTIONS)
+    missed, spread, count, ranks, kept, hits = 0.0, 0.0, 0, [], [], []
+    pool: list[torch.Tensor] = []
+    for picture in PICTURES:
+        features = encoder.dense(picture).features.flatten(1).T
+        back = projection.reconstruct(projection.transform(features))
+        missed += float((features - back).square().sum())
+        spread += float((features - projection.image_mean).square().sum())
+        count += len(features)
+        pool.append(torch.stack([features, back], 1))
+        full = F.normalize(texts - projection.text_mean, dim=1) @ F.normalize(features - projection.image_mean, dim=1).T
+        estimate = projection.scores(projection.compress(features), texts)
+        for a, b in zip(full, estimate, strict=True):
+            ranks.append(scipy.stats.spearmanr(a, b).statistic)
+            best, guess = (set(x.topk(8).indices.tolist()) for x in (a, b))
+            kept.append(len(best & guess) / len(best | guess))
+            hits.append(int(b.argmax()) in best)
+    both = torch.cat(pool)  # all cells [768, 2, D]: they fit into the pool, and 512 of them ask
+    asking = torch.linspace(0, len(both) - 1, 512).round().long()
+    shared = []
+    for cell in asking:
+        near = [(both[:, way] - both[cell, way]).norm(dim=1).argsort()[1:11] for way in (0, 1)]
+        shared.append(len(set(near[0].tolist()) & set(near[1].tolist())) / 10)
+    assert found.overlap == pytest.approx(np.mean(shared), abs=2e-3)
+    assert found.variance == pytest.approx(1 - missed / spread, abs=1e-6)
+    assert found.error == pytest.approx(missed / count, abs=1e-6)
+    assert found.survival == pytest.approx(np.mean(ranks), abs=1e-4)
+    assert found.kept == pytest.approx(np.mean(kept), abs=1e-3)
+    assert found.found == pytest.approx(np.mean(hits), abs=1e-2)
+    assert found.largest == pytest.approx(float(projection.variance.max()))
+    assert found.survival_ci is not None
+    assert found.survival_ci[0] <= found.survival <= found.survival_ci[1]
+
+
+def test_more_dimensions_are_better() -> None:
+    encoder = Colours()
+    whole = fitted(32, encoder)
+    encoder.pictures = 0
+    found = compare(encoder, {str(k): whole.first(k) for k in (4, 8, 16, 32)}, PICTURES, QUESTIONS)
+    assert encoder.pictures == 12  # each once for all of them
+    for name in ("variance", "survival", "overlap"):
+        values = [getattr(found[str(k)], name) for k in (4, 8, 16, 32)]
+        assert values == sorted(values), name
+    assert [one.error for one in found.values()] == sorted((one.error for one in found.values()), reverse=True)
+
+
+def test_pictures_without_ranking_and_questions_that_are_missing() -> None:
+    flat = torch.full((3, 20, 20), 0.5)
+    found = validate(Colours(), fitted(), [flat], QUESTIONS)
+    assert (found.survival, found.survival_ci, found.kept, found.found) == (None, None, None, None)
+    found = validate(Colours(), fitted(), PICTURES, [])
+    assert found.survival is None
+    assert found.overlap is not None
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"no")
+    unreadable: list[tuple[str, str]] = []
+    found = compare(Colours(), {"": fitted()}, [tmp_path / "a.png", PICTURES[0]], QUESTIONS, unreadable=unreadable)
+    assert found[""].pictures == 1
+    assert [Path(file).name for file, _ in unreadable] == ["a.png"]
+    with pytest.raises(ImageError):
+        validate(Colours(), fitted(), [tmp_path / "a.png"], QUESTIONS)
+    with pytest.raises(ArrCocError, match="none of them could be read"):
+        compare(Colours(), {"": fitted()}, [tmp_path / "a.png"], QUESTIONS, unreadable=[])
+
+
+def test_thresholds_say_what_was_missed() -> None:
+    good = Quality(16, 0.95, 0.01, 0.9, 0.98, (0.97, 0.99), 0.8, 0.9, 0.2, 10, 10)
+    assert Thresholds().missed(good) == []
+    bad = replace(good, variance=0.1, error=0.9, overlap=0.01, survival=0.2, largest=0.99)
+    said = Thresholds().missed(bad)
+    assert [one.split()[0] for one in said] == ["variance", "overlap", "survival", "error", "largest"]
+    assert "0.100 is below" in said[0]
+    assert Thresholds().missed(replace(good, overlap=None, survival=None)) == []
+
+
+def test_pictures_are_held_out_where_there_are_enough() -> None:
+    paths = [Path(f"{n:05d}") for n in range(1000)]
+    fitting, judging, notes = split(paths, 16)
+    assert (len(fitting), len(judging), notes) == (936, 64, [])
+    assert not set(fitting) & set(judging)
+    assert sorted([*fitting, *judging]) == paths
+    few, same, notes = split(paths[:9], 4)
+    assert few is same
+    assert "too few to hold any out" in notes[0]
+    assert split(paths[:16], 16)[0] is not None
+    assert len(split(paths[:16], 16)[0]) == 16  # none is spared where each is needed
+
+
+# Questions
+
+
+def test_everyday_questions_fit_and_judge() -> None:
+    asked = everyday()
+    assert len(asked) == len(set(asked)) > 80
+    fitting, judging = halves(asked)
+    assert not set(fitting) & set(judging)
+    assert halves(["only"]) == (["only"], ["only"])
+
+
+def test_questions_from_a_file_or_a_data_set(tmp_path: Path) -> None:
+    (tmp_path / "q.txt").write_text("Where?\n\n  What is it? \nWhere?\n")
+    assert read_questions(tmp_path / "q.txt") == ["Where?", "What is it?"]
+    photo().save(tmp_path / "a.png")
+    (tmp_path / "samples.jsonl").write_text('{"image": "a.png", "question": "Where is red?"}\n' * 2)
+    assert read_questions(tmp_path) == ["Where is red?"]
+    (tmp_path / "empty.txt").write_text("\n \n")
+    (tmp_path / "odd.txt").write_bytes(b"\xff\xfe\x00x")
+    for name, complaint in (("empty.txt", "found none"), ("no.txt", "No such file"), ("odd.txt", "UTF-8")):
+        with pytest.raises(DataError, match=complaint):
+            read_questions(tmp_path / name)
+
+
+# Evidence
+
+
+def scene(seed: int) -> Picture:
+    """Gray with one red block somewhere."""
+    dice = np.random.default_rng(seed)
+    image = np.full((64, 64, 3), 120, np.uint8)
+    row, column = dice.integers(0, 8, 2) * 8
+    image[row : row + 8, column : column + 8] = (255, 0, 0)
+    box = (float(column), float(row), float(column + 8), float(row + 8))
+    from PIL import Image
+
+    return Picture(
+        f"{seed}", Image.fromarray(image), (64, 64), (Sample("Where is red?", evidence=((box,),)), Sample("?"))
+    )
+
+
+def test_evidence_is_found_in_full_and_compressed() -> None:
+    data = Data("made up", tuple(scene(seed) for seed in range(12)))
+    projection = fitted()
+    ways: dict[str, Scorer] = {"full": projection.full_scores, "plain": plain_cosine, "16": compressed(projection)}
+    found = evidence(Colours(), ways, data)
+    assert list(found) == ["full", "plain", "16", "centre", "random"]
+    for name in ways:
+        assert found[name].recall == found[name].pointing == 1
+    assert found["random"].recall == pytest.approx(1 / 8)
+    assert found["random"].pointing == pytest.approx(1 / 64)
+    assert found["centre"].recall is not None
+    assert found["centre"].recall < 0.6
+    assert sum(len(values) for values in found["16"].recalls.values()) == 12  # the question without boxes is left out
+    assert found["16"].to_dict()["evidence_recall_ci"] == (1.0, 1.0)
+    halves_ = [evidence(Colours(), ways, replace(data, pictures=data.pictures[part::2])) for part in (0, 1)]
+    assert (halves_[0]["centre"] | halves_[1]["centre"]).recall == pytest.approx(found["centre"].recall)
+
+
+def test_scores_that_find_nothing_recall_nothing() -> None:
+    data = Data("made up", tuple(scene(seed) for seed in range(12)))
+    found = evidence(Colours(), {"wrong": lambda features, texts: -fitted().full_scores(features, texts)}, data)
+    assert found["wrong"].recall == found["wrong"].pointing == 0
