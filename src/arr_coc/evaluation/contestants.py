@@ -114,7 +114,7 @@ class Witness(Selector):
     def before_encoding(self, sight: Sight) -> Choice | Smaller | torch.Tensor:
         return self._timed(self.inner.before_encoding, sight, self.outside)
 
-    def at_layer(self, inside: Inside) -> torch.Tensor:
+    def at_layer(self, inside: Inside) -> Choice | torch.Tensor:
         return self._timed(self.inner.at_layer, inside, self.inside)
 
     def relevance(self, sight: Sight) -> torch.Tensor | None:

@@ -95,7 +95,7 @@ class Choice:
 
     keep: torch.Tensor  # [K] sorted cells
     features: torch.Tensor | None = None  # [K, D] tokens to use in place of the encoder's (merging)
-    relevance: torch.Tensor | None = None  # [N]
+    relevance: torch.Tensor | None = None  # [N]; inside the language model [V], of the cells still there
     scores: Mapping[str, torch.Tensor] = field(default_factory=dict)
     tensions: Mapping[str, float] = field(default_factory=dict)
     strategy: str = ""
@@ -124,7 +124,7 @@ class Selector:
             f"selector {self.name!r} chooses among encoded cells, so it cannot glance: name another with glance_selector"
         )
 
-    def at_layer(self, inside: Inside) -> torch.Tensor:
+    def at_layer(self, inside: Inside) -> Choice | torch.Tensor:
         raise SelectorError(f"selector {self.name!r} does not choose inside the language model")
 
     def relevance(self, sight: Sight) -> torch.Tensor | None:
