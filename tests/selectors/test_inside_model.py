@@ -34,7 +34,9 @@ def made_up(
 def test_fastv(seed: int, k: int) -> None:
     inside, attention = made_up(k, seed)
     paid = {int(cell): float(attention[:, -1, place].mean()) for place, cell in enumerate(CELLS) if cell >= 0}
-    assert choice(selector("fastv").at_layer(inside)).keep.tolist() == sorted(sorted(paid, key=lambda cell: -paid[cell])[:k])
+    assert choice(selector("fastv").at_layer(inside)).keep.tolist() == sorted(
+        sorted(paid, key=lambda cell: -paid[cell])[:k]
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -50,7 +52,9 @@ def test_sparsevlm(seed: int, k: int, depth: float) -> None:
     paid = {cell: sum(heads[word][place] for word in raters) for place, cell in cells.items()}
     steps = {2 / 32: 3, 6 / 32: 2, 15 / 32: 1}[depth]
     count = round(16 * (min(k, 16) / 16) ** (1 / steps))
-    assert choice(selector("sparsevlm").at_layer(inside)).keep.tolist() == sorted(sorted(paid, key=lambda c: -paid[c])[:count])
+    assert choice(selector("sparsevlm").at_layer(inside)).keep.tolist() == sorted(
+        sorted(paid, key=lambda c: -paid[c])[:count]
+    )
 
 
 def test_sparsevlm_goes_down_in_equal_factors() -> None:

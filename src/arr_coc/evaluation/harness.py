@@ -14,7 +14,7 @@ import torch
 from arr_coc import selectors as known
 from arr_coc.budgets import Budget
 from arr_coc.budgets import limit as limit_of
-from arr_coc.errors import ArrCocError, BudgetError, DataError, ImageError, whole_number
+from arr_coc.errors import ArrCocError, BudgetError, DataError, ImageError, SelectorError, whole_number
 from arr_coc.evaluation import readers
 from arr_coc.evaluation.contestants import DENSE, RANDOM, Contestant, contestants
 from arr_coc.evaluation.data import Data, Picture
@@ -100,7 +100,8 @@ def check(
     for name, value, least in (("limit", limit, 1), ("seeds", seeds, 1), ("tokens", tokens, 1), ("seed", seed, 0)):
         if value is not None and whole_number(value, least) is None:
             raise ArrCocError(f"expected {name} as a whole number of at least {least}, got {value!r}")
-    settings(contestants(selectors), budgets, seed, seeds)
+    field = contestants(selectors)
+    settings(field, budgets, seed, seeds)
     limit_of(glance, 1000, "glance")
     if glance_selector is not None:
         known.selector(glance_selector)
@@ -111,6 +112,13 @@ def check(
         asked = asked.only(kinds)
     if not asked.pictures:
         raise DataError("expected at least one question about a picture")
+    for one in field:
+        other = next((picture for picture in asked.pictures if picture.kind not in one.sample.kinds), None)
+        if other is not None:
+            raise SelectorError(
+                f"selector {one.name!r} chooses from {' and '.join(one.sample.kinds)}s only, and {other.name!r} is "
+                f"{'a video' if other.kind == 'video' else 'a still picture'}: leave the selector out"
+            )
     return asked
 
 
@@ -205,8 +213,8 @@ def _asked(data: Data) -> str:
     """The questions, and which pictures they are about, as one number."""
     digest = 0
     for picture in data.pictures:
-        stamp = picture.image.stat() if isinstance(picture.image, Path) else None
-        told: list[Any] = [picture.name, picture.size, stamp and [stamp.st_size, stamp.st_mtime_ns]]
+        files = [(one.stat().st_size, one.stat().st_mtime_ns) for one in picture.frames if isinstance(one, Path)]
+        told: list[Any] = [picture.name, picture.size, picture.fps, files]
         told += [[s.question, s.answers, s.evidence] for s in picture.samples]
         digest = zlib.crc32(json.dumps(told).encode(), digest)
     return f"{data.name} {len(data.pictures)} {digest}"

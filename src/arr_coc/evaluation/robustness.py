@@ -29,8 +29,8 @@ from PIL import Image, ImageDraw
 from arr_coc import view
 from arr_coc.budgets import limit
 from arr_coc.evaluation.data import Box, Data, Evidence, Picture, Sample
-from arr_coc.evaluation.measuring import from_views, unpacked
 from arr_coc.evaluation.metrics import evidence_cells, recall
+from arr_coc.evaluation.notation import from_views, unpacked
 from arr_coc.evaluation.report import Report, Row
 from arr_coc.grid import Cells
 
