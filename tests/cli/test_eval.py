@@ -97,6 +97,11 @@ def test_robustness(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main([*asked, "--json", str(out)]) == 0
     assert "| uniform | 25% |" in capsys.readouterr().out
     assert json.loads(out.read_text())["records"][0]["passed"]["void"] == [True, True, True]
+    assert main([*asked, "--report", str(tmp_path / "page")]) == 0
+    assert "<table class='matrix'>" in (tmp_path / "page" / "index.html").read_text()
+    capsys.readouterr()
+    assert main([*asked, "--plot", "x.png"]) == 2
+    assert "not beside --suite" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

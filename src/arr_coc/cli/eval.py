@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from arr_coc.cli.output import check_file, progress
+from arr_coc.cli.output import check_file, progress, save_text
 from arr_coc.errors import ArrCocError
 
 _EPILOG = """\
@@ -27,6 +27,12 @@ examples:
 An interrupted run (ctrl-C) keeps what it has done; the same command goes on from there, --fresh starts anew.
 Your own selector is a class or a function of a sight in a module of the working folder: --selectors module:name
 """
+
+
+_NOT_BESIDE_SUITE: dict[str, tuple[str, Any]] = {
+    "--format": ("format", "samples"), "--plot": ("plot", None), "--run": ("run_folder", None),
+    "--evidence-only": ("evidence_only", False), "--tokens": ("tokens", 160), "--seeds": ("seeds", 3),
+}  # fmt: skip
 
 
 def add_parser(commands: Any) -> None:
@@ -74,6 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     if (arguments.data is None) == (arguments.suite is None):
         raise ArrCocError("expected a folder of questions or --suite robustness, one of both (see arr-coc eval --help)")
+    if arguments.suite is not None:
+        given = [option for option, (name, usual) in _NOT_BESIDE_SUITE.items() if getattr(arguments, name) != usual]
+        if given:
+            raise ArrCocError(f"expected {given[0]} beside a folder of questions, not beside --suite: leave it out")
     for path in (arguments.json, arguments.plot):
         if path is not None:
             check_file(path)
@@ -123,7 +133,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     if 1 < len(kinds) <= 12:
         print(report.table(kinds=True))
     if arguments.json is not None:
-        arguments.json.write_text(report.to_json() + "\n")
+        save_text(report.to_json() + "\n", arguments.json)
     if arguments.plot is not None:
         report.plot(arguments.plot)
     if arguments.report is not None:
@@ -137,6 +147,8 @@ def _robustness(arguments: argparse.Namespace) -> int:
     """Cells alone are judged: what a model makes of them is another question."""
     from arr_coc.evaluation import robustness
     from arr_coc.evaluation.harness import evaluate
+    from arr_coc.evaluation.page import write
+    from arr_coc.evaluation.suite_page import page
 
     data = robustness.suite()
     with progress() as bar:
@@ -150,13 +162,7 @@ def _robustness(arguments: argparse.Namespace) -> int:
     print(f"{report.model}: drawn cases, passed by selector (what each case asks for: arr_coc.evaluation.robustness)\n")
     print(robustness.verdicts(report))
     if arguments.json is not None:
-        found = [
-            {"selector": selector, "budget": budget, "passed": cases}
-            for (selector, budget), cases in robustness.judge(report).items()
-        ]
-        arguments.json.write_text(
-            json.dumps({"model": report.model, "suite": "robustness", "records": found}, indent=2)
-        )
+        save_text(json.dumps(robustness.to_dict(report), indent=2) + "\n", arguments.json)
     if arguments.report is not None:
-        print(f"page written to {report.page(arguments.report)}")
+        print(f"page written to {write(page(report), arguments.report)}")
     return 0

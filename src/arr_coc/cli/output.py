@@ -38,6 +38,13 @@ def save_image(image: Image.Image, path: Path) -> None:
         raise ArrCocError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
+def save_text(text: str, path: Path) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ArrCocError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+
+
 def progress() -> Progress:
     """A progress bar on stderr that leaves nothing behind; silent where stderr is not a terminal."""
     console = Console(stderr=True)
