@@ -106,17 +106,64 @@ def test_an_interrupted_run_goes_on_and_ends_as_an_uninterrupted_one(folder: Fol
     assert not (place / "records.jsonl").exists()  # done: the next run starts anew
 
 
-def test_another_question_does_not_go_on_from_it(folder: Folder, tmp_path: Path) -> None:
+def stop(done: int, total: int, what: str) -> None:
+    if done == 5:
+        raise KeyboardInterrupt
+
+
+def test_another_question_neither_goes_on_from_it_nor_writes_over_it(folder: Folder, tmp_path: Path) -> None:
+    data, place = folder(2), tmp_path / "run"
+    with pytest.raises(Interrupted):
+        run(data, run=place, tick=stop)
+    kept = (place / "records.jsonl").read_text()
+    with pytest.raises(ArrCocError, match=r"holds 1 pictures of a run with other settings.*--fresh"):
+        run(data, run=place, budgets=["50%"])
+    assert (place / "records.jsonl").read_text() == kept
+    assert run(data, run=place, budgets=["50%"], fresh=True).resumed == 0
+    assert list(place.iterdir()) == []
+    with pytest.raises(Interrupted):
+        run(data, run=place, tick=stop)
+    assert run(data, run=place, fresh=True).resumed == 0
+
+
+def test_two_runs_do_not_share_a_folder(folder: Folder, tmp_path: Path) -> None:
+    data, place = folder(1), tmp_path / "run"
+
+    def second(done: int, total: int, what: str) -> None:
+        if done == 1:
+            with pytest.raises(ArrCocError, match="another run is writing"):
+                run(data, run=place)
+            seen.append(done)
+
+    seen: list[int] = []
+    assert run(data, run=place, tick=second).resumed == 0
+    assert seen == [1]
+    assert not place.exists()
+
+
+def test_what_was_measured_is_kept_until_it_is_written_down(folder: Folder, tmp_path: Path) -> None:
     data, place = folder(2), tmp_path / "run"
 
-    def stop(done: int, total: int, what: str) -> None:
-        if done == 5:
-            raise KeyboardInterrupt
+    def full(report: Report) -> None:
+        raise ArrCocError("no space left")
 
-    for changed in ({"budgets": ["50%"]}, {"fresh": True}):
-        with pytest.raises(Interrupted):
-            run(data, run=place, tick=stop)
-        assert run(data, run=place, **changed).resumed == 0
+    with pytest.raises(ArrCocError, match="no space left"):
+        run(data, run=place, then=full)
+    again = run(data, run=place)
+    assert again.resumed == 2
+    assert untimed(again) == untimed(run(data))
+
+
+def test_a_full_disk_is_one_sentence(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, mode: str = "r", *rest: Any, **options: Any) -> Any:
+        if mode == "a":
+            raise OSError(28, "No space left on device")
+        return real(self, mode, *rest, **options)
+
+    real = Path.open
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(ArrCocError, match=r"cannot keep the run in .*No space left"):
+        run(folder(1), run=tmp_path / "run")
 
 
 def test_a_selector_of_the_users(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from arr_coc.cli.output import check_file, progress, save_text
+from arr_coc.cli.output import check_file, check_place, progress, save_text
 from arr_coc.errors import ArrCocError
+
+if TYPE_CHECKING:
+    from arr_coc.evaluation import Report
+
+MOST_LINES = 20  # of the data that are complained about one by one
 
 _EPILOG = """\
 DATA is a folder with pictures and samples.jsonl, one question a line:
@@ -86,11 +92,13 @@ def run(arguments: argparse.Namespace) -> int:
             raise ArrCocError(f"expected {given[0]} beside a folder of questions, not beside --suite: leave it out")
     for path in (arguments.json, arguments.plot):
         if path is not None:
-            check_file(path)
+            check_place(check_file(path).parent)
+    if arguments.report is not None:
+        check_place(arguments.report)
     if arguments.plot is not None:
-        from arr_coc.evaluation.plots import figure_class
+        from arr_coc.evaluation.plots import check_ending
 
-        figure_class()
+        check_ending(arguments.plot)
     check_device(arguments.device)
     keep_quiet()
     try:
@@ -101,6 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
+    from arr_coc.evaluation.contestants import contestants
     from arr_coc.evaluation.harness import BUDGETS, check, evaluate
     from arr_coc.evaluation.records import cache_folder, fingerprint
 
@@ -111,23 +120,42 @@ def _compare(arguments: argparse.Namespace) -> int:
         "answers": not arguments.evidence_only,
     }  # fmt: skip
     data = check(arguments.data, **options)  # what can be wrong is looked at before a model is loaded
-    for note in data.notes:
-        print(f"arr-coc: note: {note}", file=sys.stderr)
+    _complain("note", data.notes)
     said = {"data": str(Path(arguments.data).resolve()), "model": arguments.model, "device": arguments.device} | options
-    folder = arguments.run_folder or cache_folder() / fingerprint(said)
+    sources = [one.source for one in contestants(arguments.selectors)]
+    folder = arguments.run_folder or cache_folder() / fingerprint(said, sources)
     with progress() as bar:
         task = bar.add_task("loading the model", total=None)
 
         def tick(done: int, total: int, what: str) -> None:
             bar.update(task, completed=done, total=total, description=what)
 
+        def finish(report: Report) -> None:
+            bar.stop()
+            _say(report, arguments)
+
         report = evaluate(
             arguments.model, arguments.data, **options, device=arguments.device, run=folder, fresh=arguments.fresh,
-            tick=tick,
+            tick=tick, then=finish,
         )  # fmt: skip
+    _complain("left out", report.problems)
+    return 1 if report.problems else 0
+
+
+def _complain(what: str, lines: Sequence[str]) -> None:
+    """On stderr, the first few; all are in the JSON and on the page."""
+    for line in lines[:MOST_LINES]:
+        print(f"arr-coc: {what}: {line}", file=sys.stderr)
+    if len(lines) > MOST_LINES:
+        print(f"arr-coc: {what}: {len(lines) - MOST_LINES} more like these (--json lists all)", file=sys.stderr)
+
+
+def _say(report: Report, arguments: argparse.Namespace) -> None:
+    """The tables, and whatever is to be written; while this can fail, the run is still kept."""
     if report.resumed:
         print(f"arr-coc: went on from an interrupted run ({report.resumed} pictures were done)", file=sys.stderr)
     kinds = {kind for record in report.records for kind in record["by_kind"]}
+    data = report.data
     print(f"{report.model} on {data.name}: {data.questions} questions about {len(data.pictures)} pictures\n")
     print(report.table())
     if 1 < len(kinds) <= 12:
@@ -138,9 +166,6 @@ def _compare(arguments: argparse.Namespace) -> int:
         report.plot(arguments.plot)
     if arguments.report is not None:
         print(f"page written to {report.page(arguments.report)}")
-    for problem in report.problems:
-        print(f"arr-coc: left out: {problem}", file=sys.stderr)
-    return 1 if report.problems else 0
 
 
 def _robustness(arguments: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
@@ -21,6 +22,18 @@ def check_file(path: Path, example: str = "out.json") -> Path:
     if not path.parent.exists():
         raise ArrCocError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into")
     return path
+
+
+def check_place(folder: Path) -> None:
+    """Complain before the work if no file can be written into the folder, or the folder cannot be made."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise ArrCocError(f"{str(there)!r} is a file, expected a folder to write into")
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise ArrCocError(f"cannot write into {str(there)!r}: {error.strerror or error}") from None
 
 
 def check_writable(path: Path) -> Path:

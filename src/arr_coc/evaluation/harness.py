@@ -35,7 +35,11 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, done: int, total: int, folder: Path | None) -> None:
         self.done, self.total, self.folder = done, total, folder
-        saved = "nothing was kept" if folder is None else f"they are kept in {str(folder)!r}, and the same run goes on"
+        saved = (
+            "nothing was kept"
+            if folder is None or not done
+            else f"they are kept in {str(folder)!r}, and the same run goes on"
+        )
         super().__init__(f"interrupted after {done} of {total} pictures: {saved}")
 
 
@@ -58,6 +62,7 @@ def evaluate(
     run: str | Path | None = None,
     fresh: bool = False,
     tick: Tick | None = None,
+    then: Callable[[Report], None] | None = None,
 ) -> Report:
     """Answer every question of `data` from the cells that each selector keeps under each budget.
 
@@ -66,7 +71,8 @@ def evaluate(
     `glance` is the share of cells that is encoded at all, chosen by `glance_selector` or, without one, by each selector
     itself (evenly where it cannot). `limit`: so many pictures; `kinds`: only such questions. `seeds`: how often the
     random choice is drawn. `tokens`: the longest answer; `answers=False` generates none and looks at the cells alone.
-    `run`: a folder that keeps what is done, so that an interrupted run goes on there; `fresh` starts anew.
+    `run`: a folder that keeps what is done, so that an interrupted run goes on there; `fresh` starts anew. `then` gets the
+    report, to write it somewhere, before the folder forgets the run.
     """
     asked = check(
         data, selectors, budgets, glance=glance, glance_selector=glance_selector, format=format, limit=limit,
@@ -83,10 +89,15 @@ def evaluate(
     }  # fmt: skip
     mark = fingerprint(settings_said, [one.source for one in field])
     records = Records(folder, mark, fresh)
-    unread = _measure_all(vlm, asked, plan, rules, records, tick or (lambda done, of, what: None))
-    asked = _without(asked, unread) if unread else asked
-    found = report(name, asked, records.done, rules, [one.name for one in field], resumed=records.resumed)
-    records.forget()
+    try:
+        unread = _measure_all(vlm, asked, plan, rules, records, tick or (lambda done, of, what: None))
+        asked = _without(asked, unread) if unread else asked
+        found = report(name, asked, records.done, rules, [one.name for one in field], resumed=records.resumed)
+        if then is not None:
+            then(found)
+        records.forget()
+    finally:
+        records.close()
     return found
 
 
