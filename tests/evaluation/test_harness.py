@@ -12,7 +12,8 @@ import torch
 
 import arr_coc
 from arr_coc.errors import ArrCocError, SelectorError
-from arr_coc.evaluation import Interrupted, Report, evaluate, measuring
+from arr_coc.evaluation import Data, Interrupted, Picture, Report, Sample, evaluate, measuring
+from arr_coc.evaluation.harness import timed
 from arr_coc.selectors import Choice, Selector, Sight, Smaller
 from tests.adapters.conftest import wrapped
 from tests.evaluation.conftest import lines, write
@@ -269,6 +270,37 @@ def test_a_torn_picture_is_left_out_and_said(folder: Folder) -> None:
         (data / f"{number}.png").write_bytes(whole[:200])
     with pytest.raises(ArrCocError, match="can be read"):
         run(data, ["uniform"])
+
+
+def test_batches_say_what_single_questions_say(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers, cells and scores must not depend on which questions are asked together, nor on who is timed."""
+    data, kinds = folder(3), ["all", "random", "ink", "fastv", "resize", "oracle"]
+    together = run(data, kinds, ["50%", "25%"], tokens=6)
+    monkeypatch.setattr(measuring, "BATCH", 1)
+    alone = run(data, kinds, ["50%", "25%"], tokens=6)
+    assert {row["said"] for rows in together.rows.values() for row in rows} != {""}
+    assert untimed(alone) == untimed(together)
+    monkeypatch.undo()
+    monkeypatch.setattr("arr_coc.evaluation.harness.TIMED", 1)
+    once = run(data, kinds, ["50%", "25%"], tokens=6)
+    assert [record.pop("timed") for record in once.records] == [
+        2 if r["selector"] == "random" else 1 for r in once.records
+    ]
+    assert [record.pop("timed") for record in together.records]
+    assert untimed(once) == untimed(together)
+    assert all(record["answer_ms"] > 0 for record in once.records)
+
+
+def test_which_questions_are_timed() -> None:
+    def data(*counts: int) -> Data:
+        asked = [tuple(Sample(f"{n}?") for n in range(count)) for count in counts]
+        return Data("x", tuple(Picture(f"{n}", Path("x"), (1, 1), some) for n, some in enumerate(asked)))
+
+    assert timed(data(3, 3, 3, 3)) == {"0": 0, "1": 1, "2": 2, "3": 0}
+    assert timed(data(1, 2, 1, 2)) == {"1": 0, "3": 1, "0": 0, "2": 0}
+    many = timed(data(*[2] * 120))
+    assert list(many) == [str(10 * n) for n in range(12)]
+    assert list(many.values()) == [0, 1] * 6
 
 
 def test_many_questions_about_one_picture_are_asked_in_batches(tmp_path: Path, folder: Folder) -> None:

@@ -26,6 +26,7 @@ from arr_coc.vlm import VLM
 
 BUDGETS = ("25%", "12.5%", "6.25%")
 SEEDS = 3  # of the random choice
+TIMED = 12  # pictures on which one question is asked alone
 
 Tick = Callable[[int, int, str], None]  # done, of how many, what comes now
 
@@ -164,6 +165,7 @@ def _measure_all(
     total = len(data.pictures) * len(plan)
     done = total - len(waiting) * len(plan)
     unread: dict[str, str] = {}
+    turns = timed(data)
     extra: Surcharge | None = None
     tick(done, total, "warming up" if waiting else "")
     try:
@@ -172,7 +174,8 @@ def _measure_all(
             own = [_seeded(one, picture) for one in plan]
             try:
                 extra = extra or surcharge(vlm, picture, plan, rules)
-                for setting, some in zip(plan, measure(vlm, picture, own, rules, extra), strict=True):
+                found = measure(vlm, picture, own, rules, extra, turns.get(picture.name))
+                for setting, some in zip(plan, found, strict=True):
                     rows.extend(row | {"seed": setting.seed} for row in some)
                     done += 1
                     tick(done, total, picture.name)
@@ -184,6 +187,17 @@ def _measure_all(
     except KeyboardInterrupt:
         raise Interrupted(len(records.done), len(data.pictures), records.path and records.path.parent) from None
     return unread
+
+
+def timed(data: Data) -> dict[str, int]:
+    """The pictures on which one question is asked alone to be timed, and which one: each in turn.
+
+    All of the pictures that are asked about once, and of the others `TIMED`, evenly spread.
+    """
+    several = [picture for picture in data.pictures if len(picture.samples) > 1]
+    some = [several[number * len(several) // TIMED] for number in range(TIMED)] if len(several) > TIMED else several
+    turns = {picture.name: number % len(picture.samples) for number, picture in enumerate(some)}
+    return turns | {picture.name: 0 for picture in data.pictures if len(picture.samples) == 1}
 
 
 def _without(data: Data, unread: dict[str, str]) -> Data:

@@ -1,7 +1,7 @@
 """One picture, all settings: encoded once for every selector that allows it.
 
-One of the picture's questions, another one from picture to picture, is asked alone and timed; the others follow in batches.
-Milliseconds and memory are those of that one question:
+Questions about one picture are asked in batches, which is faster and says the same; so on some of the pictures one question,
+another one from picture to picture, is asked alone, and milliseconds and memory are those of that question:
 - `encode`: the whole picture's encoding. It is measured once and shared; what it costs to see attention is charged to the
   selectors that want it. Whoever encodes differently (a smaller picture, some of the cells) pays for that instead.
 - `select`: the choice with nothing prepared: every setting starts with a texture that is not built yet. Choosing inside the
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 import warnings
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -113,14 +112,14 @@ def surcharge(vlm: VLM, picture: Picture, settings: Sequence[Setting], rules: Ru
 
 
 def measure(
-    vlm: VLM, picture: Picture, settings: Sequence[Setting], rules: Rules, extra: Surcharge
+    vlm: VLM, picture: Picture, settings: Sequence[Setting], rules: Rules, extra: Surcharge, timed: int | None
 ) -> Iterator[list[dict[str, Any]]]:
-    """The rows of each setting in turn, one row a question."""
+    """The rows of each setting in turn, one row a question; `timed`: the question that is asked alone."""
     shared = _share(vlm, picture, depths_of(settings, rules), extra)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)  # fallbacks are counted, and shown with the row
         for setting in settings:
-            yield _rows(vlm, picture, setting, rules, shared, extra)
+            yield _rows(vlm, picture, setting, rules, shared, extra, timed)
 
 
 def look_at(vlm: VLM, picture: Picture, depths: Sequence[float] = ()) -> Look:
@@ -141,7 +140,7 @@ def _share(vlm: VLM, picture: Picture, depths: tuple[float, ...], extra: Surchar
 
 
 def _rows(
-    vlm: VLM, picture: Picture, setting: Setting, rules: Rules, shared: Shared, extra: Surcharge
+    vlm: VLM, picture: Picture, setting: Setting, rules: Rules, shared: Shared, extra: Surcharge, timed: int | None
 ) -> list[dict[str, Any]]:
     contestant = setting.contestant
     witness = Witness(contestant.make(picture), vlm.device)
@@ -158,22 +157,25 @@ def _rows(
             glancer = Witness(selector(rules.glance_selector or "uniform"), vlm.device)
             given["glance_selector"] = glancer
     texts = [sample.question for sample in picture.samples]
-    turn = zlib.crc32(picture.name.encode()) % len(texts)  # the question that is timed
-    meter = memory.Meter(vlm.device)
-    (first,), spent = _ask(vlm, texts[turn : turn + 1], given, rules)
-    peak = meter.peak()
-    if not alone and peak is not None and shared.peak is not None:
-        peak = max(peak, shared.peak)
-    inside = sum(witness.inside)
-    ms = {
-        "preprocess": shared.preprocess + spent.get("preprocess", 0.0),
-        "encode": spent.get("encode", 0.0) if alone else shared.encode * (1 + extra.of(contestant.sample.attention_at)),
-        "select": sum(witness.outside) + inside + (sum(glancer.outside) if glancer else 0.0),
-        "prefill": spent.get("assemble", 0.0) + spent.get("prefill", 0.0) - inside,
-        "decode": spent.get("decode", 0.0),
-    }
-    rest = [number for number in range(len(texts)) if number != turn]
-    said = {turn: first}
+    said: dict[int, Said] = {}
+    ms: dict[str, float] | None = None
+    peak: float | None = None
+    if timed is not None:
+        meter = memory.Meter(vlm.device)
+        (said[timed],), spent = _ask(vlm, texts[timed : timed + 1], given, rules)
+        peak = meter.peak()
+        if not alone and peak is not None and shared.peak is not None:
+            peak = max(peak, shared.peak)
+        inside = sum(witness.inside)
+        ms = {
+            "preprocess": shared.preprocess + spent.get("preprocess", 0.0),
+            "encode": spent.get("encode", 0.0) if alone
+            else shared.encode * (1 + extra.of(contestant.sample.attention_at)),
+            "select": sum(witness.outside) + inside + (sum(glancer.outside) if glancer else 0.0),
+            "prefill": spent.get("assemble", 0.0) + spent.get("prefill", 0.0) - inside,
+            "decode": spent.get("decode", 0.0),
+        }  # fmt: skip
+    rest = [number for number in range(len(texts)) if number != timed]
     for start in range(0, len(rest), BATCH):
         some = rest[start : start + BATCH]
         said |= zip(some, _ask(vlm, [texts[number] for number in some], given, rules)[0], strict=True)

@@ -109,10 +109,9 @@ def _record(selector: str, budget: str, rows: Rows, rules: Rules) -> dict[str, A
     seeds = sorted({row["seed"] for row in flat})
     by_seed = [{name: [r for r in some if r["seed"] == one] for name, some in rows.items()} for one in seeds]
     wrong = [row["fallback"] for row in flat if row["fallback"]]
-    # Times are a picture's, the same in all of its rows of one seed.
-    times = [
-        row["ms"] for some in rows.values() for row in some if row["question"] == some[0]["question"]
-    ]  # fmt: skip
+    # Times are a picture's, the same in all of its rows of one seed; not every picture is timed.
+    firsts = [row for some in rows.values() for row in some if row["question"] == some[0]["question"]]
+    times = [row["ms"] for row in firsts if row["ms"] is not None]
     moved = [row["moved"] for some in rows.values() for row in some[:1] if row["moved"] is not None]
     peaks = [row["peak_mb"] for row in flat if row["peak_mb"] is not None]
     kinds = sorted({row["kind"] for row in flat})
@@ -131,8 +130,9 @@ def _record(selector: str, budget: str, rows: Rows, rules: Rules) -> dict[str, A
             "encoded": found["encoded"],
             "kept": found["kept"],
         },
-        **{f"{stage}_ms": _round(median(one[stage] for one in times), 2) for stage in STAGES},
-        "answer_ms": _round(median(sum(one.values()) for one in times), 2),
+        **{f"{stage}_ms": _round(median(one[stage] for one in times), 2) if times else None for stage in STAGES},
+        "answer_ms": _round(median(sum(one.values()) for one in times), 2) if times else None,
+        "timed": len(times),
         "peak_mb": _round(max(peaks), 1) if peaks else None,
         "notes": sorted({note for row in flat for note in row["notes"]})[:5],
         "by_kind": {
