@@ -12,15 +12,13 @@ the encoding, and for `fastv` and `sparsevlm`, too, it is ready made here: only 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable, Mapping
-from statistics import median
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 
 import arr_coc
-from arr_coc.bench.timing import machine
+from arr_coc.bench.timing import interleave, machine
 from arr_coc.grid import Grid
 from arr_coc.selectors import Inside, Oracle, Selector, Sight, Words, names, selector
 
@@ -60,20 +58,6 @@ def question(name: str, share: float) -> Callable[[], object]:
     return (lambda: chooser.before_encoding(seen)) if chooser.early else (lambda: chooser.select(seen))
 
 
-def milliseconds(
-    asked: Mapping[tuple[str, float], Callable[[], object]], rounds: int
-) -> dict[tuple[str, float], list[float]]:
-    """Times of all rounds, sorted."""
-    taken: dict[tuple[str, float], list[float]] = {key: [] for key in asked}
-    for number in range(rounds + 1):
-        for key, ask in asked.items():
-            start = time.perf_counter()
-            ask()
-            if number:  # the first one warms up
-                taken[key].append(1000 * (time.perf_counter() - start))
-    return {key: sorted(some) for key, some in taken.items()}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=31)
@@ -81,12 +65,12 @@ def main() -> None:
     arguments = parser.parse_args()
     print(machine())
     with torch.no_grad():
-        asked = {(name, share): question(name, share) for name in arguments.selectors for share in SHARES}
-        taken = milliseconds(asked, arguments.rounds)
+        asked = {f"{name} {share}": question(name, share) for name in arguments.selectors for share in SHARES}
+        taken = interleave(asked, arguments.rounds)
     print("| selector | " + " | ".join(f"{100 * share:g}%, ms: best (median)" for share in SHARES) + " |")
     print("|---|" + "---|" * len(SHARES))
     for name in arguments.selectors:
-        cells = [f"{taken[name, share][0]:.1f} ({median(taken[name, share]):.1f})" for share in SHARES]
+        cells = [f"{taken[f'{name} {share}'].best:.1f} ({taken[f'{name} {share}'].median:.1f})" for share in SHARES]
         print(f"| {name} | " + " | ".join(cells) + " |")
 
 

@@ -52,7 +52,7 @@ def sentences(report: Report) -> list[tuple[str, str]]:
             if versus["difference"] == 0:
                 said += f"; {versus['peer']} is level with it"
             else:
-                sure = "" if versus["p"] < SURE else f", which {report_size(report)} do not decide"
+                sure = "" if versus["p"] < SURE else f", which {_size(report)} not decide"
                 said += (
                     f"; {versus['difference']:+.2f} [{low:+.2f}, {high:+.2f}] to {versus['peer']} "
                     f"(p {p_value(versus['p'])}){sure}"
@@ -64,6 +64,6 @@ def sentences(report: Report) -> list[tuple[str, str]]:
     return out
 
 
-def report_size(report: Report) -> str:
+def _size(report: Report) -> str:
     count = len(report.data.pictures)
-    return f"{count} picture{'s' if count != 1 else ''}"
+    return "one picture does" if count == 1 else f"{count} pictures do"

@@ -14,6 +14,7 @@ class DivPrune(Selector):
     chosen ones; the distance is 1 - cosine.
 
     "DivPrune: Diversity-based Visual Token Pruning for Large Multimodal Models" (2025). Needs: tokens; reads no question.
+    Where to start takes every pair of tokens, which is most of its time.
     """
 
     name = "divprune"
