@@ -41,6 +41,7 @@ def test_the_file_tree_in_the_readme_names_every_module() -> None:
         "docs/training.md",
         "docs/answering.md",
         "docs/comparing.md",
+        "docs/results.md",
         "docs/speed.md",
     ],
 )
@@ -71,6 +72,7 @@ def test_no_figure_is_missing() -> None:
         "docs/training.md",
         "docs/answering.md",
         "docs/comparing.md",
+        "docs/results.md",
         "docs/speed.md",
     ):
         assert not re.search(r"^[A-Z]{4,}$|\| [A-Z]{4,} \|", (ROOT / page).read_text(), re.M), page

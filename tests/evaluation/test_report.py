@@ -19,9 +19,9 @@ from PIL import Image
 from arr_coc.errors import ArrCocError
 from arr_coc.evaluation import Report, evaluate, layers
 from arr_coc.evaluation.failures import outcome
-from arr_coc.evaluation.notation import from_views, unpacked
+from arr_coc.evaluation.notation import from_views, packed, unpacked, views
 from arr_coc.evaluation.table import share
-from arr_coc.grid import Grid
+from arr_coc.grid import Grid, Mosaic
 from tests.adapters.conftest import wrapped
 
 
@@ -43,7 +43,7 @@ def test_the_page_needs_nothing_beside_itself(report: Report, tmp_path: Path) ->
     text = report.page(tmp_path / "out").read_text()
     assert not re.search(r"""(src|href)=["'](?!data:|#)|url\((?!data:)|https?:""", text)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["index.html"]
-    for words in ("prefers-color-scheme:dark", "width=device-width", "<svg", "uniform", "leads with"):
+    for words in ("prefers-color-scheme:dark", "width=device-width", "<svg", "uniform", "nobody gets any right"):
         assert words in text
     assert text.count("data:image/jpeg;base64,") == 3  # each picture once
     assert unclosed(text) == []
@@ -143,3 +143,18 @@ def test_shares_read_well() -> None:
     assert share(0.5) == ".50"
     assert share(0.999, (0.0, 1.0)) == "1.00 [.00, 1.00]"
     assert share(None) == ""
+
+
+def test_layers_of_tiles_and_an_overview() -> None:
+    grid = Mosaic((Grid(1, 2, 2, (0, 0, 0.5, 1)), Grid(1, 2, 2, (0.5, 0, 1, 1)), Grid(1, 1, 2)))
+    row = {
+        "grid": views(grid),
+        "keep": packed(torch.tensor([0, 9]), grid.n),
+    }  # a tile's corner, the overview's right half
+    with Image.open(io.BytesIO(base64.b64decode(layers.kept(row).split(",")[1]))) as image:
+        veil = np.asarray(image)[..., -1]
+    height, width = veil.shape
+    clear = veil == 0
+    assert clear[: height // 2, : width // 4].all()
+    assert clear[:, width // 2 :].all()
+    assert not clear[height // 2 :, : width // 2].any()

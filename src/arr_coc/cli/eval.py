@@ -22,6 +22,7 @@ DATA is a folder with pictures and samples.jsonl, one question a line:
   {"image": "a.jpg", "question": "What is the total?", "answer": "12.50", "kind": "total", "evidence": [[[40, 60, 90, 80]]]}
 Only image and question must be there. evidence is a list of groups of pixel boxes: all boxes of a group are needed, any one
 group suffices. Lines that cannot be used are named with their number, the rest runs, and the exit code is 1.
+"video" in place of "image" lists the files of a clip's frames, or names a folder of them.
 
 examples:
   arr-coc eval receipts --selectors all random uniform --budgets 25%% 12.5%% --limit 20
@@ -67,7 +68,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--evidence-only", action="store_true", help="look at the kept cells, generate no answers")
     parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers as JSON")
-    parser.add_argument("--report", type=Path, metavar="DIR", help="write a page with tables, plots and cases")
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="write a page: who leads, plots, the worst and best cases"
+    )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write accuracy against tokens and time (matplotlib)")
     parser.add_argument(
         "--run", type=Path, dest="run_folder", metavar="DIR", help="where an unfinished run is kept (the user's cache)"
@@ -152,11 +155,14 @@ def _complain(what: str, lines: Sequence[str]) -> None:
 
 def _say(report: Report, arguments: argparse.Namespace) -> None:
     """The tables, and whatever is to be written; while this can fail, the run is still kept."""
+    from arr_coc.evaluation.summary import counted
+
     if report.resumed:
         print(f"arr-coc: went on from an interrupted run ({report.resumed} pictures were done)", file=sys.stderr)
     kinds = {kind for record in report.records for kind in record["by_kind"]}
     data = report.data
-    print(f"{report.model} on {data.name}: {data.questions} questions about {len(data.pictures)} pictures\n")
+    asked = f"{counted(data.questions, 'question')} about {counted(len(data.pictures), 'picture')}"
+    print(f"{report.model} on {data.name}: {asked}\n")
     print(report.table())
     if 1 < len(kinds) <= 12:
         print(report.table(kinds=True))

@@ -117,12 +117,13 @@ def _about(name: str, cases: Sequence[Case]) -> str:
 def _case(case: Case, pictures: layers.Pictures) -> str:
     picture, row, _ = case
     sample = picture.samples[row["question"]]
-    panes = layers.pane(picture, row, "", pictures) if not row.get("keep") else ""
-    for moment in layers.moments(picture, row) if picture.kind == "video" else [0]:
-        if row.get("keep"):
-            panes += layers.pane(picture, row, layers.kept(row, moment), pictures, moment, "kept cells")
-        if row.get("heat"):
-            panes += layers.pane(picture, row, layers.heat(row, moment), pictures, moment, "heat")
+    moments = layers.moments(picture, row) if picture.kind == "video" else [0]
+    panes = "".join(
+        layers.pane(picture, row, layers.kept(row, m) if row.get("keep") else "", pictures, m, "kept cells")
+        for m in moments
+    )
+    if row.get("heat"):
+        panes += "".join(layers.pane(picture, row, layers.heat(row, m), pictures, m, "heat") for m in moments)
     said = wanted = ""
     if row["said"] is not None:
         right = outcome(row, None) == "right"
@@ -131,7 +132,7 @@ def _case(case: Case, pictures: layers.Pictures) -> str:
         if not right and sample.answers:
             wanted = f"<span class='wanted'>{html.escape(' / '.join(dict.fromkeys(sample.answers)))}</span><br>"
     return (
-        f"<figure class='case'><label><input type='checkbox' hidden><div class='panes'>{panes}</div></label>"
+        f"<figure class='case{' film' if len(moments) > 1 else ''}'><label><input type='checkbox' hidden><div class='panes'>{panes}</div></label>"
         f"<figcaption><b>{html.escape(sample.question)}</b><br>{said}{wanted}{html.escape(why(case))}<br>"
         f"<span class='quiet'>{html.escape(picture.name)}, {row['kept']} of {row['all']} tokens</span></figcaption></figure>"
     )

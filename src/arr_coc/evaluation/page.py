@@ -10,7 +10,7 @@ from arr_coc.errors import ArrCocError
 from arr_coc.evaluation import bars, cases, layers
 from arr_coc.evaluation.curves import curves
 from arr_coc.evaluation.style import CSS
-from arr_coc.evaluation.summary import competing, sentences
+from arr_coc.evaluation.summary import competing, counted, sentences
 from arr_coc.evaluation.table import columns, filled, remarks
 
 if TYPE_CHECKING:
@@ -45,13 +45,15 @@ def page(report: Report) -> str:
     metric = (
         f"accuracy is {_METRICS[report.data.metric]}; " if answered else "nothing was answered, only cells are judged; "
     )
+    first = "Of wrong answers those come first that the dense model gets right. " if answered else ""
     body = [
-        f"<p>{report.data.questions} questions about {len(report.data.pictures)} pictures; {metric}intervals are 95% "
+        f"<p>{counted(report.data.questions, 'question')} about {counted(len(report.data.pictures), 'picture')}; "
+        f"{metric}intervals are 95% "
         "bootstrap intervals over pictures, p-values those of paired permutation tests over pictures.</p>",
         _short(report),
         "<h2>Who leads, by budget</h2>",
         bars.intervals(report),
-        "<h2>Against tokens and time</h2>",
+        f"<h2>Against tokens{' and time' if answered else ''}</h2>",
         curves(report),
     ]
     why = bars.reasons(report)
@@ -61,8 +63,8 @@ def page(report: Report) -> str:
         bars.kinds(report),
         "<h2>All measures</h2><p class='quiet'>Times are those of one question asked alone, medians over pictures.</p>",
         _table(report),
-        "<h2>Worst and best cases</h2><p class='quiet'>Left the kept cells, right the selector's own score as warm colours; "
-        "red frames show where the answer stands. Worst first are those that the dense model gets right. A click enlarges.</p>",
+        "<h2>Worst and best cases</h2><p class='quiet'>First the kept cells, then the selector's own score as warm colours; "
+        f"red frames show where the answer stands. {first}A click enlarges.</p>",
         shown,
         _lines(report),
     ]

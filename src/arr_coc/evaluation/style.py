@@ -14,7 +14,7 @@ p{margin:.4rem 0 .8rem}.quiet,small{color:var(--quiet);font-size:.87em}code{font
 .short{list-style:none;padding:0;margin:.8rem 0}.short li{display:flex;gap:.8rem;padding:.45rem .7rem;margin:.3rem 0;
 background:var(--soft);border-left:3px solid var(--accent);border-radius:3px}.short b{flex:0 0 4.2em}
 .panels{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr));gap:1.2rem 1.8rem}
-.bar{display:grid;grid-template-columns:6.6em 1fr 2.6em;align-items:center;gap:.5rem;font-size:13px;line-height:1.65}
+.panel{max-width:560px}.bar{display:grid;grid-template-columns:6.6em 1fr 2.6em;align-items:center;gap:.5rem;font-size:13px;line-height:1.65}
 .bar>span:first-child{overflow:hidden;text-overflow:ellipsis;white-space:nowrap}.number{font-variant-numeric:tabular-nums;
 text-align:right}.bar em{color:var(--bad);font-size:.8em}
 .track{position:relative;height:15px;background:linear-gradient(var(--line),var(--line)) 0 50%/100% 1px no-repeat}
@@ -30,7 +30,7 @@ cursor:default}.key i{width:11px;height:11px;border-radius:2px}
 i.right{background:var(--good)}i.lost{background:var(--bad)}i.misread{background:var(--warm)}i.unknown{background:var(--quiet)}
 i.dense-too{background:var(--cool)}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));gap:1rem}.plots svg{width:100%;
-height:auto}.axes text{fill:var(--quiet);font-size:12px}.tick{stroke:var(--line)}.plots polyline{fill:none;
+height:auto;max-width:640px}.axes text{fill:var(--quiet);font-size:12px}.tick{stroke:var(--line)}.plots polyline{fill:none;
 stroke:var(--tone);stroke-width:1.8}.plots circle{fill:var(--tone)}.whisker{stroke:var(--tone);stroke-width:1.2;opacity:.4}
 line.dense{stroke:var(--quiet);stroke-dasharray:3 4}.plots g{transition:opacity .15s}
 .scroll{overflow-x:auto}table{border-collapse:separate;border-spacing:0;font-size:13px;font-variant-numeric:tabular-nums}
@@ -43,7 +43,8 @@ details{border:1px solid var(--line);border-radius:6px;margin:.6rem 0;padding:.2
 padding:.45rem 0}details[open]{padding-bottom:1rem}
 .cases{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,270px),1fr));gap:1.1rem}
 .case{margin:0;font-size:13px;line-height:1.4}.case label{cursor:zoom-in}.panes{display:grid;grid-auto-flow:column;
-grid-auto-columns:minmax(0,1fr);gap:4px}.panes:has(>:only-child){max-width:60%}.case:has(:checked){grid-column:1/-1}.case:has(:checked) label{cursor:zoom-out}
+grid-auto-columns:minmax(0,1fr);gap:4px}.film .panes{grid-auto-flow:row;grid-template-columns:repeat(3,1fr)}.film{grid-column:span 2}
+@media(max-width:640px){.film{grid-column:auto}}.panes:has(>:only-child){max-width:60%}.case:has(:checked){grid-column:1/-1}.case:has(:checked) label{cursor:zoom-out}
 .case:has(:checked) .panes{max-width:1100px}figcaption{margin-top:.4rem;overflow-wrap:anywhere}
 .pane{position:relative;width:100%;background-size:100% 100%;border-radius:3px;overflow:hidden;print-color-adjust:exact}
 .pane img,.pane svg{position:absolute;inset:0;width:100%;height:100%}.pane img{image-rendering:pixelated}

@@ -43,6 +43,9 @@ def sentences(report: Report) -> list[tuple[str, str]]:
         if not ranked:
             continue
         leader = ranked[0]
+        if not leader[what]:
+            out.append((budget, f"nobody gets any {'right' if what == 'accuracy' else 'of the evidence'}."))
+            continue
         said = f"{leader['selector']} leads with {share(leader[what], leader[f'{what}_ci'])} {told}"
         if what == "accuracy" and dense is not None and dense[what]:
             said += f", {leader[what] / dense[what]:.0%} of the dense model's {share(dense[what])}"
@@ -62,6 +65,14 @@ def sentences(report: Report) -> list[tuple[str, str]]:
             said += f". The oracle reaches {share(oracle[what])}"
         out.append((budget, said + "."))
     return out
+
+
+def counted(count: int, thing: str) -> str:
+    """
+    >>> counted(1, "picture"), counted(12000, "picture")
+    ('1 picture', '12,000 pictures')
+    """
+    return f"{count:,} {thing}{'s' if count != 1 else ''}"
 
 
 def _size(report: Report) -> str:
