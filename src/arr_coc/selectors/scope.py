@@ -11,7 +11,6 @@ from arr_coc.selectors.similarity import cosines, tokens_of, units
 
 LAST = 1.0  # encoder depth
 AT_ONCE = 16  # tokens weighed again
-TAKEN = -np.inf  # less than any gain
 
 
 class Scope(Selector):
@@ -48,20 +47,18 @@ def covering(similar: np.ndarray, weight: np.ndarray, count: int) -> torch.Tenso
     """
     chosen = np.zeros(count, np.int64)
     cover, every = np.zeros(len(similar), np.float32), np.ones(len(similar), np.float32)
-    bound = np.maximum(similar, 0).sum(1) * weight  # [M]
+    bound = torch.from_numpy(similar).clamp(min=0).sum(1).numpy() * weight  # [M]
     weighed = np.zeros(len(similar), np.int64)  # [M] the step that a bound is of
-    few = min(AT_ONCE, len(similar))
-    room = np.empty((few, len(similar)), np.float32)
     for step in range(count):
+        few = min(AT_ONCE, len(similar) - step)
         while weighed[place := int(bound.argmax())] < step:
-            some = np.argpartition(bound, -few)[-few:]
+            some = torch.from_numpy(bound).topk(few).indices.numpy()
             some[0] = place  # which may have been left out, where more than a few are equal
-            np.take(similar, some, axis=0, out=room)
+            room = np.maximum(similar[some], cover)
             room -= cover
-            np.maximum(room, 0, out=room)
-            bound[some] = np.where(bound[some] == TAKEN, TAKEN, (room @ every) * weight[some])
+            bound[some] = (room @ every) * weight[some]
             weighed[some] = step
         chosen[step] = place
-        bound[place] = TAKEN
+        bound[place] = -np.inf
         np.maximum(cover, similar[place], out=cover)
     return torch.from_numpy(chosen)

@@ -46,7 +46,7 @@ def thinned(similar: np.ndarray, count: int) -> torch.Tensor:
     left = np.arange(len(similar) if count else 0)
     while len(left) > count:
         first, second = left[0::2], left[1::2]
-        closest = similar[first[:, None], second].max(1)  # [R / 2]
+        closest = similar.take(first, 0).take(second, 1).max(1)  # [R / 2]
         few = min(max(FEWEST, len(left) // SHARE), len(left) - count)
         dropped = np.argsort(-closest, kind="stable")[:few]
         left = np.delete(left, 2 * dropped)
