@@ -68,11 +68,11 @@ def kept(row: Row, moment: int = 0) -> str:
 
 
 def heat(row: Row, moment: int = 0) -> str:
-    """Warm colour by what the selector said of each cell."""
+    """Warm colour by what the selector said of each cell; roots of it, because attention has few large values."""
     grid = from_views(row["grid"])
-    warm = _cells(grid, released(row["heat"]), moment)
+    warm = _cells(grid, released(row["heat"]).sqrt(), moment)
     colour = Image.fromarray(view.colourise(warm, "ember", -0.35, 1.2))
-    colour.putalpha(_alpha(warm.numpy() ** 0.5 * WARM))
+    colour.putalpha(_alpha(warm.numpy() * WARM))
     return _uri(colour, "PNG")
 
 
