@@ -114,7 +114,7 @@ def main() -> None:
     for fitting, judging in folds_of(images, data, arguments.folds):
         part, _ = gather(fitting, encoder, Rules(arguments.mode), workers=arguments.workers, make=make)
         made = projections(encoder, part, arguments.dims, arguments.weights)
-        pictures = [one.image if isinstance(one, Picture) else one for one in judging]
+        pictures = [one.still if isinstance(one, Picture) else one for one in judging]
         for name, quality in compare(encoder, made, pictures, judges, arguments.mode).items():
             figures.setdefault(name, []).append(quality)
         if data is not None:

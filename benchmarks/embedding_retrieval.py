@@ -71,7 +71,7 @@ def main() -> None:
     )
     texts = encoder.text(questions).cpu()
     features = [
-        encoder.dense(picture.image, arguments.mode).features.float().flatten(1).T.cpu() for picture in data.pictures
+        encoder.dense(picture.still, arguments.mode).features.float().flatten(1).T.cpu() for picture in data.pictures
     ]
     moments = [Moments.of(rows) for rows in features]
     fits: list[dict[str, Projection]] = []

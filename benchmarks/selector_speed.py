@@ -1,9 +1,10 @@
 """How long each selector takes to choose, without a model.
 
-    python benchmarks/selector_speed.py
+    OMP_NUM_THREADS=2 python benchmarks/selector_speed.py
 
-One picture of 36 x 36 cells with 1,024 dimensions, one CPU thread; pixels are those of the bundled receipt, whose channels
-are made anew each time. The tokens of neighbouring cells are alike, as real ones are. `resize` only names a size, and what
+One picture of 36 x 36 cells with 1,024 dimensions; pixels are those of the bundled receipt, whose channels are made anew
+each time. Rounds go through all selectors before the next begins, so that a busy moment hits none of them alone. The best
+round is what a machine without other work would show. The tokens of neighbouring cells are alike, as real ones are. `resize` only names a size, and what
 it saves or costs happens in the encoder; the attention that `scope`, `visionzip`, `vispruner` and `hiprune` read comes with
 the encoding, and for `fastv` and `sparsevlm`, too, it is ready made here, as are the scores that `coupling` reads: only the
 choosing is timed.
@@ -12,14 +13,13 @@ choosing is timed.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 
 import arr_coc
-from arr_coc.bench.timing import machine
+from arr_coc.bench.timing import interleave, machine
 from arr_coc.grid import Grid
 from arr_coc.selectors import Inside, Oracle, Selector, Sight, Words, names, selector
 
@@ -60,30 +60,20 @@ def question(name: str, share: float) -> Callable[[], object]:
     return (lambda: chooser.before_encoding(seen)) if chooser.early else (lambda: chooser.select(seen))
 
 
-def milliseconds(ask: Callable[[], object], rounds: int) -> str:
-    """The median, and the best, which is what a machine without other work would show."""
-    ask()
-    taken = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        ask()
-        taken.append(1000 * (time.perf_counter() - start))
-    return f"{sorted(taken)[rounds // 2]:.1f} ({min(taken):.1f})"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--selectors", nargs="*", default=names())
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
     print(machine())
-    print("| selector | " + " | ".join(f"{100 * share:g}%, ms" for share in SHARES) + " |")
-    print("|---|" + "---|" * len(SHARES))
     with torch.no_grad():
-        for name in arguments.selectors:
-            taken = [milliseconds(question(name, share), arguments.rounds) for share in SHARES]
-            print(f"| {name} | " + " | ".join(taken) + " |", flush=True)
+        asked = {f"{name} {share}": question(name, share) for name in arguments.selectors for share in SHARES}
+        taken = interleave(asked, arguments.rounds)
+    print("| selector | " + " | ".join(f"{100 * share:g}%, ms: best (median)" for share in SHARES) + " |")
+    print("|---|" + "---|" * len(SHARES))
+    for name in arguments.selectors:
+        cells = [f"{taken[f'{name} {share}'].best:.1f} ({taken[f'{name} {share}'].median:.1f})" for share in SHARES]
+        print(f"| {name} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

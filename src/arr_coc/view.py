@@ -46,19 +46,19 @@ Piece = tuple[tuple[float, float, float, float], torch.Tensor]  # an area (share
 
 def lit(pixels: torch.Tensor, pieces: list[Piece]) -> Image.Image:
     """A picture `[3, H, W]` with its brightness set cell by cell, `[h, w]` in [0, 1]."""
-    return _image(_unit(pixels) * _plane(pieces, pixels.shape[-2:]))
+    return _image(_unit(pixels) * plane(pieces, pixels.shape[-2:]))
 
 
 def heated(pixels: torch.Tensor, pieces: list[Piece]) -> Image.Image:
     """A picture `[3, H, W]`, paled, with warm colour laid over its cells by their values, `[h, w]` in [0, 1]."""
-    heat = _plane(pieces, pixels.shape[-2:])
+    heat = plane(pieces, pixels.shape[-2:])
     pale = 0.25 + 0.75 * _unit(pixels)
     colour = torch.from_numpy(colourise(heat, "ember", 0.0, 1.3)).permute(2, 0, 1) / 255
     strength = heat.clamp(0, 1) * 0.8
     return _image(pale * (1 - strength + colour * strength))  # multiplied, so print stays dark under the colour
 
 
-def _plane(pieces: list[Piece], size: Sequence[int]) -> torch.Tensor:
+def plane(pieces: list[Piece], size: Sequence[int]) -> torch.Tensor:
     """Each pixel's value `[H, W]`: that of the cell over it, the largest where several are, 0 where none is."""
     height, width = size
     plane = torch.zeros(height, width)

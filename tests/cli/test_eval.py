@@ -60,6 +60,17 @@ def test_broken_lines_are_named_and_the_exit_code_says_so(
     assert "note: samples.jsonl, line 4" in said.err
 
 
+def test_many_broken_lines_are_not_all_said(
+    data: Path, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(data, [*lines(["0.png"]), *["{"] * 50])
+    assert evaluated(data, model, "--selectors", "uniform", "--json", str(tmp_path / "o.json")) == 1
+    said = capsys.readouterr().err
+    assert said.count("left out: ") == 21
+    assert "30 more like these" in said
+    assert len(json.loads((tmp_path / "o.json").read_text())["problems"]) == 50
+
+
 def test_ctrl_c_saves_and_the_same_command_goes_on(
     data: Path, model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,6 +108,11 @@ def test_robustness(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main([*asked, "--json", str(out)]) == 0
     assert "| uniform | 25% |" in capsys.readouterr().out
     assert json.loads(out.read_text())["records"][0]["passed"]["void"] == [True, True, True]
+    assert main([*asked, "--report", str(tmp_path / "page")]) == 0
+    assert "<table class='matrix'>" in (tmp_path / "page" / "index.html").read_text()
+    capsys.readouterr()
+    assert main([*asked, "--plot", "x.png"]) == 2
+    assert "not beside --suite" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -109,6 +125,11 @@ def test_robustness(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["--format", "vqa"], "did you mean 'vqav2'"),
         (["--kinds", "odd"], "odd"),
         (["--json", "/no/such/folder/o.json"], "no folder"),
+        (["--json", "/proc/o.json"], "cannot write into '/proc'"),
+        (["--report", "/proc/page"], "cannot write into '/proc'"),
+        (["--report", __file__], "is a file, expected a folder"),
+        (["--plot", "plot.xyz"], "format of that ending"),
+        (["--selectors", "uniform", "evs"], "'0.png' is a still picture"),
         (["--device", "cuda:99"], "cuda:99"),
         (["--suite", "robustness"], "one of both"),
         (["--glance", "half"], "glance"),

@@ -12,7 +12,8 @@ import torch
 
 import arr_coc
 from arr_coc.errors import ArrCocError, SelectorError
-from arr_coc.evaluation import Interrupted, Report, evaluate, measuring
+from arr_coc.evaluation import Data, Interrupted, Picture, Report, Sample, evaluate, measuring
+from arr_coc.evaluation.harness import timed
 from arr_coc.selectors import Choice, Selector, Sight, Smaller
 from tests.adapters.conftest import wrapped
 from tests.evaluation.conftest import lines, write
@@ -106,17 +107,64 @@ def test_an_interrupted_run_goes_on_and_ends_as_an_uninterrupted_one(folder: Fol
     assert not (place / "records.jsonl").exists()  # done: the next run starts anew
 
 
-def test_another_question_does_not_go_on_from_it(folder: Folder, tmp_path: Path) -> None:
+def stop(done: int, total: int, what: str) -> None:
+    if done == 5:
+        raise KeyboardInterrupt
+
+
+def test_another_question_neither_goes_on_from_it_nor_writes_over_it(folder: Folder, tmp_path: Path) -> None:
+    data, place = folder(2), tmp_path / "run"
+    with pytest.raises(Interrupted):
+        run(data, run=place, tick=stop)
+    kept = (place / "records.jsonl").read_text()
+    with pytest.raises(ArrCocError, match=r"holds 1 pictures of a run with other settings.*--fresh"):
+        run(data, run=place, budgets=["50%"])
+    assert (place / "records.jsonl").read_text() == kept
+    assert run(data, run=place, budgets=["50%"], fresh=True).resumed == 0
+    assert list(place.iterdir()) == []
+    with pytest.raises(Interrupted):
+        run(data, run=place, tick=stop)
+    assert run(data, run=place, fresh=True).resumed == 0
+
+
+def test_two_runs_do_not_share_a_folder(folder: Folder, tmp_path: Path) -> None:
+    data, place = folder(1), tmp_path / "run"
+
+    def second(done: int, total: int, what: str) -> None:
+        if done == 1:
+            with pytest.raises(ArrCocError, match="another run is writing"):
+                run(data, run=place)
+            seen.append(done)
+
+    seen: list[int] = []
+    assert run(data, run=place, tick=second).resumed == 0
+    assert seen == [1]
+    assert not place.exists()
+
+
+def test_what_was_measured_is_kept_until_it_is_written_down(folder: Folder, tmp_path: Path) -> None:
     data, place = folder(2), tmp_path / "run"
 
-    def stop(done: int, total: int, what: str) -> None:
-        if done == 5:
-            raise KeyboardInterrupt
+    def full(report: Report) -> None:
+        raise ArrCocError("no space left")
 
-    for changed in ({"budgets": ["50%"]}, {"fresh": True}):
-        with pytest.raises(Interrupted):
-            run(data, run=place, tick=stop)
-        assert run(data, run=place, **changed).resumed == 0
+    with pytest.raises(ArrCocError, match="no space left"):
+        run(data, run=place, then=full)
+    again = run(data, run=place)
+    assert again.resumed == 2
+    assert untimed(again) == untimed(run(data))
+
+
+def test_a_full_disk_is_one_sentence(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, mode: str = "r", *rest: Any, **options: Any) -> Any:
+        if mode == "a":
+            raise OSError(28, "No space left on device")
+        return real(self, mode, *rest, **options)
+
+    real = Path.open
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(ArrCocError, match=r"cannot keep the run in .*No space left"):
+        run(folder(1), run=tmp_path / "run")
 
 
 def test_a_selector_of_the_users(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +270,37 @@ def test_a_torn_picture_is_left_out_and_said(folder: Folder) -> None:
         (data / f"{number}.png").write_bytes(whole[:200])
     with pytest.raises(ArrCocError, match="can be read"):
         run(data, ["uniform"])
+
+
+def test_batches_say_what_single_questions_say(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers, cells and scores must not depend on which questions are asked together, nor on who is timed."""
+    data, kinds = folder(3), ["all", "random", "ink", "fastv", "resize", "oracle"]
+    together = run(data, kinds, ["50%", "25%"], tokens=6)
+    monkeypatch.setattr(measuring, "BATCH", 1)
+    alone = run(data, kinds, ["50%", "25%"], tokens=6)
+    assert {row["said"] for rows in together.rows.values() for row in rows} != {""}
+    assert untimed(alone) == untimed(together)
+    monkeypatch.undo()
+    monkeypatch.setattr("arr_coc.evaluation.harness.TIMED", 1)
+    once = run(data, kinds, ["50%", "25%"], tokens=6)
+    assert [record.pop("timed") for record in once.records] == [
+        2 if r["selector"] == "random" else 1 for r in once.records
+    ]
+    assert [record.pop("timed") for record in together.records]
+    assert untimed(once) == untimed(together)
+    assert all(record["answer_ms"] > 0 for record in once.records)
+
+
+def test_which_questions_are_timed() -> None:
+    def data(*counts: int) -> Data:
+        asked = [tuple(Sample(f"{n}?") for n in range(count)) for count in counts]
+        return Data("x", tuple(Picture(f"{n}", Path("x"), (1, 1), some) for n, some in enumerate(asked)))
+
+    assert timed(data(3, 3, 3, 3)) == {"0": 0, "1": 1, "2": 2, "3": 0}
+    assert timed(data(1, 2, 1, 2)) == {"1": 0, "3": 1, "0": 0, "2": 0}
+    many = timed(data(*[2] * 120))
+    assert list(many) == [str(10 * n) for n in range(12)]
+    assert list(many.values()) == [0, 1] * 6
 
 
 def test_many_questions_about_one_picture_are_asked_in_batches(tmp_path: Path, folder: Folder) -> None:

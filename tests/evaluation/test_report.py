@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 import sys
 from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from arr_coc.errors import ArrCocError
-from arr_coc.evaluation import Report, evaluate
+from arr_coc.evaluation import Report, evaluate, layers
+from arr_coc.evaluation.failures import outcome
+from arr_coc.evaluation.notation import from_views, packed, unpacked, views
 from arr_coc.evaluation.table import share
+from arr_coc.grid import Grid, Mosaic
 from tests.adapters.conftest import wrapped
 
 
@@ -32,25 +41,120 @@ def test_a_plot_is_written(report: Report, tmp_path: Path) -> None:
 
 def test_the_page_needs_nothing_beside_itself(report: Report, tmp_path: Path) -> None:
     text = report.page(tmp_path / "out").read_text()
-    assert "<svg" in text
-    assert "uniform at 25%: worst cases" in text
-    assert text.count("data:image/jpeg;base64,") >= 6
-    assert not re.search(r"""(src|href)=["'](?!data:|#)""", text)
-    assert text.count("<table>") == 2
+    assert not re.search(r"""(src|href)=["'](?!data:|#)|url\((?!data:)|https?:""", text)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["index.html"]
+    for words in ("prefers-color-scheme:dark", "width=device-width", "<svg", "uniform", "nobody gets any right"):
+        assert words in text
+    assert text.count("data:image/jpeg;base64,") == 3  # each picture once
+    assert unclosed(text) == []
 
 
-def test_without_matplotlib_the_page_says_so(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def unclosed(text: str) -> list[str]:
+    """Elements that were opened and not closed in order."""
+    stack: list[str] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: Any) -> None:
+            if tag not in ("meta", "img", "br", "input"):
+                stack.append(tag)
+
+        def handle_startendtag(self, tag: str, attrs: Any) -> None:
+            pass
+
+        def handle_endtag(self, tag: str) -> None:
+            assert stack.pop() == tag
+
+    Reader().feed(text)
+    return stack
+
+
+def test_without_matplotlib_there_is_a_page_with_plots(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ArrCocError, match="pip install matplotlib"):
         report.plot(tmp_path / "pareto.png")
-    text = report.page(tmp_path).read_text()
-    assert "plots need matplotlib" in text
-    assert "worst cases" in text
+    assert "visual tokens read" in report.page(tmp_path).read_text()
+
+
+def test_a_page_that_cannot_be_written_is_one_sentence(report: Report, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("here")
+    with pytest.raises(ArrCocError, match=r"cannot write .*file"):
+        report.page(tmp_path / "file")
+
+
+def reported(folder: Callable[[int], Path], selectors: Any, budgets: Any = ("50%", "25%"), **options: Any) -> Report:
+    return evaluate(wrapped("qwen2_vl"), folder(3), selectors, budgets, tokens=3, seeds=1, **options)
+
+
+def test_cases_show_what_was_kept_and_how_hot_it_was(folder: Callable[[int], Path], tmp_path: Path) -> None:
+    text = reported(folder, ["all", "ink", "divprune", "tome", "oracle", "fastv"]).page(tmp_path).read_text()
+    about = dict(re.findall(r"<summary><b>([\w-]+)</b>.*?</summary><p class='quiet'>(.*?)</p>", text))
+    assert list(about)[-1] == "oracle"
+    assert about["ink"] == about["fastv"] == "Warm: what the selector thinks a cell is worth."
+    assert about["divprune"] == "This selector gives its cells no scores, so there is no heat to show."
+    assert "size" in about["tome"]
+    for name in ("ink", "fastv", "tome", "divprune"):
+        part = text[text.index(f"<summary><b>{name}</b>") :]
+        part = part[: part.index("</details>")]
+        figures, kept, heat = (part.count(words) for words in ("<figure", 'label="kept cells"', 'label="heat"'))
+        assert figures == kept > 0
+        assert heat == (0 if name == "divprune" else figures)
+
+
+def test_layers_have_a_pixel_a_cell(folder: Callable[[int], Path]) -> None:
+    found = reported(folder, ["ink"], ["25%"], answers=False)
+    row = found.rows["0.png"][0]
+    grid = from_views(row["grid"])
+    assert isinstance(grid, Grid)
+
+    def pixels(uri: str) -> np.ndarray:
+        with Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1]))) as image:
+            return np.asarray(image)
+
+    veil, warm = pixels(layers.kept(row)), pixels(layers.heat(row))
+    assert veil.shape[:2] == warm.shape[:2] == (grid.h, grid.w)
+    keep = unpacked(row["keep"], grid.n)
+    clear = torch.zeros(grid.n).index_fill(0, keep, 1).view(grid.h, grid.w).bool().numpy()
+    assert ((veil[..., -1] == 0) == clear).all()
+    assert warm[..., -1][clear].min() >= warm[..., -1][~clear].max()  # ink keeps the hottest
+
+
+def test_outcomes_say_why_answers_are_wrong() -> None:
+    dense = {"selector": "all", "accuracy": 1.0, "recall": 1.0}
+    wrong = {"selector": "x", "accuracy": 0.0, "recall": 0.5}
+    assert outcome(wrong, dense) == "lost"
+    assert outcome(wrong | {"recall": 0.9}, dense) == "misread"
+    assert outcome(wrong | {"recall": None}, dense) == "unknown"
+    assert outcome(wrong, dense | {"accuracy": 0.3}) == "dense too"
+    assert outcome(wrong | {"accuracy": 0.6}, dense) == "right"
+    assert outcome(wrong | {"accuracy": None}, dense) is None
+
+
+def test_outcomes_add_up(report: Report) -> None:
+    for record in report.records:
+        assert sum(record["outcomes"].values()) == pytest.approx(1, abs=1e-3)
+        assert record["outcomes"]["right"] == record["accuracy"]
 
 
 def test_shares_read_well() -> None:
     assert share(0.5) == ".50"
     assert share(0.999, (0.0, 1.0)) == "1.00 [.00, 1.00]"
     assert share(None) == ""
+
+
+def test_layers_of_tiles_and_an_overview() -> None:
+    grid = Mosaic((Grid(1, 2, 2, (0, 0, 0.5, 1)), Grid(1, 2, 2, (0.5, 0, 1, 1)), Grid(1, 1, 2)))
+    row = {
+        "grid": views(grid),
+        "keep": packed(torch.tensor([0, 9]), grid.n),
+    }  # a tile's corner, the overview's right half
+    with Image.open(io.BytesIO(base64.b64decode(layers.kept(row).split(",")[1]))) as image:
+        veil = np.asarray(image)[..., -1]
+    height, width = veil.shape
+    clear = veil == 0
+    assert clear[: height // 2, : width // 4].all()
+    assert clear[:, width // 2 :].all()
+    assert not clear[height // 2 :, : width // 2].any()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
-from arr_coc.evaluation import evaluate, robustness
+from arr_coc.evaluation import evaluate, robustness, suite_page
 from arr_coc.grid import Grid
 from arr_coc.selectors import Sight
 from tests.adapters.conftest import wrapped
+from tests.evaluation.test_report import unclosed
 
 
 def test_cases_are_drawn_the_same_every_time_with_their_evidence_inside() -> None:
@@ -23,6 +26,7 @@ def test_cases_are_drawn_the_same_every_time_with_their_evidence_inside() -> Non
             inside = np.asarray(one.image)[int(top) : int(bottom) + 1, int(left) : int(right) + 1]  # type: ignore[index]
             assert inside.std() > 0  # something is drawn there
         kind = one.samples[0].kind
+        assert kind in robustness.PASSED_WHEN
         assert bool(one.samples[0].evidence) == (kind not in ("void", "absent"))
 
 
@@ -41,6 +45,20 @@ def test_the_oracle_and_everything_pass_and_one_corner_fails() -> None:
     assert found["corner", "25%"]["void"] == found["corner", "25%"]["absent"] == [False]
     assert found["uniform", "25%"]["void"] == [True]
     assert found["uniform", "25%"]["camouflage"] == [False]
+    said = robustness.to_dict(report)
+    assert [case["case"] for case in said["cases"]] == list(robustness.CASES)
+    corner_said = said["records"][-1]
+    assert corner_said["selector"] == "corner"
+    assert corner_said["passed"] == found["corner", "25%"]
+    verdicts = [one for some in corner_said["passed"].values() for one in some]
+    assert corner_said["count"] == verdicts.count(True) < corner_said["judged"] == len(verdicts) - verdicts.count(None)
+    text = suite_page.page(report)
+    assert unclosed(text) == []
+    assert text.count("<figure>") == 7 * 4
+    matrix = text[text.index("<table class='matrix'>") : text.index("</table>")]
+    assert len(re.findall("<tr>", matrix)) == 1 + 4
+    row = next(row for row in matrix.split("<tr>") if "corner" in row)
+    assert (row.count("✓"), row.count("✗"), row.count("–")) == tuple(verdicts.count(one) for one in (True, False, None))
     table = robustness.verdicts(report)
     assert "| all | all | 1 of 1 |" in table
     assert table.splitlines()[0].startswith("| selector | budget | camouflage | void |")

@@ -48,8 +48,10 @@ def sight(
     seen = {depth: level(len(cells), generator=dice) / max(len(cells), 1) for depth in (MIDDLE, 1.0)}
     image = structured(60, 90) if pixels is None else pixels
     texture = TextureArray.from_image(image)
-    known: dict[str, Any] = {"tokens": tokens(len(cells), seed, like), "attention": seen, "picture": lambda: texture}
-    return Sight(grid, k, cells, words(seed), seed=seed, **known | changes)
+    known: dict[str, Any] = {
+        "words": words(seed), "tokens": tokens(len(cells), seed, like), "attention": seen, "picture": lambda: texture,
+    }  # fmt: skip
+    return Sight(grid, k, cells, seed=seed, **known | changes)
 
 
 def choice(chosen: Choice | torch.Tensor) -> Choice:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,6 +31,18 @@ def relevance(seen: Sight) -> list[float]:
     mean = seen.words.embeddings.double().mean(0)
     raw = [slow_cosine(token, mean) for token in seen.tokens]
     return [(value - min(raw)) / (max(raw) - min(raw)) for value in raw]
+
+
+def smooth(count: int, seed: int) -> torch.Tensor:
+    """Tokens `[count, 128]` that are like their neighbours, as those of a picture are."""
+    rough = torch.randn(1, 128, count // 5, generator=torch.Generator().manual_seed(seed))
+    noise = torch.randn(count, 128, generator=torch.Generator().manual_seed(seed + 50))
+    return torch.nn.functional.interpolate(rough, count, mode="linear")[0].T + 0.3 * noise
+
+
+def spoken(seed: int) -> Words:
+    said = torch.randn(5, 128, generator=torch.Generator().manual_seed(seed + 90))
+    return Words("What?", torch.arange(5), lambda ids: said)
 
 
 def kept(seen: Sight, places: list[int]) -> list[int]:
@@ -115,6 +128,38 @@ def test_mmr(seed: int, k: int, balance: float) -> None:
             max(free, key=lambda i: balance * worth[i] - (1 - balance) * max((cos[i][j] for j in chosen), default=0))
         )
     assert choice(MMR(balance).select(seen)).keep.tolist() == kept(seen, chosen)
+
+
+@pytest.mark.parametrize("k", [1, 33, 100, 299])
+@pytest.mark.parametrize("seed", range(2))
+def test_many_tokens_are_chosen_as_by_the_definition(seed: int, k: int) -> None:
+    """Rows are made ahead and gains are bounds only; with 300 smooth tokens both matter."""
+    grid = Grid(1, 15, 20)
+    seen = sight(grid, k, None, seed, tokens=smooth(300, seed), words=spoken(seed))
+    unit = units(seen.tokens).double().numpy()  # type: ignore[arg-type]
+    cos = unit @ unit.T
+    worth = np.array(relevance(seen))
+    weight = seen.attention[1.0].double().numpy() * 300
+    cover, taken, volumes = (
+        np.zeros(300),
+        {name: list[int]() for name in ("cdpruner", "mmr", "scope")},
+        unit * worth[:, None],
+    )
+    for _ in range(k):
+        gains = {"scope": np.maximum(cos - cover[:, None], 0).sum(0) * weight, "cdpruner": (volumes**2).sum(1)}
+        nearest = cos[:, taken["mmr"]].max(1) if taken["mmr"] else 0.0
+        gains["mmr"] = 0.5 * worth - 0.5 * nearest
+        for name, gain in gains.items():
+            gain[taken[name]] = -np.inf
+            taken[name].append(int(gain.argmax()))
+        cover = np.maximum(cover, cos[taken["scope"][-1]])
+        axis = volumes[taken["cdpruner"][-1]]
+        axis = axis / max(float(np.linalg.norm(axis)), 1e-12)
+        volumes = volumes - np.outer(volumes @ axis, axis)  # what is left beside the span of the chosen ones
+    for name, places in taken.items():
+        if name == "cdpruner" and k > 100:  # beyond the tokens' rank no volume is left
+            continue
+        assert choice(selector(name).select(seen)).keep.tolist() == kept(seen, places), name
 
 
 def test_the_question_moves_what_reads_it_and_nothing_else() -> None:

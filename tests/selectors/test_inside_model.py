@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from arr_coc.errors import SelectorError
-from arr_coc.selectors import Inside, selector
+from arr_coc.selectors import Choice, Inside, selector
 from tests.adapters import tiny
 from tests.adapters.conftest import picture, wrapped
 from tests.adapters.test_inside import masked_from
 from tests.adapters.test_vlm import GREEDY, stock_inputs
+from tests.selectors.sights import choice
 
 CELLS = torch.tensor([-1, -1, *range(12), -1, 12, 13, 14, 15, -1, -1, -1])
 
@@ -33,7 +34,9 @@ def made_up(
 def test_fastv(seed: int, k: int) -> None:
     inside, attention = made_up(k, seed)
     paid = {int(cell): float(attention[:, -1, place].mean()) for place, cell in enumerate(CELLS) if cell >= 0}
-    assert selector("fastv").at_layer(inside).tolist() == sorted(sorted(paid, key=lambda cell: -paid[cell])[:k])
+    assert choice(selector("fastv").at_layer(inside)).keep.tolist() == sorted(
+        sorted(paid, key=lambda cell: -paid[cell])[:k]
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -49,13 +52,15 @@ def test_sparsevlm(seed: int, k: int, depth: float) -> None:
     paid = {cell: sum(heads[word][place] for word in raters) for place, cell in cells.items()}
     steps = {2 / 32: 3, 6 / 32: 2, 15 / 32: 1}[depth]
     count = round(16 * (min(k, 16) / 16) ** (1 / steps))
-    assert selector("sparsevlm").at_layer(inside).tolist() == sorted(sorted(paid, key=lambda c: -paid[c])[:count])
+    assert choice(selector("sparsevlm").at_layer(inside)).keep.tolist() == sorted(
+        sorted(paid, key=lambda c: -paid[c])[:count]
+    )
 
 
 def test_sparsevlm_goes_down_in_equal_factors() -> None:
     counts, cells = [], torch.cat([torch.arange(64), torch.tensor([-1, -1])])
     for depth in selector("sparsevlm").depths:
-        kept = selector("sparsevlm").at_layer(made_up(8, cells=cells, depth=depth)[0])
+        kept = choice(selector("sparsevlm").at_layer(made_up(8, cells=cells, depth=depth)[0])).keep
         counts.append(len(kept))
         cells = torch.cat([kept, torch.tensor([-1, -1])])
     assert counts == [32, 16, 8]
@@ -63,13 +68,13 @@ def test_sparsevlm_goes_down_in_equal_factors() -> None:
 
 def test_sparsevlm_without_words_behind_the_picture() -> None:
     inside, _ = made_up(2, cells=torch.tensor([-1, 0, 1, 2, 3]), depth=15 / 32)
-    assert len(selector("sparsevlm").at_layer(inside)) == 2
+    assert len(choice(selector("sparsevlm").at_layer(inside)).keep) == 2
 
 
 @pytest.mark.parametrize("name", ["fastv", "sparsevlm"])
 def test_ties_and_auto(name: str) -> None:
     even = Inside(15 / 32, 2, torch.zeros(22, 4), CELLS, lambda queries: torch.full((2, len(queries), 22), 1 / 22), 3)
-    assert selector(name).at_layer(even).tolist() == [0, 1, 2]
+    assert choice(selector(name).at_layer(even)).keep.tolist() == [0, 1, 2]
     with pytest.raises(SelectorError, match="give a count or a share"):
         selector(name).at_layer(made_up(None)[0])
 
@@ -79,9 +84,10 @@ def recording(name: str) -> tuple[Any, list[tuple[Inside, torch.Tensor]]]:
     made, seen = selector(name), []
     choose = made.at_layer
 
-    def at_layer(inside: Inside) -> torch.Tensor:
-        seen.append((inside, choose(inside)))
-        return seen[-1][1]
+    def at_layer(inside: Inside) -> Choice:
+        chosen = choice(choose(inside))
+        seen.append((inside, chosen.keep))
+        return chosen
 
     made.at_layer = at_layer  # type: ignore[method-assign]
     return made, seen
@@ -107,6 +113,11 @@ def test_they_keep_what_the_model_s_own_attention_says(family: str, name: str) -
         words = [p for p in range(len(attention)) if p > int(places[0]) and p not in places.tolist()]
         looking = attention[words][:, places]
         paid = looking[looking.sum(1) >= looking.sum(1).mean()].mean(0)
+    worth = answer.allocation.relevance
+    assert worth is not None
+    assert worth.argsort(descending=True)[:9].sort().values.tolist() == answer.allocation.keep.tolist()
+    if name == "fastv":
+        assert worth.argsort().tolist() == paid.argsort().tolist()
     assert first.tolist() == paid.argsort(descending=True)[: len(first)].sort().values.tolist()
     stages = {}
     for number, (inside, kept) in enumerate(seen):

@@ -24,7 +24,8 @@ from arr_coc.budgets import Budget, Limit
 from arr_coc.choosing import FallbackWarning
 from arr_coc.errors import AllocationError, SelectorError, first_line
 from arr_coc.grid import Grid
-from arr_coc.selectors import Inside, Selector
+from arr_coc.selectors import Choice, Inside, Selector
+from arr_coc.selectors.ranking import unit_range
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Pruner:
     previous: tuple[torch.Tensor, Any] | None = None  # what went into the layer before
     kept: list[torch.Tensor] = field(default_factory=list)  # each row's cells after the last dropping
     reasons: dict[int, str] = field(default_factory=dict)
+    worth: dict[int, torch.Tensor] = field(default_factory=dict)  # row -> [N] what the selector said of its cells
 
     def before(self, number: int, hidden: torch.Tensor, given: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
         """What layer `number` gets in place of `hidden` `[B, T, D]` and its keywords."""
@@ -105,11 +107,14 @@ class Pruner:
         )  # fmt: skip
         selector = self.request.selector
         try:
-            keep = checked(selector.at_layer(sight), Grid(1, 1, self.totals[row]), "kept cells")
+            answer = selector.at_layer(sight)
+            choice = answer if isinstance(answer, Choice) else Choice(answer)
+            keep = checked(choice.keep, Grid(1, 1, self.totals[row]), "kept cells")
             if not torch.isin(keep, present).all():
                 raise AllocationError("expected cells that are still there")
             if last and bound.k is not None and len(keep) > bound.k:
                 raise AllocationError(f"expected at most {bound.k} cells, got {len(keep)}")
+            self._remember(row, number, present, choice.relevance)
             return keep
         except SelectorError:
             raise
@@ -121,6 +126,18 @@ class Pruner:
             )  # fmt: skip
             count = len(present) if bound.k is None else min(bound.k, len(present))
             return present[((torch.arange(count) + 0.5) * len(present) / max(count, 1)).long()]
+
+    def _remember(self, row: int, number: int, present: torch.Tensor, relevance: torch.Tensor | None) -> None:
+        """Relevance `[V]` of the cells that are still there; with each layer, those that have come so far rank higher."""
+        if relevance is None:
+            return
+        if tuple(relevance.shape) != tuple(present.shape) or not torch.isfinite(relevance).all():
+            raise AllocationError(
+                f"expected {len(present)} finite values as relevance, got shape {list(relevance.shape)}"
+            )
+        stage = sorted(self.layers).index(number)
+        worth = self.worth.setdefault(row, torch.zeros(self.totals[row]))
+        worth[present] = (stage + unit_range(relevance.detach().float().cpu())) / len(self.layers)
 
     def _attention(self, number: int, b: int, real: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
         """`[heads, Q, T]`: row `b`'s attention in the layer before `number`, over the tokens that came out of it."""
@@ -189,6 +206,7 @@ class Pruner:
         for allocation in prepared.allocations:
             start, row = (0, allocation.row) if allocation.row != row else (start, row)
             kept = self.kept[allocation.row]
+            worth = None if allocation.row in self.reasons else self.worth.get(allocation.row)
             mine = kept[(kept >= start) & (kept < start + allocation.n)] - start
             out.append(
                 replace(
@@ -196,6 +214,7 @@ class Pruner:
                     keep=mine,
                     selector=self.request.selector.name,
                     strategy=f"{self.request.selector.name} before layer {', '.join(map(str, sorted(self.layers)))}",
+                    relevance=worth[start : start + allocation.n] if worth is not None else None,
                     fallback=self.reasons.get(allocation.row, ""),
                     notes=(*allocation.notes, *filter(None, [self.limits[allocation.row].note])),
                 )

@@ -5,17 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from arr_coc.cli.output import check_file, progress
+from arr_coc.cli.output import check_file, check_place, progress, save_text
 from arr_coc.errors import ArrCocError
+
+if TYPE_CHECKING:
+    from arr_coc.evaluation import Report
+
+MOST_LINES = 20  # of the data that are complained about one by one
 
 _EPILOG = """\
 DATA is a folder with pictures and samples.jsonl, one question a line:
   {"image": "a.jpg", "question": "What is the total?", "answer": "12.50", "kind": "total", "evidence": [[[40, 60, 90, 80]]]}
 Only image and question must be there. evidence is a list of groups of pixel boxes: all boxes of a group are needed, any one
 group suffices. Lines that cannot be used are named with their number, the rest runs, and the exit code is 1.
+"video" in place of "image" lists the files of a clip's frames, or names a folder of them.
 
 examples:
   arr-coc eval receipts --selectors all random uniform --budgets 25%% 12.5%% --limit 20
@@ -27,6 +34,12 @@ examples:
 An interrupted run (ctrl-C) keeps what it has done; the same command goes on from there, --fresh starts anew.
 Your own selector is a class or a function of a sight in a module of the working folder: --selectors module:name
 """
+
+
+_NOT_BESIDE_SUITE: dict[str, tuple[str, Any]] = {
+    "--format": ("format", "samples"), "--plot": ("plot", None), "--run": ("run_folder", None),
+    "--evidence-only": ("evidence_only", False), "--tokens": ("tokens", 160), "--seeds": ("seeds", 3),
+}  # fmt: skip
 
 
 def add_parser(commands: Any) -> None:
@@ -55,7 +68,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--evidence-only", action="store_true", help="look at the kept cells, generate no answers")
     parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers as JSON")
-    parser.add_argument("--report", type=Path, metavar="DIR", help="write a page with tables, plots and cases")
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="write a page: who leads, plots, the worst and best cases"
+    )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write accuracy against tokens and time (matplotlib)")
     parser.add_argument(
         "--run", type=Path, dest="run_folder", metavar="DIR", help="where an unfinished run is kept (the user's cache)"
@@ -74,13 +89,19 @@ def run(arguments: argparse.Namespace) -> int:
 
     if (arguments.data is None) == (arguments.suite is None):
         raise ArrCocError("expected a folder of questions or --suite robustness, one of both (see arr-coc eval --help)")
+    if arguments.suite is not None:
+        given = [option for option, (name, usual) in _NOT_BESIDE_SUITE.items() if getattr(arguments, name) != usual]
+        if given:
+            raise ArrCocError(f"expected {given[0]} beside a folder of questions, not beside --suite: leave it out")
     for path in (arguments.json, arguments.plot):
         if path is not None:
-            check_file(path)
+            check_place(check_file(path).parent)
+    if arguments.report is not None:
+        check_place(arguments.report)
     if arguments.plot is not None:
-        from arr_coc.evaluation.plots import figure_class
+        from arr_coc.evaluation.plots import check_ending
 
-        figure_class()
+        check_ending(arguments.plot)
     check_device(arguments.device)
     keep_quiet()
     try:
@@ -91,6 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
+    from arr_coc.evaluation.contestants import contestants
     from arr_coc.evaluation.harness import BUDGETS, check, evaluate
     from arr_coc.evaluation.records import cache_folder, fingerprint
 
@@ -101,42 +123,63 @@ def _compare(arguments: argparse.Namespace) -> int:
         "answers": not arguments.evidence_only,
     }  # fmt: skip
     data = check(arguments.data, **options)  # what can be wrong is looked at before a model is loaded
-    for note in data.notes:
-        print(f"arr-coc: note: {note}", file=sys.stderr)
+    _complain("note", data.notes)
     said = {"data": str(Path(arguments.data).resolve()), "model": arguments.model, "device": arguments.device} | options
-    folder = arguments.run_folder or cache_folder() / fingerprint(said)
+    sources = [one.source for one in contestants(arguments.selectors)]
+    folder = arguments.run_folder or cache_folder() / fingerprint(said, sources)
     with progress() as bar:
         task = bar.add_task("loading the model", total=None)
 
         def tick(done: int, total: int, what: str) -> None:
             bar.update(task, completed=done, total=total, description=what)
 
+        def finish(report: Report) -> None:
+            bar.stop()
+            _say(report, arguments)
+
         report = evaluate(
             arguments.model, arguments.data, **options, device=arguments.device, run=folder, fresh=arguments.fresh,
-            tick=tick,
+            tick=tick, then=finish,
         )  # fmt: skip
+    _complain("left out", report.problems)
+    return 1 if report.problems else 0
+
+
+def _complain(what: str, lines: Sequence[str]) -> None:
+    """On stderr, the first few; all are in the JSON and on the page."""
+    for line in lines[:MOST_LINES]:
+        print(f"arr-coc: {what}: {line}", file=sys.stderr)
+    if len(lines) > MOST_LINES:
+        print(f"arr-coc: {what}: {len(lines) - MOST_LINES} more like these (--json lists all)", file=sys.stderr)
+
+
+def _say(report: Report, arguments: argparse.Namespace) -> None:
+    """The tables, and whatever is to be written; while this can fail, the run is still kept."""
+    from arr_coc.evaluation.summary import counted
+
     if report.resumed:
         print(f"arr-coc: went on from an interrupted run ({report.resumed} pictures were done)", file=sys.stderr)
     kinds = {kind for record in report.records for kind in record["by_kind"]}
-    print(f"{report.model} on {data.name}: {data.questions} questions about {len(data.pictures)} pictures\n")
+    data = report.data
+    asked = f"{counted(data.questions, 'question')} about {counted(len(data.pictures), 'picture')}"
+    print(f"{report.model} on {data.name}: {asked}\n")
     print(report.table())
     if 1 < len(kinds) <= 12:
         print(report.table(kinds=True))
     if arguments.json is not None:
-        arguments.json.write_text(report.to_json() + "\n")
+        save_text(report.to_json() + "\n", arguments.json)
     if arguments.plot is not None:
         report.plot(arguments.plot)
     if arguments.report is not None:
         print(f"page written to {report.page(arguments.report)}")
-    for problem in report.problems:
-        print(f"arr-coc: left out: {problem}", file=sys.stderr)
-    return 1 if report.problems else 0
 
 
 def _robustness(arguments: argparse.Namespace) -> int:
     """Cells alone are judged: what a model makes of them is another question."""
     from arr_coc.evaluation import robustness
     from arr_coc.evaluation.harness import evaluate
+    from arr_coc.evaluation.page import write
+    from arr_coc.evaluation.suite_page import page
 
     data = robustness.suite()
     with progress() as bar:
@@ -150,13 +193,7 @@ def _robustness(arguments: argparse.Namespace) -> int:
     print(f"{report.model}: drawn cases, passed by selector (what each case asks for: arr_coc.evaluation.robustness)\n")
     print(robustness.verdicts(report))
     if arguments.json is not None:
-        found = [
-            {"selector": selector, "budget": budget, "passed": cases}
-            for (selector, budget), cases in robustness.judge(report).items()
-        ]
-        arguments.json.write_text(
-            json.dumps({"model": report.model, "suite": "robustness", "records": found}, indent=2)
-        )
+        save_text(json.dumps(robustness.to_dict(report), indent=2) + "\n", arguments.json)
     if arguments.report is not None:
-        print(f"page written to {report.page(arguments.report)}")
+        print(f"page written to {write(page(report), arguments.report)}")
     return 0

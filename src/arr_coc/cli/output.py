@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
@@ -23,6 +24,18 @@ def check_file(path: Path, example: str = "out.json") -> Path:
     return path
 
 
+def check_place(folder: Path) -> None:
+    """Complain before the work if no file can be written into the folder, or the folder cannot be made."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise ArrCocError(f"{str(there)!r} is a file, expected a folder to write into")
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise ArrCocError(f"cannot write into {str(there)!r}: {error.strerror or error}") from None
+
+
 def check_writable(path: Path) -> Path:
     """A file that an image can be written to."""
     check_file(path, "sheet.png")
@@ -36,6 +49,13 @@ def save_image(image: Image.Image, path: Path) -> None:
         image.save(path)
     except (OSError, ValueError) as error:
         raise ArrCocError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def save_text(text: str, path: Path) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ArrCocError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
 
 
 def progress(shown: bool = True) -> Progress:

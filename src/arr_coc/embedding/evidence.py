@@ -79,7 +79,7 @@ def evidence(
         asked = [sample for sample in picture.samples if sample.evidence]
         if not asked:
             continue
-        features = encoder.dense(picture.image, mode).features.float().cpu()  # [D, h, w]
+        features = encoder.dense(picture.still, mode).features.float().cpu()  # [D, h, w]
         texts = encoder.text([sample.question for sample in asked]).cpu()
         view = Grid(1, int(features.shape[1]), int(features.shape[2]))
         worth = {name: scorer(features.flatten(1).T, texts) for name, scorer in scorers.items()}  # [Q, N] each

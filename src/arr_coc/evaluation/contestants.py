@@ -89,7 +89,10 @@ class PerQuestion(Selector):
         groups: dict[str, Evidence] = {}
         for sample in picture.samples:  # the same words twice: the evidence of either answers them
             groups[sample.question] = groups.get(sample.question, ()) + sample.evidence
-        return cls({text: Oracle(known) if known else Uniform() for text, known in groups.items()}, ORACLE)
+        size, frames = picture.size, len(picture.frames)
+        return cls(
+            {text: Oracle(known, size, frames) if known else Uniform() for text, known in groups.items()}, ORACLE
+        )
 
     def select(self, sight: Sight) -> Choice | torch.Tensor:
         return self.by_text[sight.words.text].select(sight)
@@ -114,7 +117,7 @@ class Witness(Selector):
     def before_encoding(self, sight: Sight) -> Choice | Smaller | torch.Tensor:
         return self._timed(self.inner.before_encoding, sight, self.outside)
 
-    def at_layer(self, inside: Inside) -> torch.Tensor:
+    def at_layer(self, inside: Inside) -> Choice | torch.Tensor:
         return self._timed(self.inner.at_layer, inside, self.inside)
 
     def relevance(self, sight: Sight) -> torch.Tensor | None:

@@ -4,6 +4,9 @@ A folder with `samples.jsonl` is the plain format, one question a line:
 `{"image", "question", "answer", "kind", "width", "height", "evidence"}`; only `image` and `question` must be there.
 `evidence` is a list of groups of `[x0, y0, x1, y1]` pixel boxes: within a group all are needed, any one group suffices.
 `answers` may list several right answers in place of `answer`; other keys are carried along.
+
+In place of `image`, `video` lists the files of a clip's frames, or names a folder of them; `fps` may say how many there are
+to a second (2). A fifth number in a box of such a line is the frame, from 0; without one, any moment at that place suffices.
 """
 
 from __future__ import annotations
@@ -17,14 +20,15 @@ from typing import Any
 from PIL import Image
 
 from arr_coc.errors import DataError, first_line
-from arr_coc.texture.image import DECODING_ERRORS
+from arr_coc.evaluation import shown
+from arr_coc.evaluation.shown import Broken, Find
 
 SAMPLES = "samples.jsonl"
-KNOWN = ("image", "question", "answer", "answers", "kind", "width", "height", "evidence")
-ORIENTATION = 0x0112  # the EXIF tag; from 5 on the picture lies on its side
+KNOWN = ("image", "video", "fps", "question", "answer", "answers", "kind", "width", "height", "evidence")
 
-Box = tuple[float, float, float, float]
+Box = tuple[float, ...]  # x0, y0, x1, y1, and for a video perhaps the frame
 Evidence = tuple[tuple[Box, ...], ...]
+Still = Path | Image.Image
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,29 @@ class Sample:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture and everything that is asked about it."""
+    """A picture, or a video as its frames, and everything that is asked about it."""
 
     name: str
-    image: Path | Image.Image
+    image: Still | tuple[Still, ...]  # several: a video's frames
     size: tuple[int, int]  # width, height, upright
     samples: tuple[Sample, ...]
+    fps: float | None = None  # of a video; None: the model's usual
+
+    @property
+    def kind(self) -> str:
+        return "video" if isinstance(self.image, tuple) else "image"
+
+    @property
+    def still(self) -> Still:
+        """The picture, where only single ones make sense."""
+        if isinstance(self.image, tuple):
+            raise DataError(f"expected still pictures only, and {self.name!r} is a video")
+        return self.image
+
+    @property
+    def frames(self) -> tuple[Still, ...]:
+        """A video's frames; of a picture itself."""
+        return self.image if isinstance(self.image, tuple) else (self.image,)
 
 
 @dataclass(frozen=True)
@@ -75,10 +96,6 @@ class Data:
             for picture in self.pictures
         )
         return replace(self, pictures=tuple(picture for picture in pictures if picture.samples))
-
-
-class Broken(Exception):
-    """One entry cannot be used; the rest can."""
 
 
 @dataclass(frozen=True)
@@ -121,45 +138,36 @@ def _lines(path: Path) -> Iterator[Entry]:
         yield Entry(number, None if problem else value, problem)
 
 
+Asked = list[tuple[Entry, Sample]]
+
+
 def collect(
-    name: str, entries: Iterable[Entry], find: Any, limit: int | None = None, *, metric: str = "exact", where: str = "entry"
+    name: str, entries: Iterable[Entry], find: Find, limit: int | None = None, *, metric: str = "exact", where: str = "entry"
 ) -> Data:  # fmt: skip
-    """Entries by picture, in the order in which pictures first appear; `find` turns an image's name into a path."""
-    order: dict[str, list[tuple[Entry, Sample]]] = {}
+    """Entries by picture, in the order in which pictures first appear; `find` turns a file's name into a path."""
+    order: dict[tuple[str | tuple[str, ...], float | None], Asked] = {}
     problems: dict[int, str] = {}
     notes: dict[int, str] = {}
     for entry in entries:
         try:
             if entry.fields is None:
                 raise Broken(entry.problem)
-            image = entry.fields.get("image")
-            if not isinstance(image, str) or not image:
-                raise Broken("expected the picture's file name under 'image'")
-            order.setdefault(image, []).append((entry, _sample(entry)))
+            key = shown.named(entry.fields), None if "video" not in entry.fields else shown.fps_of(entry.fields)
+            order.setdefault(key, []).append((entry, _sample(entry)))
         except Broken as why:
             problems[entry.line] = str(why)
-    pictures: list[Picture] = []
-    for image, asked in order.items():
+    pictures: dict[str, Picture] = {}
+    for (names, fps), asked in order.items():
         if limit is not None and len(pictures) == limit:
             break
-        path = Path(find(image))
         try:
-            size = _size(path, image)
+            picture = _picture(names, fps, find, pictures)
         except Broken as why:
             problems |= {entry.line: str(why) for entry, _ in asked}
             continue
-        samples = []
-        for entry, sample in asked:
-            try:
-                evidence, said = _inside(sample.evidence, size)
-                said += _other_size(entry, size)
-                samples.append(replace(sample, evidence=evidence))
-                if said:
-                    notes[entry.line] = "; ".join(said)
-            except Broken as why:
-                problems[entry.line] = str(why)
+        samples = _samples(picture, asked, where.split(", ")[-1], problems, notes)
         if samples:
-            pictures.append(Picture(image, path, size, tuple(samples)))
+            pictures[picture.name] = replace(picture, samples=samples)
     if not pictures:
         reasons = "; ".join(f"{where} {line}: {why}" for line, why in sorted(problems.items())[:3])
         raise DataError(
@@ -167,12 +175,47 @@ def collect(
         )
     return Data(
         name,
-        tuple(pictures),
+        tuple(pictures.values()),
         metric,
         tuple(f"{where} {line}: {why}" for line, why in sorted(problems.items())),
         tuple(f"{where} {line}: {why}" for line, why in sorted(notes.items())),
         where,
     )
+
+
+def _picture(names: str | tuple[str, ...], fps: float | None, find: Find, taken: Mapping[str, Picture]) -> Picture:
+    """A picture or a video, without its questions."""
+    title = names if isinstance(names, str) else names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+    name, count = title, 1
+    while name in taken:
+        count += 1
+        name = f"{title} ({count})"
+    if isinstance(names, str):
+        path = Path(find(names))
+        return Picture(name, path, shown.size(path, names), ())
+    frames = shown.frames_of(names, find)
+    return Picture(name, frames, shown.video_size(frames), (), fps)
+
+
+def _samples(
+    picture: Picture, asked: Asked, where: str, problems: dict[int, str], notes: dict[int, str]
+) -> tuple[Sample, ...]:  # fmt: skip
+    """The questions about one picture that can be used, none of them twice."""
+    samples: dict[Any, Sample] = {}
+    for entry, sample in asked:
+        same = (sample.question, sample.answers, sample.kind, sample.evidence)
+        if same in samples:
+            notes[entry.line] = f"it repeats {where} {samples[same].line} and is asked once"
+            continue
+        try:
+            evidence, said = _inside(sample.evidence, picture)
+            said += _other_size(entry, picture.size)
+            samples[same] = replace(sample, evidence=evidence)
+            if said:
+                notes[entry.line] = "; ".join(said)
+        except Broken as why:
+            problems[entry.line] = str(why)
+    return tuple(samples.values())
 
 
 def _sample(entry: Entry) -> Sample:
@@ -188,39 +231,44 @@ def _sample(entry: Entry) -> Sample:
         question,
         tuple(str(answer) for answer in answers),
         str(fields.get("kind", "question")),
-        _evidence(fields.get("evidence")),
+        _evidence(fields.get("evidence"), "video" in fields),
         entry.line,
         {key: value for key, value in fields.items() if key not in KNOWN},
     )
 
 
-def _evidence(groups: Any) -> Evidence:
+def _evidence(groups: Any, moving: bool) -> Evidence:
     if groups is None:
         return ()
     try:
         boxes = tuple(tuple(tuple(float(side) for side in box) for box in group) for group in groups)
     except (TypeError, ValueError):
         raise Broken("expected 'evidence' as a list of groups of boxes [x0, y0, x1, y1]") from None
-    if not all(len(box) == 4 and all(abs(side) < float("inf") for side in box) for group in boxes for box in group):
-        raise Broken("expected every box of 'evidence' as four numbers [x0, y0, x1, y1]")
-    return tuple(group for group in boxes if group)  # type: ignore[misc]
+    sides = (4, 5) if moving else (4,)
+    if not all(len(box) in sides and all(abs(side) < float("inf") for side in box) for group in boxes for box in group):
+        more = ", perhaps with the frame behind them" if moving else ""
+        raise Broken(f"expected every box of 'evidence' as four numbers [x0, y0, x1, y1]{more}")
+    return tuple(group for group in boxes if group)
 
 
-def _inside(evidence: Evidence, size: tuple[int, int]) -> tuple[Evidence, list[str]]:
+def _inside(evidence: Evidence, picture: Picture) -> tuple[Evidence, list[str]]:
     """Boxes clipped to the picture; what lies outside or is empty is left out, and said."""
     said: list[str] = []
     groups = []
+    width, height = picture.size
     for group in evidence:
         kept = []
         for box in group:
-            left, top, right, bottom = box
-            clipped = (max(left, 0.0), max(top, 0.0), min(right, float(size[0])), min(bottom, float(size[1])))
-            shown = [round(side, 2) for side in box]
+            left, top, right, bottom, *frame = box
+            if frame and (frame[0] != int(frame[0]) or not 0 <= frame[0] < len(picture.frames)):
+                raise Broken(f"expected a frame between 0 and {len(picture.frames) - 1} in a box, got {frame[0]:g}")
+            clipped = (max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height)), *frame)
+            told = [round(side, 2) for side in box]
             if clipped[0] >= clipped[2] or clipped[1] >= clipped[3]:
-                said.append(f"the box {shown} is empty or outside the picture of {size[0]} x {size[1]}: left out")
+                said.append(f"the box {told} is empty or outside the picture of {width} x {height}: left out")
                 continue
             if clipped != box:
-                said.append(f"the box {shown} reaches beyond the picture of {size[0]} x {size[1]}: clipped")
+                said.append(f"the box {told} reaches beyond the picture of {width} x {height}: clipped")
             kept.append(clipped)
         if kept:
             groups.append(tuple(kept))
@@ -233,18 +281,3 @@ def _other_size(entry: Entry, size: tuple[int, int]) -> list[str]:
     if any(side is not None and side != real for side, real in zip(given, size, strict=True)):
         return [f"the line says {given[0]} x {given[1]} pixels, the picture has {size[0]} x {size[1]}"]
     return []
-
-
-def _size(path: Path, name: str) -> tuple[int, int]:
-    """Width and height as the picture is shown, from its header."""
-    if not path.is_file():
-        raise Broken(f"there is no picture {name!r}")
-    try:
-        with Image.open(path) as picture:
-            width, height = picture.size
-            # Asking a PNG file for what it seldom has would read all of its pixels.
-            plain = picture.format == "PNG" and not {"exif", "Raw profile type exif"} & picture.info.keys()
-            turned = not plain and picture.getexif().get(ORIENTATION, 1) in range(5, 9)
-    except DECODING_ERRORS as error:
-        raise Broken(f"cannot read the picture {name!r} ({first_line(error)})") from None
-    return (height, width) if turned else (width, height)

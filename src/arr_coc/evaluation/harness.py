@@ -14,7 +14,7 @@ import torch
 from arr_coc import selectors as known
 from arr_coc.budgets import Budget
 from arr_coc.budgets import limit as limit_of
-from arr_coc.errors import ArrCocError, BudgetError, DataError, ImageError, whole_number
+from arr_coc.errors import ArrCocError, BudgetError, DataError, ImageError, SelectorError, whole_number
 from arr_coc.evaluation import readers
 from arr_coc.evaluation.contestants import DENSE, RANDOM, Contestant, contestants
 from arr_coc.evaluation.data import Data, Picture
@@ -26,6 +26,7 @@ from arr_coc.vlm import VLM
 
 BUDGETS = ("25%", "12.5%", "6.25%")
 SEEDS = 3  # of the random choice
+TIMED = 12  # pictures on which one question is asked alone
 
 Tick = Callable[[int, int, str], None]  # done, of how many, what comes now
 
@@ -35,7 +36,11 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, done: int, total: int, folder: Path | None) -> None:
         self.done, self.total, self.folder = done, total, folder
-        saved = "nothing was kept" if folder is None else f"they are kept in {str(folder)!r}, and the same run goes on"
+        saved = (
+            "nothing was kept"
+            if folder is None or not done
+            else f"they are kept in {str(folder)!r}, and the same run goes on"
+        )
         super().__init__(f"interrupted after {done} of {total} pictures: {saved}")
 
 
@@ -58,6 +63,7 @@ def evaluate(
     run: str | Path | None = None,
     fresh: bool = False,
     tick: Tick | None = None,
+    then: Callable[[Report], None] | None = None,
 ) -> Report:
     """Answer every question of `data` from the cells that each selector keeps under each budget.
 
@@ -66,7 +72,8 @@ def evaluate(
     `glance` is the share of cells that is encoded at all, chosen by `glance_selector` or, without one, by each selector
     itself (evenly where it cannot). `limit`: so many pictures; `kinds`: only such questions. `seeds`: how often the
     random choice is drawn. `tokens`: the longest answer; `answers=False` generates none and looks at the cells alone.
-    `run`: a folder that keeps what is done, so that an interrupted run goes on there; `fresh` starts anew.
+    `run`: a folder that keeps what is done, so that an interrupted run goes on there; `fresh` starts anew. `then` gets the
+    report, to write it somewhere, before the folder forgets the run.
     """
     asked = check(
         data, selectors, budgets, glance=glance, glance_selector=glance_selector, format=format, limit=limit,
@@ -83,10 +90,15 @@ def evaluate(
     }  # fmt: skip
     mark = fingerprint(settings_said, [one.source for one in field])
     records = Records(folder, mark, fresh)
-    unread = _measure_all(vlm, asked, plan, rules, records, tick or (lambda done, of, what: None))
-    asked = _without(asked, unread) if unread else asked
-    found = report(name, asked, records.done, rules, [one.name for one in field], resumed=records.resumed)
-    records.forget()
+    try:
+        unread = _measure_all(vlm, asked, plan, rules, records, tick or (lambda done, of, what: None))
+        asked = _without(asked, unread) if unread else asked
+        found = report(name, asked, records.done, rules, [one.name for one in field], resumed=records.resumed)
+        if then is not None:
+            then(found)
+        records.forget()
+    finally:
+        records.close()
     return found
 
 
@@ -100,7 +112,8 @@ def check(
     for name, value, least in (("limit", limit, 1), ("seeds", seeds, 1), ("tokens", tokens, 1), ("seed", seed, 0)):
         if value is not None and whole_number(value, least) is None:
             raise ArrCocError(f"expected {name} as a whole number of at least {least}, got {value!r}")
-    settings(contestants(selectors), budgets, seed, seeds)
+    field = contestants(selectors)
+    settings(field, budgets, seed, seeds)
     limit_of(glance, 1000, "glance")
     if glance_selector is not None:
         known.selector(glance_selector)
@@ -111,6 +124,13 @@ def check(
         asked = asked.only(kinds)
     if not asked.pictures:
         raise DataError("expected at least one question about a picture")
+    for one in field:
+        other = next((picture for picture in asked.pictures if picture.kind not in one.sample.kinds), None)
+        if other is not None:
+            raise SelectorError(
+                f"selector {one.name!r} chooses from {' and '.join(one.sample.kinds)}s only, and {other.name!r} is "
+                f"{'a video' if other.kind == 'video' else 'a still picture'}: leave the selector out"
+            )
     return asked
 
 
@@ -145,6 +165,7 @@ def _measure_all(
     total = len(data.pictures) * len(plan)
     done = total - len(waiting) * len(plan)
     unread: dict[str, str] = {}
+    turns = timed(data)
     extra: Surcharge | None = None
     tick(done, total, "warming up" if waiting else "")
     try:
@@ -153,7 +174,8 @@ def _measure_all(
             own = [_seeded(one, picture) for one in plan]
             try:
                 extra = extra or surcharge(vlm, picture, plan, rules)
-                for setting, some in zip(plan, measure(vlm, picture, own, rules, extra), strict=True):
+                found = measure(vlm, picture, own, rules, extra, turns.get(picture.name))
+                for setting, some in zip(plan, found, strict=True):
                     rows.extend(row | {"seed": setting.seed} for row in some)
                     done += 1
                     tick(done, total, picture.name)
@@ -165,6 +187,17 @@ def _measure_all(
     except KeyboardInterrupt:
         raise Interrupted(len(records.done), len(data.pictures), records.path and records.path.parent) from None
     return unread
+
+
+def timed(data: Data) -> dict[str, int]:
+    """The pictures on which one question is asked alone to be timed, and which one: each in turn.
+
+    All of the pictures that are asked about once, and of the others `TIMED`, evenly spread.
+    """
+    several = [picture for picture in data.pictures if len(picture.samples) > 1]
+    some = [several[number * len(several) // TIMED] for number in range(TIMED)] if len(several) > TIMED else several
+    turns = {picture.name: number % len(picture.samples) for number, picture in enumerate(some)}
+    return turns | {picture.name: 0 for picture in data.pictures if len(picture.samples) == 1}
 
 
 def _without(data: Data, unread: dict[str, str]) -> Data:
@@ -205,8 +238,8 @@ def _asked(data: Data) -> str:
     """The questions, and which pictures they are about, as one number."""
     digest = 0
     for picture in data.pictures:
-        stamp = picture.image.stat() if isinstance(picture.image, Path) else None
-        told: list[Any] = [picture.name, picture.size, stamp and [stamp.st_size, stamp.st_mtime_ns]]
+        files = [(one.stat().st_size, one.stat().st_mtime_ns) for one in picture.frames if isinstance(one, Path)]
+        told: list[Any] = [picture.name, picture.size, picture.fps, files]
         told += [[s.question, s.answers, s.evidence] for s in picture.samples]
         digest = zlib.crc32(json.dumps(told).encode(), digest)
     return f"{data.name} {len(data.pictures)} {digest}"

@@ -1,23 +1,20 @@
-"""One picture, all settings: encoded once for every selector that allows it, its questions asked in batches.
+"""One picture, all settings: encoded once for every selector that allows it.
 
-Milliseconds are those of one question asked on its own:
+Questions about one picture are asked in batches, which is faster and says the same; so on some of the pictures one question,
+another one from picture to picture, is asked alone, and milliseconds and memory are those of that question:
 - `encode`: the whole picture's encoding. It is measured once and shared; what it costs to see attention is charged to the
   selectors that want it. Whoever encodes differently (a smaller picture, some of the cells) pays for that instead.
-- `select`: the first question's choice, with nothing prepared: every setting starts with a texture that is not built yet.
-- `prefill` and `decode`: the batch's time divided by its questions. Choosing inside the language model is `select` too.
+- `select`: the choice with nothing prepared: every setting starts with a texture that is not built yet. Choosing inside the
+  language model is `select` too, and not `prefill`.
 """
 
 from __future__ import annotations
 
-import base64
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-import numpy as np
-import torch
 
 from arr_coc.allocation import Allocation
 from arr_coc.answer import Answer
@@ -27,8 +24,9 @@ from arr_coc.errors import AllocationError, SelectorError
 from arr_coc.evaluation import memory, metrics
 from arr_coc.evaluation.contestants import DENSE, Contestant, Witness
 from arr_coc.evaluation.data import Picture, Sample
-from arr_coc.grid import Cells, Grid, Mosaic
-from arr_coc.look import Look
+from arr_coc.evaluation.notation import packed, pressed, views
+from arr_coc.grid import Cells
+from arr_coc.look import Look, Source
 from arr_coc.selectors import selector
 from arr_coc.vlm import VLM
 
@@ -100,7 +98,7 @@ def surcharge(vlm: VLM, picture: Picture, settings: Sequence[Setting], rules: Ru
     sets = {(), whole} | {
         tuple(sorted(set(s.contestant.sample.attention_at))) for s in settings if not s.contestant.reencodes and whole
     }
-    look = vlm.look(picture.image)
+    look = look_at(vlm, picture)
     vlm.generate(look=look, text=picture.samples[0].question, max_new_tokens=2)
     if len(sets) == 1:
         return Surcharge({})
@@ -114,20 +112,27 @@ def surcharge(vlm: VLM, picture: Picture, settings: Sequence[Setting], rules: Ru
 
 
 def measure(
-    vlm: VLM, picture: Picture, settings: Sequence[Setting], rules: Rules, extra: Surcharge
+    vlm: VLM, picture: Picture, settings: Sequence[Setting], rules: Rules, extra: Surcharge, timed: int | None
 ) -> Iterator[list[dict[str, Any]]]:
-    """The rows of each setting in turn, one row a question."""
+    """The rows of each setting in turn, one row a question; `timed`: the question that is asked alone."""
     shared = _share(vlm, picture, depths_of(settings, rules), extra)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)  # fallbacks are counted, and shown with the row
         for setting in settings:
-            yield _rows(vlm, picture, setting, rules, shared, extra)
+            yield _rows(vlm, picture, setting, rules, shared, extra, timed)
+
+
+def look_at(vlm: VLM, picture: Picture, depths: Sequence[float] = ()) -> Look:
+    """The picture, or the video's frames, through the processor."""
+    if picture.kind == "video":
+        return vlm.look(videos=[list(picture.frames)], fps=picture.fps, attention_at=depths)
+    return vlm.look(picture.image, attention_at=depths)
 
 
 def _share(vlm: VLM, picture: Picture, depths: tuple[float, ...], extra: Surcharge) -> Shared:
     meter = memory.Meter(vlm.device)
     start = time.perf_counter()
-    look = vlm.look(picture.image, attention_at=depths)
+    look = look_at(vlm, picture, depths)
     preprocess = (time.perf_counter() - start) * 1e3
     prepared = vlm.prepare(look=look, text=picture.samples[0].question)
     encode = prepared.timings["encode"] / (1 + extra.of(depths))
@@ -135,16 +140,13 @@ def _share(vlm: VLM, picture: Picture, depths: tuple[float, ...], extra: Surchar
 
 
 def _rows(
-    vlm: VLM, picture: Picture, setting: Setting, rules: Rules, shared: Shared, extra: Surcharge
+    vlm: VLM, picture: Picture, setting: Setting, rules: Rules, shared: Shared, extra: Surcharge, timed: int | None
 ) -> list[dict[str, Any]]:
     contestant = setting.contestant
     witness = Witness(contestant.make(picture), vlm.device)
     alone = contestant.reencodes or (rules.glancing and not setting.dense)
     # Each setting builds its own texture; one that encodes for itself starts without an encoding, too.
-    look = replace(
-        shared.look,
-        images=tuple(tuple(source.anew() for source in row) for row in shared.look.images),
-    )
+    look = replace(shared.look, images=_unseen(shared.look.images), videos=_unseen(shared.look.videos))
     if alone:
         look = replace(look, encoded={}, attention_at=())
     given: dict[str, Any] = {"look": look, "selector": witness, "budget": setting.budget, "seed": setting.seed}
@@ -154,34 +156,40 @@ def _rows(
         if rules.glance_selector is not None or not contestant.glances:
             glancer = Witness(selector(rules.glance_selector or "uniform"), vlm.device)
             given["glance_selector"] = glancer
-    meter = memory.Meter(vlm.device)
-    said: list[Said] = []
-    spent = dict.fromkeys(("preprocess", "encode", "prefill", "decode"), 0.0)
-    for start in range(0, len(picture.samples), BATCH):
-        texts = [sample.question for sample in picture.samples[start : start + BATCH]]
-        some, timings = _ask(vlm, texts, given, rules, bool(witness.depths))
-        said.extend(some)
-        for stage in spent:
-            spent[stage] += timings.get(stage, 0.0) + (timings.get("assemble", 0.0) if stage == "prefill" else 0.0)
-    peak = meter.peak()
-    if not alone and peak is not None and shared.peak is not None:
-        peak = max(peak, shared.peak)
-    asked = len(picture.samples)
-    inside = sum(witness.inside)
-    ms = {
-        "preprocess": shared.preprocess + spent["preprocess"] / asked,
-        "encode": spent["encode"] / _encodings(said, shared.grid) if alone
-        else shared.encode * (1 + extra.of(contestant.sample.attention_at)),
-        "select": sum(calls[0] for calls in (witness.outside, glancer.outside if glancer else []) if calls)
-        + inside / asked,
-        "prefill": (spent["prefill"] - inside) / asked,
-        "decode": spent["decode"] / asked,
-    }  # fmt: skip
-    moved = metrics.sensitivity([one.allocation.keep for one in said])
+    texts = [sample.question for sample in picture.samples]
+    said: dict[int, Said] = {}
+    ms: dict[str, float] | None = None
+    peak: float | None = None
+    if timed is not None:
+        meter = memory.Meter(vlm.device)
+        (said[timed],), spent = _ask(vlm, texts[timed : timed + 1], given, rules)
+        peak = meter.peak()
+        if not alone and peak is not None and shared.peak is not None:
+            peak = max(peak, shared.peak)
+        inside = sum(witness.inside)
+        ms = {
+            "preprocess": shared.preprocess + spent.get("preprocess", 0.0),
+            "encode": spent.get("encode", 0.0) if alone
+            else shared.encode * (1 + extra.of(contestant.sample.attention_at)),
+            "select": sum(witness.outside) + inside + (sum(glancer.outside) if glancer else 0.0),
+            "prefill": spent.get("assemble", 0.0) + spent.get("prefill", 0.0) - inside,
+            "decode": spent.get("decode", 0.0),
+        }  # fmt: skip
+    rest = [number for number in range(len(texts)) if number != timed]
+    for start in range(0, len(rest), BATCH):
+        some = rest[start : start + BATCH]
+        said |= zip(some, _ask(vlm, [texts[number] for number in some], given, rules)[0], strict=True)
+    moved = metrics.sensitivity([said[number].allocation.keep for number in range(len(texts))])
     return [
-        _row(setting, number, sample, one, rules, shared.grid, picture) | {"ms": ms, "peak_mb": peak, "moved": moved}
-        for number, (sample, one) in enumerate(zip(picture.samples, said, strict=True))
+        _row(setting, number, sample, said[number], rules, shared.grid, picture)
+        | {"ms": ms, "peak_mb": peak, "moved": moved}
+        for number, sample in enumerate(picture.samples)
     ]
+
+
+def _unseen(rows: Sequence[Sequence[Source]]) -> tuple[tuple[Source, ...], ...]:
+    """The same pictures without the textures that were built of them."""
+    return tuple(tuple(source.anew() for source in row) for row in rows)
 
 
 @dataclass(frozen=True)
@@ -193,11 +201,11 @@ class Said:
 
 
 def _ask(
-    vlm: VLM, texts: list[str], given: dict[str, Any], rules: Rules, inside: bool
-) -> tuple[list[Said], dict[str, float]]:
+    vlm: VLM, texts: list[str], given: dict[str, Any], rules: Rules
+) -> tuple[list[Said], dict[str, float]]:  # fmt: skip
     name = given["selector"].name
     try:
-        if rules.answers or inside:
+        if rules.answers or given["selector"].depths:
             tokens = rules.tokens if rules.answers else 1
             answers: list[Answer] = vlm.generate(text=texts, max_new_tokens=tokens, do_sample=False, **given)
             said = [Said(one.text if rules.answers else None, one.allocation) for one in answers]
@@ -214,13 +222,6 @@ def _ask(
         if kind == AllocationError.__name__:
             raise SelectorError(f"selector {name!r} answered with wrong cells: {why}")
     return said, dict(timings)
-
-
-def _encodings(said: Sequence[Said], dense: Cells) -> int:
-    """How often a picture was encoded for its questions: smaller pictures each time, the same cells only once."""
-    if any(one.allocation.grid != dense for one in said):
-        return len(said)
-    return len({one.allocation.encoded.numpy().tobytes() for one in said})
 
 
 def _row(
@@ -247,39 +248,19 @@ def _row(
         row |= scores | {"accuracy": metrics.METRICS[rules.metric](said.text, sample.answers)}
     # A smaller picture shows every place, only less of it: asking which of its cells were kept would say nothing.
     if allocation.grid == dense:
-        groups = metrics.evidence_cells(sample.evidence, dense, picture.size)
+        groups = metrics.evidence_cells(sample.evidence, dense, picture.size, len(picture.frames))
         row |= {
             "keep": packed(allocation.keep, dense.n),
             "recall": metrics.recall(allocation.keep, groups),
             "any_hit": metrics.any_hit(allocation.keep, groups),
             "pointing": metrics.pointing(allocation.relevance, groups),
             "chance": metrics.chance(allocation.k, dense.n, groups, rules.seed),
+            **_heat(allocation),
         }
     return row
 
 
-def packed(keep: torch.Tensor, n: int) -> str:
-    """Cell numbers `[K]` of `n` as text, one bit a cell."""
-    bits = np.zeros(n, np.uint8)
-    bits[keep.numpy()] = 1
-    return base64.b64encode(np.packbits(bits).tobytes()).decode()
-
-
-def unpacked(text: str, n: int) -> torch.Tensor:
-    """The way back from `packed`.
-
-    >>> unpacked(packed(torch.tensor([0, 9]), 12), 12).tolist()
-    [0, 9]
-    """
-    bits = np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8))[:n]
-    return torch.from_numpy(bits.nonzero()[0])
-
-
-def views(grid: Cells) -> list[list[float]]:
-    """A grid as numbers, for a file."""
-    return [[view.t, view.h, view.w, *view.area] for view in grid.views]
-
-
-def from_views(numbers: Sequence[Sequence[float]]) -> Cells:
-    grids = tuple(Grid(int(t), int(h), int(w), tuple(area)) for t, h, w, *area in numbers)  # type: ignore[arg-type]
-    return grids[0] if len(grids) == 1 else Mosaic(grids)
+def _heat(allocation: Allocation) -> dict[str, str]:
+    """What the selector said about every cell, to be shown: its relevance, or else the first of its scores."""
+    told = {"relevance": allocation.relevance} if allocation.relevance is not None else dict(allocation.scores)
+    return {"heat": pressed(next(iter(told.values()))), "heat_of": next(iter(told))} if told else {}

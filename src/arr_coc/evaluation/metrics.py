@@ -13,7 +13,7 @@ from itertools import combinations
 
 import torch
 
-from arr_coc.evaluation.data import Evidence
+from arr_coc.evidence import Evidence, by_moment, moments_of
 from arr_coc.grid import Cells
 
 SLIVER = 0.125  # of a cell's side
@@ -89,19 +89,24 @@ def yes_no(said: str, answers: Sequence[str]) -> float:
 METRICS = {"exact": exact, "anls": anls, "vqa": vqa, "yes_no": yes_no}
 
 
-def evidence_cells(evidence: Evidence, grid: Cells, size: tuple[int, int]) -> list[torch.Tensor]:
-    """The cells `[C]` of each evidence group on a picture of `size` (width, height)."""
+def evidence_cells(evidence: Evidence, grid: Cells, size: tuple[int, int], frames: int = 1) -> list[torch.Tensor]:
+    """The cells `[C]` of each evidence group on a picture, or a video of so many `frames`, of `size` (width, height).
+
+    A box of a video that names no frame is there all the time: its group becomes one for each moment of the grid.
+    """
+    moments = moments_of(grid)
     cells = grid.boxes(torch.arange(grid.n), size).double()  # [N, 4]
     side = cells[:, 2:] - cells[:, :2]  # [N, 2]
     found = []
-    for group in evidence:
-        boxes = torch.tensor(group, dtype=torch.float64)  # [B, 4]
+    for group in by_moment(evidence, grid, frames):
+        boxes = torch.tensor([box for box, _ in group], dtype=torch.float64)  # [B, 4]
+        when = torch.tensor([moment for _, moment in group])  # [B]
         low = torch.maximum(cells[:, None, :2], boxes[None, :, :2])
         high = torch.minimum(cells[:, None, 2:], boxes[None, :, 2:])
         least = torch.minimum(SLIVER * side[:, None], 0.5 * (boxes[None, :, 2:] - boxes[None, :, :2]))  # [N, B, 2]
         # Cells' sides are rounded numbers: a box cut in halves by an edge must not lose both.
-        inside = (high - low >= least * (1 - 1e-4)).all(-1).any(-1)
-        found.append(inside.nonzero()[:, 0])
+        inside = (high - low >= least * (1 - 1e-4)).all(-1) & (moments[:, None] == when)  # [N, B]
+        found.append(inside.any(-1).nonzero()[:, 0])
     return found
 
 

@@ -1,162 +1,117 @@
-"""A comparison as one HTML page that needs nothing beside itself: tables, plots, and single cases with the kept cells lit."""
+"""A comparison as one HTML page that needs nothing beside itself: who leads, plots, all measures, and single cases."""
 
 from __future__ import annotations
 
-import base64
 import html
-import io
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
-from PIL import Image
-
-from arr_coc.allocation import Allocation
 from arr_coc.errors import ArrCocError
-from arr_coc.evaluation.contestants import DENSE, ORACLE, RANDOM
-from arr_coc.evaluation.data import Picture, Sample
-from arr_coc.evaluation.measuring import from_views, unpacked
-from arr_coc.evaluation.plots import svg
-from arr_coc.texture.image import read_picture
+from arr_coc.evaluation import bars, cases, layers
+from arr_coc.evaluation.curves import curves
+from arr_coc.evaluation.style import CSS
+from arr_coc.evaluation.summary import competing, counted, sentences
+from arr_coc.evaluation.table import columns, filled, remarks
 
 if TYPE_CHECKING:
-    from arr_coc.evaluation.report import Report, Row
+    from arr_coc.evaluation.report import Report
 
-CASES = 4  # best and worst of each selector
-SIDE = 420  # longest side of a shown picture, in pixels
-
-_STYLE = """
-body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:1180px;padding:0 1rem;color:#1c1c1c;background:#fff}
-table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}th,td{padding:3px 9px;text-align:right;
-border-bottom:1px solid #ddd;white-space:nowrap}th:first-child,td:first-child{text-align:left}th{background:#f4f4f2}
-.cases{display:flex;flex-wrap:wrap;gap:14px}.case{width:250px;font-size:13px}.case img{max-width:250px;max-height:330px}
-.right{color:#18733a}.wrong{color:#a8201a}h2{margin-top:2.2rem}svg{max-width:100%;height:auto}small{color:#666}
-"""
+_METRICS = {
+    "exact": "exact match",
+    "vqa": "VQA accuracy",
+    "anls": "ANLS",
+    "yes_no": "yes or no",
+}
 
 
-def write(report: Report, folder: Path) -> Path:
-    """Write `index.html` into the folder."""
+def write(text: str, folder: Path) -> Path:
+    """Write `index.html` into the folder, at once: a page that was there before stays until the new one is whole."""
     path = folder / "index.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(page(report))
+        spare = path.with_suffix(".new")
+        spare.write_text(text, encoding="utf-8")
+        spare.replace(path)
     except OSError as error:
         raise ArrCocError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
     return path
 
 
 def page(report: Report) -> str:
-    title = f"{report.model} on {report.data.name}"
-    try:
-        plots = svg(report)
-    except ArrCocError as error:  # the rest of the page is worth having
-        plots = f"<p>{html.escape(str(error))}</p>"
-    parts = [
-        f"<h1>{html.escape(title)}</h1>",
-        f"<p>{report.data.questions} questions about {len(report.data.pictures)} pictures; accuracy is "
-        f"{html.escape(report.data.metric)}, intervals are 95% over pictures, times are those of one question.</p>",
-        _table(report.table()),
-        "<h2>Accuracy against tokens and time</h2>",
-        plots,
-        "<h2>By kind of question</h2><p>Accuracy, and in brackets the evidence recall.</p>",
-        _table(report.table(kinds=True)),
-        *_cases(report),
+    """The whole page as text."""
+    pictures = layers.Pictures()
+    shown = cases.section(report, pictures)
+    answered = any(record["accuracy"] is not None for record in report.records)
+    metric = (
+        f"accuracy is {_METRICS[report.data.metric]}; " if answered else "nothing was answered, only cells are judged; "
+    )
+    first = "Of wrong answers those come first that the dense model gets right. " if answered else ""
+    body = [
+        f"<p>{counted(report.data.questions, 'question')} about {counted(len(report.data.pictures), 'picture')}; "
+        f"{metric}intervals are 95% "
+        "bootstrap intervals over pictures, p-values those of paired permutation tests over pictures.</p>",
+        _short(report),
+        "<h2>Who leads, by budget</h2>",
+        bars.intervals(report),
+        f"<h2>Against tokens{' and time' if answered else ''}</h2>",
+        curves(report),
     ]
-    if report.problems or report.data.notes:
-        lines = "".join(f"<li>{html.escape(line)}</li>" for line in (*report.problems, *report.data.notes))
-        parts.append(f"<h2>Lines left out or put right</h2><ul>{lines}</ul>")
+    why = bars.reasons(report)
+    if why:
+        body += ["<h2>Why answers are wrong</h2>", why]
+    body += [
+        bars.kinds(report),
+        "<h2>All measures</h2><p class='quiet'>Times are those of one question asked alone, medians over pictures.</p>",
+        _table(report),
+        "<h2>Worst and best cases</h2><p class='quiet'>First the kept cells, then the selector's own score as warm colours; "
+        f"red frames show where the answer stands. {first}A click enlarges.</p>",
+        shown,
+        _lines(report),
+    ]
+    return document(f"{report.model} on {report.data.name}", "".join(body), pictures)
+
+
+def document(title: str, body: str, pictures: layers.Pictures) -> str:
+    """A page around its body."""
+    title = html.escape(title)
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        f"<style>{_STYLE}</style><body>{''.join(parts)}</body></html>\n"
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, '
+        f'initial-scale=1"><title>{title}</title><style>{CSS}{pictures.css()}</style></head>'
+        f"<body><h1>{title}</h1>{body}</body></html>\n"
     )
 
 
-def _table(markdown: str) -> str:
-    """Our own markdown tables as HTML, and the lines behind them as paragraphs."""
-    head, _, *rest = markdown.strip().split("\n")
-    rows = [line for line in rest if line.startswith("|")]
-    said = [line for line in rest if line and not line.startswith("|")]
-
-    def cells(line: str, tag: str) -> str:
-        return "".join(f"<{tag}>{html.escape(cell.strip())}</{tag}>" for cell in line.strip("|").split("|"))
-
-    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    notes = "".join(f"<p>{html.escape(line)}</p>" for line in said)
-    return f"<table><tr>{cells(head, 'th')}</tr>{body}</table>{notes}"
+def _short(report: Report) -> str:
+    found = sentences(report)
+    if not found:
+        return ""
+    items = "".join(f"<li><b>{html.escape(budget)}</b><span>{html.escape(said)}</span></li>" for budget, said in found)
+    return f"<ul class='short'>{items}</ul>"
 
 
-def _cases(report: Report) -> list[str]:
-    """Best and worst cases of every selector that decides something, at the smallest budget it was run with."""
-    parts: list[str] = []
-    pictures = {picture.name: picture for picture in report.data.pictures}
-    names = dict.fromkeys(record["selector"] for record in report.records)
-    for name in names:
-        if name in (DENSE, RANDOM):
-            continue
-        budget = min((r for r in report.records if r["selector"] == name), key=lambda r: r["kept"])["budget"]
-        found = [
-            (picture, row)
-            for picture, rows in report.rows.items()
-            for row in rows
-            if (row["selector"], row["budget"]) == (name, budget) and row.get("keep")
-        ]
-        ranked = sorted(found, key=_worth)
-        worst, best = ranked[:CASES], ranked[max(CASES, len(ranked) - CASES) :][::-1]
-        for heading, some in (("worst", worst), ("best", best)):
-            if some:
-                shown = "".join(_case(pictures[picture], row) for picture, row in some)
-                parts.append(
-                    f"<h2>{html.escape(name)} at {html.escape(budget)}: {heading} cases</h2><div class='cases'>{shown}</div>"
-                )
-    if ORACLE in names:
-        parts.append("<p><small>The oracle knows where the answer stands: an upper bound, not a method.</small></p>")
-    return parts
+def _table(report: Report) -> str:
+    """Every record, the leader of each budget in bold, rows that do not count struck through."""
+    shown = filled(columns(report), report.records)
+    head = "".join(f"<th>{html.escape(heading)}</th>" for heading, _ in shown)
+    leads = {id(ranked[0]) for b in {r["budget"] for r in report.records} if (ranked := competing(report, b))}
+    rows = []
+    for number, record in enumerate(report.records):
+        names = []
+        if number and record["budget"] != report.records[number - 1]["budget"]:
+            names.append("first")
+        if id(record) in leads:
+            names.append("lead")
+        if not record["valid"]:
+            names.append("out")
+        cells = "".join(f"<td>{html.escape(cells[number])}</td>" for _, cells in shown)
+        rows.append(f"<tr class='{' '.join(names)}'>{cells}</tr>")
+    notes = "".join(f"<p>{html.escape(line)}</p>" for line in remarks(report.records))
+    return f"<div class='scroll'><table><tr>{head}</tr>{''.join(rows)}</table></div>{notes}"
 
 
-def _worth(case: tuple[str, Row]) -> tuple[float, float]:
-    row = case[1]
-    recall = row.get("recall")
-    return (row.get("accuracy") or 0.0) + (row.get("anls") or 0.0), -1.0 if recall is None else recall
-
-
-def _case(picture: Picture, row: Row) -> str:
-    sample: Sample = picture.samples[row["question"]]
-    right = bool(row.get("accuracy"))
-    said = (
-        "" if row["said"] is None else f"<b class='{'right' if right else 'wrong'}'>{html.escape(row['said'])}</b><br>"
-    )
-    wanted = (
-        f"<small>expected {html.escape(' / '.join(dict.fromkeys(sample.answers)))}</small><br>"
-        if sample.answers
-        else ""
-    )
-    recall = "" if row.get("recall") is None else f", evidence recall {row['recall']:.2f}"
-    return (
-        f"<div class='case'><img alt='kept cells' src='{_uri(overlay(picture, row))}'><br>{html.escape(sample.question)}<br>"
-        f"{said}{wanted}<small>{html.escape(picture.name)}, {row['kept']} of {row['all']} tokens{recall}</small></div>"
-    )
-
-
-def overlay(picture: Picture, row: Mapping[str, Any], colour: tuple[int, int, int] = (230, 60, 40)) -> Image.Image:
-    """The picture with its kept cells lit and the evidence framed."""
-    from PIL import ImageDraw
-
-    grid = from_views(row["grid"])
-    keep = unpacked(row["keep"], grid.n)
-    allocation = Allocation(grid, keep, torch.arange(grid.n), row["selector"], picture.size)
-    image = read_picture(picture.image, max_side=1280).pixels
-    lit = allocation.overlay(image)
-    scale = (lit.width / picture.size[0], lit.height / picture.size[1])
-    pen = ImageDraw.Draw(lit)
-    for group in picture.samples[row["question"]].evidence:
-        for box in group:
-            pen.rectangle([side * scale[i % 2] for i, side in enumerate(box)], outline=colour, width=3)
-    return lit
-
-
-def _uri(image: Image.Image) -> str:
-    image.thumbnail((SIDE, SIDE))
-    file = io.BytesIO()
-    image.convert("RGB").save(file, "JPEG", quality=82)
-    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+def _lines(report: Report) -> str:
+    said = (*report.problems, *report.data.notes)
+    if not said:
+        return ""
+    lines = "".join(f"<li>{html.escape(line)}</li>" for line in said)
+    return f"<h2>Lines left out or put right</h2><ul>{lines}</ul>"

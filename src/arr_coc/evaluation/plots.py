@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,14 @@ def figure_class() -> Any:
     return Figure
 
 
+def check_ending(path: Path) -> None:
+    """One sentence where matplotlib is not there, or cannot write files of that ending."""
+    canvas = figure_class()().canvas
+    known = canvas.get_supported_filetypes()
+    if path.suffix.lower().removeprefix(".") not in known:
+        raise ArrCocError(f"cannot write {path.name!r} in a format of that ending; use .png, .svg or .pdf")
+
+
 def save(report: Report, path: Path) -> None:
     """Both plots as one picture; the file's ending says the format."""
     figure = draw(report)
@@ -31,18 +38,6 @@ def save(report: Report, path: Path) -> None:
         figure.savefig(path, dpi=144)
     except (OSError, ValueError) as error:
         raise ArrCocError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
-
-
-def svg(report: Report) -> str:
-    """Both plots as an SVG element for a page."""
-    figure_class()
-    import matplotlib
-
-    file = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "arr-coc", "svg.fonttype": "none"}):  # the same bytes every time
-        draw(report).savefig(file, format="svg", metadata={"Date": None})
-    text = file.getvalue()
-    return text[text.index("<svg") :]
 
 
 def draw(report: Report) -> Any:

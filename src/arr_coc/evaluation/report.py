@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Any
 
-from arr_coc.evaluation import statistics
+from arr_coc.evaluation import failures, statistics
 from arr_coc.evaluation.contestants import DENSE, ORACLE
 from arr_coc.evaluation.data import Data
 from arr_coc.evaluation.measuring import STAGES, Rules
@@ -75,10 +75,10 @@ class Report:
         save(self, Path(path))
 
     def page(self, folder: str | os.PathLike[str]) -> Path:
-        """One self-contained HTML page: table, plots, and the worst and best cases with the kept cells lit."""
-        from arr_coc.evaluation.page import write
+        """One self-contained HTML page: who leads, plots, all measures, the worst and best cases with their heat."""
+        from arr_coc.evaluation.page import page, write
 
-        return write(self, Path(folder))
+        return write(page(self), Path(folder))
 
 
 def report(model: str, data: Data, rows: Rows, rules: Rules, names: Sequence[str], resumed: int = 0) -> Report:
@@ -95,6 +95,7 @@ def report(model: str, data: Data, rows: Rows, rules: Rules, names: Sequence[str
     records = {key: _record(*key, groups[key], rules) for key in order}
     for key in order:
         records[key]["versus"] = _versus(key, records, groups, rules.seed)
+        records[key]["outcomes"] = failures.shares(groups[key], ordered)
     if not rules.answers:  # nothing was answered, so that part of the time is not an answer's
         for record in records.values():
             record |= dict.fromkeys(("prefill_ms", "decode_ms", "answer_ms"))
@@ -106,26 +107,19 @@ def _record(selector: str, budget: str, rows: Rows, rules: Rules) -> dict[str, A
     flat = [row for some in rows.values() for row in some]
     found: dict[str, Any] = {"selector": selector, "budget": budget, **_scores(rows, seed)}
     seeds = sorted({row["seed"] for row in flat})
-    by_seed = [
-        statistics.mean(
-            scores({name: [r for r in some if r["seed"] == one] for name, some in rows.items()}, "accuracy")
-        )
-        for one in seeds
-    ]
+    by_seed = [{name: [r for r in some if r["seed"] == one] for name, some in rows.items()} for one in seeds]
     wrong = [row["fallback"] for row in flat if row["fallback"]]
-    # Times are a picture's, the same in all of its rows of one seed.
-    times = [
-        row["ms"] for some in rows.values() for row in some if row["question"] == some[0]["question"]
-    ]  # fmt: skip
+    # Times are a picture's, the same in all of its rows of one seed; not every picture is timed.
+    firsts = [row for some in rows.values() for row in some if row["question"] == some[0]["question"]]
+    times = [row["ms"] for row in firsts if row["ms"] is not None]
     moved = [row["moved"] for some in rows.values() for row in some[:1] if row["moved"] is not None]
     peaks = [row["peak_mb"] for row in flat if row["peak_mb"] is not None]
     kinds = sorted({row["kind"] for row in flat})
     return found | {
         "images": len(rows),
         "seeds": len(seeds),
-        "spread": _round(pstdev(s for s in by_seed if s is not None))
-        if len(seeds) > 1 and None not in by_seed
-        else None,
+        "spread": _spread(by_seed, "accuracy"),
+        "evidence_recall_spread": _spread(by_seed, "recall"),
         "sensitivity": _round(fmean(moved)) if moved else None,
         "fallbacks": _round(len(wrong) / len(flat)),
         "fallback_reason": wrong[0] if wrong else "",
@@ -136,8 +130,9 @@ def _record(selector: str, budget: str, rows: Rows, rules: Rules) -> dict[str, A
             "encoded": found["encoded"],
             "kept": found["kept"],
         },
-        **{f"{stage}_ms": _round(median(one[stage] for one in times), 2) for stage in STAGES},
-        "answer_ms": _round(median(sum(one.values()) for one in times), 2),
+        **{f"{stage}_ms": _round(median(one[stage] for one in times), 2) if times else None for stage in STAGES},
+        "answer_ms": _round(median(sum(one.values()) for one in times), 2) if times else None,
+        "timed": len(times),
         "peak_mb": _round(max(peaks), 1) if peaks else None,
         "notes": sorted({note for row in flat for note in row["notes"]})[:5],
         "by_kind": {
@@ -145,6 +140,13 @@ def _record(selector: str, budget: str, rows: Rows, rules: Rules) -> dict[str, A
             for kind in kinds
         },
     }
+
+
+def _spread(by_seed: Sequence[Rows], name: str) -> float | None:
+    """The standard deviation of the seeds' means; None for a single seed."""
+    means = [statistics.mean(scores(rows, name)) for rows in by_seed]
+    known = [mean for mean in means if mean is not None]
+    return _round(pstdev(known)) if len(known) > 1 else None
 
 
 def _scores(rows: Rows, seed: int) -> dict[str, Any]:

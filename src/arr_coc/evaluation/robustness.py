@@ -3,7 +3,7 @@
 | case | what is drawn | passed when |
 |---|---|---|
 | camouflage | pale text beside loud colours | the text is kept |
-| void | a bare wall | the choice is even, or almost nothing is claimed |
+| void | a bare wall: flat, in a shadow, grainy | the choice is even, or almost nothing is claimed |
 | vague | three notes and a question that names none | half of every note is kept |
 | border | text that touches the picture's edge | the text is kept |
 | crowd | two dozen small discs, all of them needed | the discs are kept |
@@ -22,15 +22,17 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
 from arr_coc import view
 from arr_coc.budgets import limit
 from arr_coc.evaluation.data import Box, Data, Evidence, Picture, Sample
-from arr_coc.evaluation.measuring import from_views, unpacked
 from arr_coc.evaluation.metrics import evidence_cells, recall
+from arr_coc.evaluation.notation import from_views, unpacked
 from arr_coc.evaluation.report import Report, Row
 from arr_coc.grid import Cells
 
@@ -81,9 +83,9 @@ class Drawn:
     content: tuple[Box, ...] = ()  # what is on a page that does not hold the answer
 
 
-def _camouflage(rng: random.Random) -> Drawn:
+def _camouflage(rng: random.Random, variant: int) -> Drawn:
     sheet = Sheet(rng, (188, 186, 178))
-    left = rng.random() < 0.5
+    left = variant % 2 == 0
     start = 290 if left else 20
     loud = [(230, 30, 40), (250, 220, 0), (20, 90, 240), (10, 190, 90)]
     for row in range(12):
@@ -95,13 +97,22 @@ def _camouflage(rng: random.Random) -> Drawn:
     return Drawn(sheet, "What is the code?", code, ((box,),), "kept")
 
 
-def _void(rng: random.Random) -> Drawn:
-    shade = rng.randint(150, 220)
+def _void(rng: random.Random, variant: int) -> Drawn:
+    shade, kind = rng.randint(150, 220), ("flat", "shadow", "grain")[variant % 3]
     sheet = Sheet(rng, (shade, shade, shade - 8))
+    if kind != "flat":
+        pixels = np.asarray(sheet.image).astype(np.float32)
+        across = np.linspace(0, 1, SIDE)
+        darker = 40 * np.add.outer(across, across) if kind == "shadow" else _grain(rng)
+        sheet.image = Image.fromarray((pixels - darker[..., None]).clip(0, 255).round().astype(np.uint8))
     return Drawn(sheet, "What is the total amount?", "not found", (), "even")
 
 
-def _vague(rng: random.Random) -> Drawn:
+def _grain(rng: random.Random) -> np.ndarray:
+    return np.random.default_rng(rng.randint(0, 2**31)).normal(0, 5, (SIDE, SIDE)).astype(np.float32)
+
+
+def _vague(rng: random.Random, variant: int) -> Drawn:
     sheet = Sheet(rng)
     places = rng.sample([(30, 40), (330, 50), (40, 440), (320, 450), (180, 250)], 3)
     words = rng.sample(["Milk and bread", "Call Helen", "Train at 9:40", "Pay the rent", "Water plants"], 3)
@@ -109,16 +120,16 @@ def _vague(rng: random.Random) -> Drawn:
     return Drawn(sheet, "What is this about?", "; ".join(words), (boxes,), "each")
 
 
-def _border(rng: random.Random) -> Drawn:
+def _border(rng: random.Random, variant: int) -> Drawn:
     sheet = Sheet(rng)
     sheet.filler(6, top=130)
     code = f"{rng.randint(100, 999)}-{rng.randint(100, 999)}"
-    bottom = rng.random() < 0.5
-    box = sheet.write(rng.choice((0, 416)), SIDE - 28 if bottom else -4, f"No {code}", 26)
+    across, bottom = ((0, False), (416, False), (0, True), (416, True))[variant % 4]
+    box = sheet.write(across, SIDE - 28 if bottom else -4, f"No {code}", 26)
     return Drawn(sheet, "What is the number?", code, ((box,),), "kept")
 
 
-def _crowd(rng: random.Random) -> Drawn:
+def _crowd(rng: random.Random, variant: int) -> Drawn:
     sheet = Sheet(rng, (236, 238, 232))
     places = rng.sample([(x, y) for x in range(12) for y in range(12)], 40)
     boxes = []
@@ -131,7 +142,7 @@ def _crowd(rng: random.Random) -> Drawn:
     return Drawn(sheet, "How many red discs are there?", "24", (tuple(boxes),), "kept")
 
 
-def _copies(rng: random.Random) -> Drawn:
+def _copies(rng: random.Random, variant: int) -> Drawn:
     sheet = Sheet(rng)
     total = sheet.amount()
     sheet.filler(5, top=150)
@@ -142,13 +153,23 @@ def _copies(rng: random.Random) -> Drawn:
     return Drawn(sheet, "What is the total amount?", total, ((first,), (second,)), "kept")
 
 
-def _absent(rng: random.Random) -> Drawn:
+def _absent(rng: random.Random, variant: int) -> Drawn:
     sheet = Sheet(rng)
     lines = sheet.filler(10, top=60)
     return Drawn(sheet, "What is the telephone number?", "not found", (), "even", tuple(lines))
 
 
-CASES: dict[str, Callable[[random.Random], Drawn]] = {
+PASSED_WHEN = {
+    "camouflage": "Pale text beside loud colours: the text is kept.",
+    "void": "A bare wall: the choice is even, or almost nothing is claimed.",
+    "vague": "Three notes and a question that names none: half of every note is kept.",
+    "border": "Text that touches the picture's edge: the text is kept.",
+    "crowd": "Two dozen small discs, all of them needed: the discs are kept.",
+    "copies": "The answer stands there twice: either copy is kept.",
+    "absent": "A list without what is asked for: the choice is even, or half of every line is kept.",
+}
+
+CASES: dict[str, Callable[[random.Random, int], Drawn]] = {
     "camouflage": _camouflage,
     "void": _void,
     "vague": _vague,
@@ -164,7 +185,7 @@ def suite(variants: int = VARIANTS) -> Data:
     pictures: list[Picture] = []
     for case, drawing in CASES.items():
         for variant in range(variants):
-            drawn = drawing(random.Random(f"{case} {variant}"))
+            drawn = drawing(random.Random(f"{case} {variant}"), variant)
             truth = {"rule": drawn.rule, "content": drawn.content}
             sample = Sample(drawn.question, (drawn.answer,), case, drawn.evidence, len(pictures) + 1, truth)
             pictures.append(Picture(f"{case} {variant + 1}", drawn.sheet.image, (SIDE, SIDE), (sample,)))
@@ -177,17 +198,33 @@ def judge(report: Report) -> dict[tuple[str, str], dict[str, list[bool | None]]]
     for picture in report.data.pictures:
         for row in report.rows[picture.name]:
             cases = found.setdefault((row["selector"], row["budget"]), {})
-            cases.setdefault(row["kind"], []).append(_passed(picture, row))
+            cases.setdefault(row["kind"], []).append(passed(picture, row))
     return found
+
+
+def to_dict(report: Report) -> dict[str, Any]:
+    """All verdicts for a file: for each case what it asks for, for each selector which variants it passed."""
+    found = []
+    for (selector, budget), cases in judge(report).items():
+        judged = [one for some in cases.values() for one in some if one is not None]
+        found.append({
+            "selector": selector, "budget": budget, "passed": cases, "count": sum(judged), "judged": len(judged),
+        })  # fmt: skip
+    there = {picture.samples[0].kind: picture.samples[0] for picture in report.data.pictures}
+    cases_said = [
+        {"case": case, "question": sample.question, "passed_when": PASSED_WHEN[case]} for case, sample in there.items()
+    ]
+    return {"model": report.model, "suite": "robustness", "cases": cases_said, "records": found}
 
 
 def verdicts(report: Report) -> str:
     """A markdown table: variants passed, of how many, by case and altogether."""
     found = judge(report)
-    lines = ["| selector | budget | " + " | ".join(CASES) + " | passed |", "|---|---|" + "---|" * (len(CASES) + 1)]
+    shown = [case for case in CASES if any(case in cases for cases in found.values())]
+    lines = ["| selector | budget | " + " | ".join(shown) + " | passed |", "|---|---|" + "---|" * (len(shown) + 1)]
     for (selector, budget), cases in found.items():
         judged = [one for some in cases.values() for one in some if one is not None]
-        cells = [_count(cases.get(case, [])) for case in CASES]
+        cells = [_count(cases.get(case, [])) for case in shown]
         lines.append(f"| {selector} | {budget} | {' | '.join(cells)} | {_count(judged)} |")
     return "\n".join(lines) + "\n"
 
@@ -205,7 +242,8 @@ def _count(some: Sequence[bool | None]) -> str:
     return f"{sum(judged)} of {len(judged)}" if judged else "not judged"
 
 
-def _passed(picture: Picture, row: Row) -> bool | None:
+def passed(picture: Picture, row: Row) -> bool | None:
+    """Whether what was kept passes a drawn case; None where it is not judged."""
     if not row.get("keep"):
         return None
     grid = from_views(row["grid"])

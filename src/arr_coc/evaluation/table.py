@@ -14,7 +14,13 @@ Column = tuple[str, Callable[[Record], str]]
 
 def main(report: Report) -> str:
     """One line for each selector and budget; columns that nobody has a value for are left out."""
-    return _markdown(COLUMNS, report.records) + "".join(f"\n{line}\n" for line in _remarks(report.records))
+    return _markdown(columns(report), report.records) + "".join(f"\n{line}\n" for line in remarks(report.records))
+
+
+def columns(report: Report) -> list[Column]:
+    """All columns but those that would say again what the accuracy says."""
+    again = {"exact": "exact", "anls": "ANLS", "vqa": "VQA"}.get(report.data.metric)
+    return [column for column in COLUMNS if column[0] != again]
 
 
 def by_kind(report: Report) -> str:
@@ -33,8 +39,8 @@ def by_kind(report: Report) -> str:
         return show
 
     counts = {kind: max(record["by_kind"].get(kind, {}).get("n", 0) for record in report.records) for kind in kinds}
-    columns: list[Column] = [*COLUMNS[:3], *((f"{kind}, n = {counts[kind]}", cell(kind)) for kind in kinds)]
-    return _markdown(columns, report.records)
+    shown: list[Column] = [*COLUMNS[:3], *((f"{kind}, n = {counts[kind]}", cell(kind)) for kind in kinds)]
+    return _markdown(shown, report.records)
 
 
 def share(value: float | None, bounds: Sequence[float] | None = None) -> str:
@@ -49,19 +55,23 @@ def share(value: float | None, bounds: Sequence[float] | None = None) -> str:
     return text if bounds is None else f"{text} [{share(bounds[0])}, {share(bounds[1])}]"
 
 
-def _accuracy(record: Record) -> str:
-    spread = f" ± {share(record['spread'])} over {record['seeds']} seeds" if record["spread"] is not None else ""
-    return share(record["accuracy"], record["accuracy_ci"]) + spread if record["accuracy"] is not None else ""
+def _spread(record: Record, what: str) -> str:
+    """A mean with its interval, and how far apart the seeds are."""
+    if record[what] is None:
+        return ""
+    apart = record["spread"] if what == "accuracy" else record["evidence_recall_spread"]
+    seeds = f" ± {share(apart)} over {record['seeds']} seeds" if apart is not None else ""
+    return share(record[what], record[f"{what}_ci"]) + seeds
 
 
 def _versus(record: Record) -> str:
     found = record["versus"]
     if found is None:
         return ""
-    return f"{found['difference']:+.2f} to {found['peer']} (p {_p(found['p'])})"
+    return f"{found['difference']:+.2f} to {found['peer']} (p {p_value(found['p'])})"
 
 
-def _p(value: float) -> str:
+def p_value(value: float) -> str:
     return "< .001" if value < 0.001 else f"{value:.3f}".removeprefix("0")
 
 
@@ -79,9 +89,11 @@ COLUMNS: tuple[Column, ...] = (
     ("selector", lambda r: r["selector"]),
     ("budget", lambda r: r["budget"]),
     ("tokens", lambda r: f"{r['kept']:.0f} of {r['tokens']['all']:.0f}"),
-    ("accuracy [95%]", _accuracy),
+    ("accuracy [95%]", lambda r: _spread(r, "accuracy")),
+    ("exact", lambda r: share(r["exact"])),
     ("ANLS", lambda r: share(r["anls"])),
-    ("evidence recall [95%]", lambda r: share(r["evidence_recall"], r["evidence_recall_ci"])),
+    ("VQA", lambda r: share(r["vqa"])),
+    ("evidence recall [95%]", lambda r: _spread(r, "evidence_recall")),
     ("any hit", lambda r: share(r["any_hit"])),
     ("lift", _number("lift", ".2f")),
     ("pointing", lambda r: share(r["pointing"])),
@@ -97,15 +109,26 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 
-def _markdown(columns: Sequence[Column], records: Sequence[Record]) -> str:
+def filled(columns: Sequence[Column], records: Sequence[Record]) -> list[tuple[str, list[str]]]:
+    """Each column's heading and cells; a column that nobody has a value for is left out."""
     shown = [(heading, [show(record) for record in records]) for heading, show in columns]
-    shown = [(heading, cells) for heading, cells in shown if any(cells)]
+    return [(heading, cells) for heading, cells in shown if any(cells)]
+
+
+def _markdown(columns: Sequence[Column], records: Sequence[Record]) -> str:
+    shown = filled(columns, records)
     lines = ["| " + " | ".join(heading for heading, _ in shown) + " |", "|" + "---|" * len(shown)]
     lines += ["| " + " | ".join(cells[i] for _, cells in shown) + " |" for i in range(len(records))]
     return "\n".join(lines) + "\n"
 
 
-def _remarks(records: Sequence[Record]) -> list[str]:
+def _example(notes: Sequence[str]) -> str:
+    if not notes:
+        return "it did not say why"
+    return notes[0] if len(notes) == 1 else f"for example: {notes[0]}"
+
+
+def remarks(records: Sequence[Record]) -> list[str]:
     """What a reader must know about single rows."""
     said = [
         f"{r['selector']} at {r['budget']} fell back for {r['fallbacks']:.1%} of the questions, "
@@ -115,7 +138,7 @@ def _remarks(records: Sequence[Record]) -> list[str]:
         if r["fallbacks"]
     ]
     said += [
-        f"{r['selector']} at {r['budget']} read more than its budget ({'; '.join(r['notes']) or 'it did not say why'})."
+        f"{r['selector']} at {r['budget']} read more than its budget ({_example(r['notes'])})."
         for r in records
         if r["over_budget"]
     ]

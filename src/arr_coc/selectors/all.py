@@ -8,6 +8,8 @@ from arr_coc.selectors.base import Selector, Sight
 
 
 class All(Selector):
+    """Needs: nothing."""
+
     name = "all"
 
     def select(self, sight: Sight) -> torch.Tensor:

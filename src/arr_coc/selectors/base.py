@@ -106,7 +106,7 @@ class Choice:
 
     keep: torch.Tensor  # [K] sorted cells
     features: torch.Tensor | None = None  # [K, D] tokens to use in place of the encoder's (merging)
-    relevance: torch.Tensor | None = None  # [N]
+    relevance: torch.Tensor | None = None  # [N]; inside the language model [V], of the cells still there
     scores: Mapping[str, torch.Tensor] = field(default_factory=dict)
     tensions: Mapping[str, float] = field(default_factory=dict)
     strategy: str = ""
@@ -126,6 +126,7 @@ class Selector:
     attention_at: tuple[float, ...] = ()  # encoder depths (0 to 1) whose attention `select` wants to see
     early: bool = False  # its budget is spent before encoding: `before_encoding` is asked in place of `select`
     depths: tuple[float, ...] = ()  # language model depths (0 to 1) at which `at_layer` is asked
+    kinds: tuple[str, ...] = ("image", "video")  # what it can choose from
 
     def select(self, sight: Sight) -> Choice | torch.Tensor:
         raise SelectorError(f"selector {self.name!r} does not choose among encoded cells")
@@ -135,7 +136,7 @@ class Selector:
             f"selector {self.name!r} chooses among encoded cells, so it cannot glance: name another with glance_selector"
         )
 
-    def at_layer(self, inside: Inside) -> torch.Tensor:
+    def at_layer(self, inside: Inside) -> Choice | torch.Tensor:
         raise SelectorError(f"selector {self.name!r} does not choose inside the language model")
 
     def relevance(self, sight: Sight) -> torch.Tensor | None:

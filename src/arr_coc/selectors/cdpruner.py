@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from arr_coc.selectors.base import Choice, Selector, Sight
 from arr_coc.selectors.ranking import best, on_grid, unit_range
-from arr_coc.selectors.similarity import rows_of, to_question, tokens_of, units
+from arr_coc.selectors.similarity import Rows, to_question, tokens_of, units
 
 EXHAUSTED = 1e-6  # a gain below this is rounding: the chosen tokens span the others already
 
@@ -37,9 +38,9 @@ class CDPruner(Selector):
 def largest_volume(unit: torch.Tensor, worth: torch.Tensor, count: int) -> torch.Tensor:
     """`count` places by greedy MAP of the process with qualities `worth` `[M]` and directions `unit` `[M, D]`."""
     scaled = unit * worth[:, None]
-    kernel = rows_of(scaled, count)
-    factor = unit.new_zeros(count, len(unit))  # rows of the Cholesky factor
-    gain = scaled.square().sum(1)  # [M] squared distance from the chosen ones' span
+    kernel = Rows(scaled, count)
+    factor = np.zeros((count, len(unit)), np.float32)  # rows of the Cholesky factor
+    gain = scaled.square().sum(1).cpu().numpy()  # [M] squared distance from the chosen ones' span
     chosen: list[int] = []
     for step in range(count):
         place = int(gain.argmax())
@@ -47,9 +48,12 @@ def largest_volume(unit: torch.Tensor, worth: torch.Tensor, count: int) -> torch
         if left < EXHAUSTED:
             break
         chosen.append(place)
-        factor[step] = (kernel(place) - factor[:step, place] @ factor[:step]) / left**0.5
-        gain -= factor[step].square()
-        gain[place] = -torch.inf
+        row = factor[step]
+        np.matmul(factor[:step, place], factor[:step], out=row)
+        np.subtract(kernel(place, gain), row, out=row)
+        row /= left**0.5
+        gain -= row * row
+        gain[place] = -np.inf
     if len(chosen) < count:
         rest = worth.clone()
         rest[chosen] = -torch.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from arr_coc.selectors.base import Choice, Selector, Sight
@@ -13,31 +14,33 @@ class DivPrune(Selector):
     chosen ones; the distance is 1 - cosine.
 
     "DivPrune: Diversity-based Visual Token Pruning for Large Multimodal Models" (2025). Needs: tokens; reads no question.
+    Where to start takes every pair of tokens, which is most of its time.
     """
 
     name = "divprune"
 
     def select(self, sight: Sight) -> Choice:
-        chosen = spread_out(cosines(units(tokens_of(sight))), sight.count)
+        chosen = spread_out(cosines(units(tokens_of(sight))).cpu().numpy(), sight.count)
         return Choice(sight.candidates[chosen].sort().values, strategy="the most diverse tokens")
 
 
-def spread_out(similar: torch.Tensor, count: int) -> torch.Tensor:
+def spread_out(similar: np.ndarray, count: int) -> torch.Tensor:
     """`count` places by greedy max-min distance on cosines `[M, M]`, in the order of choosing.
 
     The farthest token is the one whose largest cosine is smallest, so no distances are ever written down.
     """
-    chosen = torch.zeros(count, dtype=torch.long, device=similar.device)
+    chosen = np.zeros(count, np.int64)
     if count == 0:
-        return chosen.cpu()
-    own = similar.diagonal().clone()
-    nearest = similar.fill_diagonal_(-torch.inf).amax(1)  # [M] the cosine of each token with its nearest other
-    similar.diagonal().copy_(own)
+        return torch.from_numpy(chosen)
+    own = similar.diagonal().copy()
+    np.fill_diagonal(similar, -np.inf)
+    nearest = similar.max(1)  # [M] the cosine of each token with its nearest other
+    np.fill_diagonal(similar, own)
     for step in range(count):
         chosen[step] = place = nearest.argmin()
         if step == 0:
-            nearest = similar[place].clone()
+            nearest = similar[place].copy()
         else:
-            torch.maximum(nearest, similar[place], out=nearest)
-        nearest[place] = torch.inf  # stays so: the maximum never falls
-    return chosen.cpu()
+            np.maximum(nearest, similar[place], out=nearest)
+        nearest[place] = np.inf  # stays so: the maximum never falls
+    return torch.from_numpy(chosen)

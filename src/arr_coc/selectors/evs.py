@@ -22,6 +22,7 @@ class EVS(Selector):
     """
 
     name = "evs"
+    kinds = ("video",)
 
     def relevance(self, sight: Sight) -> torch.Tensor:
         """How new each candidate is, 0 to 2: `[M]`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from arr_coc.selectors.base import Inside, Selector
+from arr_coc.selectors.base import Choice, Inside, Selector
 from arr_coc.selectors.ranking import best
 
 
@@ -18,8 +18,8 @@ class FastV(Selector):
     name = "fastv"
     depths = (2 / 32,)
 
-    def at_layer(self, inside: Inside) -> torch.Tensor:
+    def at_layer(self, inside: Inside) -> Choice:
         visual = (inside.cells >= 0).nonzero()[:, 0]
         last = torch.tensor([len(inside.cells) - 1])
         paid = inside.attention(last).mean((0, 1)).cpu()[visual]  # [cells]
-        return inside.cells[visual[best(paid, inside.count)]].sort().values
+        return Choice(inside.cells[visual[best(paid, inside.count)]].sort().values, relevance=paid)

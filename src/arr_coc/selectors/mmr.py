@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from arr_coc.selectors.base import Choice, Selector, Sight
 from arr_coc.selectors.ranking import on_grid, unit_range
-from arr_coc.selectors.similarity import rows_of, to_question, tokens_of, units
+from arr_coc.selectors.similarity import Rows, to_question, tokens_of, units
 
 
 class MMR(Selector):
@@ -36,15 +37,15 @@ class MMR(Selector):
 
 def marginal(unit: torch.Tensor, worth: torch.Tensor, count: int, balance: float) -> torch.Tensor:
     """`count` places by maximal marginal relevance; the first by `worth` `[M]` alone."""
-    row = rows_of(unit, count)
-    chosen: list[int] = []
-    value = balance * worth
-    nearest = torch.full_like(worth, -torch.inf)  # [M] cosine with the most similar chosen token
-    score = value.clone()
-    for _ in range(count):
-        place = int(score.argmax())
-        chosen.append(place)
-        value[place] = -torch.inf
-        torch.maximum(nearest, row(place), out=nearest)
-        score = value - (1 - balance) * nearest
-    return torch.tensor(chosen, dtype=torch.long)
+    rows = Rows(unit, count)
+    value = (balance * worth).cpu().numpy()
+    nearest = np.full_like(value, -np.inf)  # [M] cosine with the most similar chosen token
+    score = value.copy()
+    chosen = np.zeros(count, np.int64)
+    for step in range(count):
+        chosen[step] = place = int(score.argmax())
+        value[place] = -np.inf
+        np.maximum(nearest, rows(place, score), out=nearest)
+        np.multiply(nearest, balance - 1, out=score)
+        score += value
+    return torch.from_numpy(chosen)

@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
 from arr_coc.errors import SelectorError
+from arr_coc.evidence import Evidence, by_moment, moments_of
 from arr_coc.selectors.base import Choice, Selector, Sight
 from arr_coc.selectors.pixels import textures
 from arr_coc.selectors.ranking import best
 from arr_coc.selectors.uniform import Uniform
-
-Box = Sequence[float]
 
 
 class Oracle(Selector):
     """The evidence first, evenly spaced cells after it: an upper bound, not a method.
 
     `evidence` is a list of groups of boxes (x0, y0, x1, y1) in the picture's pixels: within a group all boxes are needed,
-    any one group suffices. The group is taken of which most is among the candidates, then whose cells are fewest; under a
-    budget below that, its most covered cells. Needs: the evidence, and the picture's size (width, height) where the picture
-    itself is not at hand.
+    any one group suffices. A fifth number is the frame of a video of `frames` frames; a box without one is there at every
+    moment, of which any suffices. The group is taken of which most is among the candidates, then whose cells are fewest;
+    under a budget below that, its most covered cells. Needs: the evidence, and the picture's size (width, height) where the
+    picture itself is not at hand.
     """
 
     name = "oracle"
 
-    def __init__(self, evidence: Sequence[Sequence[Box]] | None = None, size: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, evidence: Evidence | None = None, size: tuple[int, int] | None = None, frames: int | None = None
+    ) -> None:
         if not evidence:
             raise SelectorError("selector 'oracle' needs to be told where the answer stands: pass Oracle(evidence)")
         for group in evidence:
-            if not group or any(len(box) != 4 or not (box[0] <= box[2] and box[1] <= box[3]) for box in group):
+            if not group or any(len(box) not in (4, 5) or not (box[0] <= box[2] and box[1] <= box[3]) for box in group):
                 raise SelectorError(f"expected evidence as groups of boxes [x0, y0, x1, y1], got {group!r}")
-        self.groups = [torch.tensor(group, dtype=torch.float64) for group in evidence]
-        self.size = size
+        self.evidence, self.size, self.frames = evidence, size, frames
 
     def relevance(self, sight: Sight) -> torch.Tensor:
         """How much of each candidate is evidence, 0 to 1: `[M]`."""
@@ -52,8 +52,15 @@ class Oracle(Selector):
     def _covered(self, sight: Sight) -> torch.Tensor:
         """The share of each cell that the chosen group's boxes cover: `[N]`."""
         size = self.size or textures(sight)[0].original_size[::-1]
-        boxes = sight.grid.boxes(torch.arange(sight.grid.n), size).double()
-        shares = [_overlap(boxes, group) for group in self.groups]
+        frames = self.frames or (len(textures(sight)) if sight.kind == "video" else 1)
+        boxes, moments = sight.grid.boxes(torch.arange(sight.grid.n), size).double(), moments_of(sight.grid)
+        shares = []
+        for group in by_moment(self.evidence, sight.grid, frames):
+            there, when = (
+                torch.tensor([box for box, _ in group]).double(),
+                torch.tensor([moment for _, moment in group]),
+            )
+            shares.append(_overlap(boxes, there, moments[:, None] == when))
 
         def worth(share: torch.Tensor) -> tuple[float, int]:
             cells = int((share > 0).sum())
@@ -62,9 +69,9 @@ class Oracle(Selector):
         return min(shares, key=worth).float()
 
 
-def _overlap(cells: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
-    """The share of each cell `[N, 4]` inside any of the boxes `[B, 4]`, at most 1: `[N]`."""
+def _overlap(cells: torch.Tensor, boxes: torch.Tensor, together: torch.Tensor) -> torch.Tensor:
+    """The share of each cell `[N, 4]` inside any of the boxes `[B, 4]` of its moment `[N, B]`, at most 1: `[N]`."""
     low = torch.maximum(cells[:, None, :2], boxes[None, :, :2])
     high = torch.minimum(cells[:, None, 2:], boxes[None, :, 2:])
     area = (cells[:, 2:] - cells[:, :2]).prod(1)
-    return ((high - low).clamp(min=0).prod(-1).sum(1) / area).clamp(max=1)
+    return (((high - low).clamp(min=0).prod(-1) * together).sum(1) / area).clamp(max=1)

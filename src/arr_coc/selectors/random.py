@@ -8,6 +8,8 @@ from arr_coc.selectors.base import Selector, Sight
 
 
 class Random(Selector):
+    """Needs: the seed."""
+
     name = "random"
 
     def select(self, sight: Sight) -> torch.Tensor:

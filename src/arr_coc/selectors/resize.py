@@ -15,6 +15,7 @@ class Resize(Selector):
 
     name = "resize"
     early = True
+    kinds = ("image",)
 
     def before_encoding(self, sight: Sight) -> Smaller:
         if sight.kind != "image":

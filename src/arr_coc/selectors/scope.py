@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from arr_coc.selectors.base import Choice, Selector, Sight
@@ -9,6 +10,7 @@ from arr_coc.selectors.ranking import attention, on_grid
 from arr_coc.selectors.similarity import cosines, tokens_of, units
 
 LAST = 1.0  # encoder depth
+AT_ONCE = 16  # tokens weighed again
 
 
 class Scope(Selector):
@@ -16,7 +18,7 @@ class Scope(Selector):
 
     cover_i is the cosine of token i with its most similar chosen one, 0 at first; a is the attention received in the
     encoder's last layer. "SCOPE: Saliency-Coverage Oriented Token Pruning for Efficient Multimodel LLMs" (2025). Needs:
-    tokens and attention. All pairs count at every step, so it takes longer than most: see benchmarks/selector_speed.py.
+    tokens and attention. The first gains need every pair of tokens, which is most of its time.
     """
 
     name = "scope"
@@ -32,26 +34,31 @@ class Scope(Selector):
     def select(self, sight: Sight) -> Choice:
         seen = self.relevance(sight)
         similar = cosines(units(tokens_of(sight)))
-        chosen = covering(similar, seen.to(similar.device) ** self.alpha, sight.count)
+        chosen = covering(similar.cpu().numpy(), (seen**self.alpha).numpy(), sight.count)
         keep = sight.candidates[chosen].sort().values
         return Choice(keep, relevance=on_grid(sight, seen), strategy="tokens that are looked at and cover the others")
 
 
-def covering(similar: torch.Tensor, weight: torch.Tensor, count: int) -> torch.Tensor:
-    """`count` places by greedy weighted coverage of cosines `[M, M]`."""
-    chosen: list[int] = []
-    cover, barred = torch.zeros_like(weight), torch.zeros_like(weight)
-    room = similar.clamp(min=0)  # one more [M, M], written over and over: fresh memory costs more than the sums
-    gain = room.sum(1)  # [M] of each token as the next
-    for _ in range(count):
-        place = int((gain * weight + barred).argmax())
-        chosen.append(place)
-        barred[place] = -torch.inf
-        better = (similar[place] > cover).nonzero()[:, 0]
-        old, new = cover[better, None], similar[place, better, None]
-        cover[better] = new[:, 0]
-        if 4 * len(better) > len(cover):  # early steps: afresh, which also keeps rounding errors from adding up
-            gain = torch.sub(similar, cover, out=room).clamp_(min=0).sum(1)
-        else:  # later ones: only what a few tokens, now covered better, no longer have to gain
-            gain -= similar[better].clamp_(old, new).sub_(old).sum(0)
-    return torch.tensor(chosen, dtype=torch.long)
+def covering(similar: np.ndarray, weight: np.ndarray, count: int) -> torch.Tensor:
+    """`count` places by greedy weighted coverage of cosines `[M, M]`.
+
+    What a token would gain only falls as others are chosen, so a gain from an earlier step is a bound: only tokens whose
+    bounds are the largest are weighed again, a few at a time.
+    """
+    chosen = np.zeros(count, np.int64)
+    cover, every = np.zeros(len(similar), np.float32), np.ones(len(similar), np.float32)
+    bound = torch.from_numpy(similar).clamp(min=0).sum(1).numpy() * weight  # [M]
+    weighed = np.zeros(len(similar), np.int64)  # [M] the step that a bound is of
+    for step in range(count):
+        few = min(AT_ONCE, len(similar) - step)
+        while weighed[place := int(bound.argmax())] < step:
+            some = torch.from_numpy(bound).topk(few).indices.numpy()
+            some[0] = place  # which may have been left out, where more than a few are equal
+            room = np.maximum(similar[some], cover)
+            room -= cover
+            bound[some] = (room @ every) * weight[some]
+            weighed[some] = step
+        chosen[step] = place
+        bound[place] = -np.inf
+        np.maximum(cover, similar[place], out=cover)
+    return torch.from_numpy(chosen)

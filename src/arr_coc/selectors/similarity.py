@@ -1,15 +1,19 @@
-"""Cosines between encoder tokens, and between tokens and the question."""
+"""Cosines between encoder tokens, and between tokens and the question.
+
+Greedy choosing is many short steps, each of which waits for the last: numpy on the CPU takes them in a fraction of the time
+that torch needs for each call. So large products are torch's, on the tokens' own device, and loops are over arrays.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+import numpy as np
 import torch
 
 from arr_coc.errors import SelectorError
 from arr_coc.selectors.base import Sight
 
 BLOCK = 216  # rows; small enough to skip most of the lower triangle, large enough for a fast product
+FEWEST, PARTS = 32, 4  # rows made at once where not all are needed: so many, or that part of what will be asked for
 
 
 def tokens_of(sight: Sight) -> torch.Tensor:
@@ -37,12 +41,30 @@ def cosines(unit: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def rows_of(unit: torch.Tensor, count: int) -> Callable[[int], torch.Tensor]:
-    """For greedy loops of `count` steps: the products `[M]` of one token with all, by whichever way is cheaper."""
-    if 4 * count < len(unit):
-        return lambda place: unit @ unit[place]
-    whole = cosines(unit)
-    return lambda place: whole[place]
+class Rows:
+    """Products of one token with all, for greedy loops that will ask for few of them.
+
+    A row that is not there yet is made together with those that look most likely to be asked for next.
+    """
+
+    def __init__(self, unit: torch.Tensor, count: int) -> None:
+        """`count`: how many will be asked for."""
+        self.unit, self.ahead = unit, max(FEWEST, count // PARTS)
+        self.made = np.empty((len(unit), len(unit)), np.float32)  # only what is written to takes up memory
+        self.known = np.zeros(len(unit), bool)
+
+    def __call__(self, place: int, hopes: np.ndarray) -> np.ndarray:
+        """The products `[M]` with the token at `place`; `hopes` `[M]` is larger for likelier next ones."""
+        if not self.known[place]:
+            worth = np.where(self.known, -np.inf, hopes)
+            worth[place] = np.inf
+            few = min(self.ahead, int((~self.known).sum()))
+            some = np.argpartition(-worth, few - 1)[:few]
+            at = torch.from_numpy(some).to(self.unit.device)
+            self.made[some] = (self.unit[at] @ self.unit.T).cpu().numpy()
+            self.known[some] = True
+        row: np.ndarray = self.made[place]
+        return row
 
 
 def to_question(sight: Sight) -> torch.Tensor:

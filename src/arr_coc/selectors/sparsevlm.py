@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from arr_coc.selectors.base import Inside, Selector
+from arr_coc.selectors.base import Choice, Inside, Selector
 from arr_coc.selectors.ranking import best
 
 QUERIES = 256  # at a time
@@ -23,7 +23,7 @@ class SparseVLM(Selector):
     name = "sparsevlm"
     depths = (2 / 32, 6 / 32, 15 / 32)
 
-    def at_layer(self, inside: Inside) -> torch.Tensor:
+    def at_layer(self, inside: Inside) -> Choice:
         visual = (inside.cells >= 0).nonzero()[:, 0]
         words = (inside.cells < 0).nonzero()[:, 0]
         behind = words[words > visual[0]]  # words before the picture cannot see it
@@ -32,7 +32,7 @@ class SparseVLM(Selector):
         paid = torch.cat([inside.attention(queries).mean(0).cpu()[:, visual] for queries in some])  # [words, cells]
         looking = paid.sum(1)  # [words] how much each looks at the picture
         rated = paid[looking >= looking.mean().clamp(max=looking.max())].mean(0)  # [cells]
-        return inside.cells[visual[best(rated, self._count(inside))]].sort().values
+        return Choice(inside.cells[visual[best(rated, self._count(inside))]].sort().values, relevance=rated)
 
     def _count(self, inside: Inside) -> int:
         """Cells to keep here: on the way down in equal factors."""

@@ -12,6 +12,8 @@ from arr_coc.selectors.base import Selector, Sight
 
 
 class Uniform(Selector):
+    """Needs: the grid."""
+
     name = "uniform"
 
     def select(self, sight: Sight) -> torch.Tensor:

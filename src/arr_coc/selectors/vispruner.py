@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from arr_coc.selectors.base import Choice, Selector, Sight
@@ -35,20 +36,18 @@ class VisPruner(Selector):
         diverse = rest
         if count - len(important) < len(rest):
             unit = units(tokens[rest.to(tokens.device)])
-            diverse = rest[thinned(cosines(unit), count - len(important))]
+            diverse = rest[thinned(cosines(unit).cpu().numpy(), count - len(important))]
         keep = sight.candidates[torch.cat([important, diverse])].sort().values
         return Choice(keep, relevance=on_grid(sight, seen), strategy="half by attention received, half without doubles")
 
 
-def thinned(similar: torch.Tensor, count: int) -> torch.Tensor:
+def thinned(similar: np.ndarray, count: int) -> torch.Tensor:
     """`count` places of cosines `[R, R]`, sorted."""
-    if count == 0:
-        return torch.zeros(0, dtype=torch.long)
-    left = torch.arange(len(similar), device=similar.device)
+    left = np.arange(len(similar) if count else 0)
     while len(left) > count:
         first, second = left[0::2], left[1::2]
-        closest = similar[first][:, second].amax(1)  # [R / 2]
-        dropped = best(closest, min(max(FEWEST, len(left) // SHARE), len(left) - count))
-        stay = torch.ones(len(left), dtype=torch.bool, device=left.device).index_fill_(0, dropped * 2, False)
-        left = left[stay]
-    return left.cpu()
+        closest = similar.take(first, 0).take(second, 1).max(1)  # [R / 2]
+        few = min(max(FEWEST, len(left) // SHARE), len(left) - count)
+        dropped = np.argsort(-closest, kind="stable")[:few]
+        left = np.delete(left, 2 * dropped)
+    return torch.from_numpy(left)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import DataError, first_line
-from arr_coc.evaluation.data import Broken, Entry
+from arr_coc.evaluation.data import Entry
+from arr_coc.evaluation.shown import Broken
 
 PREFERRED = ("val", "test", "train")  # where several splits are there, the first of these is read
 DEPTH = 4  # folders inside folders that pictures are looked for in

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import DataError
-from arr_coc.evaluation.data import Broken, Data, collect
+from arr_coc.evaluation.data import Data, collect
 from arr_coc.evaluation.readers.files import PREFERRED, entries, find, finder, listed, load
+from arr_coc.evaluation.shown import Broken
 
 
 class _Plain(pickle.Unpickler):

@@ -1,0 +1,137 @@
+"""All selectors beside each other: answers about receipts, and evidence recall on photos, as docs/results.md shows them.
+
+    python benchmarks/results.py RECEIPTS OBJECTS -o docs/results.md
+
+Both are folders with samples.jsonl. An interrupted run goes on when the same command is given again. Times are left out: on
+a machine that does other work besides they say little; benchmarks/selector_speed.py measures how long choosing takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from pathlib import Path
+from typing import Any
+
+from arr_coc.bench.timing import machine
+from arr_coc.evaluation import Report, evaluate
+from arr_coc.evaluation.records import cache_folder
+from arr_coc.evaluation.summary import sentences
+from arr_coc.evaluation.table import by_kind, share
+from arr_coc.selectors import names
+
+BUDGETS = ("25%", "12.5%", "6.25%")
+KINDS = ("total", "date", "company")
+PHOTOS_AT = ("25%", "12.5%")
+
+
+def contestants() -> list[str]:
+    """Everybody who chooses from still pictures."""
+    return [name for name in names() if name != "evs"]
+
+
+def measured(model: str, folder: Path, **options: Any) -> Report:
+    shown = {"done": -1}
+
+    def tick(done: int, total: int, what: str) -> None:
+        if total and done * 100 // total != shown["done"]:
+            shown["done"] = done * 100 // total
+            print(f"{folder.name}: {shown['done']}%", flush=True)
+
+    return evaluate(model, folder, contestants(), run=cache_folder() / f"results-{folder.name}", tick=tick, **options)
+
+
+def answers(report: Report) -> str:
+    """Accuracy, evidence and the comparison with the best peer."""
+    lines = [
+        "| selector | budget | tokens | accuracy [95%] | ANLS | evidence recall | any hit | lift | pointing "
+        "| moves with the question | to the best peer |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for r in report.records:
+        spread = f" ± {share(r['spread'])}" if r["spread"] is not None else ""
+        versus = r["versus"]
+        told = "" if versus is None else f"{versus['difference']:+.2f} to {versus['peer']} (p {versus['p']:.3f})"
+        lift = "" if r["lift"] is None else f"{r['lift']:.2f}"
+        over = " (over)" if r["over_budget"] else "" if r["valid"] else " (invalid)"
+        lines.append(
+            f"| {r['selector']}{over} | {r['budget']} | {r['kept']:.0f} of {r['tokens']['all']:.0f} "
+            f"| {share(r['accuracy'], r['accuracy_ci'])}{spread} | {share(r['anls'])} | {share(r['evidence_recall'])} "
+            f"| {share(r['any_hit'])} | {lift} | {share(r['pointing'])} | {share(r['sensitivity'])} | {told} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def evidence(report: Report) -> str:
+    lines = [
+        "| selector | budget | tokens | evidence recall [95%] | any hit | lift | pointing | moves with the question |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for r in report.records:
+        if r["evidence_recall"] is None:
+            continue
+        lift = "" if r["lift"] is None else f"{r['lift']:.2f}"
+        lines.append(
+            f"| {r['selector']} | {r['budget']} | {r['kept']:.0f} of {r['tokens']['all']:.0f} "
+            f"| {share(r['evidence_recall'], r['evidence_recall_ci'])} | {share(r['any_hit'])} | {lift} "
+            f"| {share(r['pointing'])} | {share(r['sensitivity'])} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def document(receipts: Report, photos: Report, model: str) -> str:
+    short = "\n".join(f"- {budget}: {said}" for budget, said in sentences(receipts))
+    ids = ", ".join(picture.name.removesuffix(".jpg") for picture in receipts.data.pictures)
+    photo_ids = ", ".join(str(int(picture.name.removesuffix(".jpg"))) for picture in photos.data.pictures)
+    return f"""# Results
+
+All selectors with the same model on the same questions in one run. What the columns mean: [comparing](comparing.md). Made by
+
+```
+python benchmarks/results.py RECEIPTS OBJECTS -o docs/results.md
+```
+
+on {datetime.date.today().isoformat()} ({machine()}; model `{model}`).
+
+## Receipts
+
+{receipts.data.questions} questions about {len(receipts.data.pictures)} scanned receipts that were not in the reader's
+training; exact match, intervals over receipts. `random` is the mean over three seeds with their spread, `oracle` an upper bound
+that knows where the answer stands. `resize` reads a smaller picture and has no evidence recall; a merged token (`tome`,
+`visionzip`) counts for the cell it stands in.
+
+{short}
+
+{answers(receipts)}
+By kind of question, accuracy and in brackets the evidence recall:
+
+{by_kind(receipts)}
+Receipts: {ids}.
+
+## Photos
+
+Where things are on {len(photos.data.pictures)} photos ({photos.data.questions} questions "Where is the ...?"): the share of an
+object's cells that is kept. The reader has never seen a photo, so this judges what selectors make of its tokens and of the
+pixels; nothing is answered.
+
+{evidence(photos)}
+Photos: {photo_ids}.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("receipts", type=Path)
+    parser.add_argument("objects", type=Path)
+    parser.add_argument("-o", "--out", type=Path, default=Path("docs/results.md"))
+    parser.add_argument("--model", default="reader")
+    parser.add_argument("--limit", type=int)
+    arguments = parser.parse_args()
+    limit = arguments.limit
+    receipts = measured(arguments.model, arguments.receipts, budgets=BUDGETS, kinds=KINDS, limit=limit)
+    photos = measured(arguments.model, arguments.objects, budgets=PHOTOS_AT, answers=False, limit=limit)
+    arguments.out.write_text(document(receipts, photos, arguments.model))
+
+
+if __name__ == "__main__":
+    main()
