@@ -41,6 +41,10 @@ def measured(model: str, folder: Path, **options: Any) -> Report:
     return evaluate(model, folder, contestants(), run=cache_folder() / f"results-{folder.name}", tick=tick, **options)
 
 
+def chance(p: float) -> str:
+    return "p < .001" if p < 0.001 else f"p {p:.3f}"
+
+
 def answers(report: Report) -> str:
     """Accuracy, evidence and the comparison with the best peer."""
     lines = [
@@ -51,7 +55,7 @@ def answers(report: Report) -> str:
     for r in report.records:
         spread = f" ± {share(r['spread'])}" if r["spread"] is not None else ""
         versus = r["versus"]
-        told = "" if versus is None else f"{versus['difference']:+.2f} to {versus['peer']} (p {versus['p']:.3f})"
+        told = "" if versus is None else f"{versus['difference']:+.2f} to {versus['peer']} ({chance(versus['p'])})"
         lift = "" if r["lift"] is None else f"{r['lift']:.2f}"
         over = " (over)" if r["over_budget"] else "" if r["valid"] else " (invalid)"
         lines.append(
