@@ -17,7 +17,7 @@ from arr_coc.bench.timing import machine
 from arr_coc.evaluation import Report, evaluate
 from arr_coc.evaluation.records import cache_folder
 from arr_coc.evaluation.summary import sentences
-from arr_coc.evaluation.table import by_kind, share
+from arr_coc.evaluation.table import by_kind, p_value, share
 from arr_coc.selectors import names
 
 BUDGETS = ("25%", "12.5%", "6.25%")
@@ -41,10 +41,6 @@ def measured(model: str, folder: Path, **options: Any) -> Report:
     return evaluate(model, folder, contestants(), run=cache_folder() / f"results-{folder.name}", tick=tick, **options)
 
 
-def chance(p: float) -> str:
-    return "p < .001" if p < 0.001 else f"p {p:.3f}"
-
-
 def answers(report: Report) -> str:
     """Accuracy, evidence and the comparison with the best peer."""
     lines = [
@@ -55,7 +51,7 @@ def answers(report: Report) -> str:
     for r in report.records:
         spread = f" ± {share(r['spread'])}" if r["spread"] is not None else ""
         versus = r["versus"]
-        told = "" if versus is None else f"{versus['difference']:+.2f} to {versus['peer']} ({chance(versus['p'])})"
+        told = "" if versus is None else f"{versus['difference']:+.2f} to {versus['peer']} (p {p_value(versus['p'])})"
         lift = "" if r["lift"] is None else f"{r['lift']:.2f}"
         over = " (over)" if r["over_budget"] else "" if r["valid"] else " (invalid)"
         lines.append(
