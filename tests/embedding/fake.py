@@ -110,10 +110,11 @@ def make() -> Colours:
 
 
 class Slow(Colours):
-    """After ten pictures it leaves a file where $SLOW_READY says, and takes its time."""
+    """After ten pictures it takes its time, and leaves a file where $SLOW_READY says once the others' first block is in."""
 
     def encode(self, pixels: torch.Tensor, mode: Mode) -> torch.Tensor:
         if self.pictures >= 10:
+            time.sleep(2)
             Path(os.environ["SLOW_READY"]).touch()
             time.sleep(5)
         return super().encode(pixels, mode)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -196,25 +197,57 @@ def test_an_interrupted_run_goes_on(
     assert Projection.load(out).identity == Projection.load(tmp_path / "whole.safetensors").identity
 
 
-def test_ctrl_c_in_a_shell(pictures: Path, tmp_path: Path) -> None:
-    """A real signal to the command and its worker processes: one sentence, and what is done is kept."""
-    out, ready = tmp_path / "e.safetensors", tmp_path / "ready"
+def fit_slowly(pictures: Path, out: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "arr_coc.cli", "fit-embeddings", str(pictures), "-o", str(out), "--workers", "2"]
-    running = subprocess.Popen(
+    return subprocess.Popen(
         [*command, "--encoder", "tests.embedding.fake:slow"], stderr=subprocess.PIPE, text=True, start_new_session=True,
-        env=os.environ | {"SLOW_READY": str(ready)},
+        env=os.environ | {"SLOW_READY": str(out.with_name("ready"))},
     )  # fmt: skip
+
+
+def wait_for(condition: Callable[[], bool], running: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
-    while not ready.exists():
+    while not condition():
         assert time.monotonic() < deadline
         assert running.poll() is None
-        time.sleep(0.1)
+        time.sleep(0.01)
+
+
+def test_ctrl_c_in_a_shell(pictures: Path, tmp_path: Path) -> None:
+    """A real signal to the command and its worker processes: one sentence, and what is done is kept."""
+    out = tmp_path / "e.safetensors"
+    running = fit_slowly(pictures, out)
+    wait_for((tmp_path / "ready").exists, running)
     os.killpg(running.pid, signal.SIGINT)
     _, said = running.communicate(timeout=60)
     assert running.returncode == 130
     assert said.count("\n") == 1, said
     assert "the same command goes on" in said
     assert (tmp_path / "e.safetensors.part").is_file()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="worker processes are watched through /proc")
+def test_a_worker_that_is_starting_does_not_hear_ctrl_c(pictures: Path, tmp_path: Path) -> None:
+    running = fit_slowly(pictures, tmp_path / "e.safetensors")
+    wait_for(lambda: bool(importing_workers(running.pid)), running)
+    for worker in importing_workers(running.pid):
+        os.kill(worker, signal.SIGINT)
+    wait_for((tmp_path / "ready").exists, running)
+    os.kill(running.pid, signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert said.count("\n") == 1, said
+
+
+def importing_workers(process: int) -> list[int]:
+    """Worker processes that run Python by now, which has its own way with an interrupt: a traceback."""
+    found = []
+    for task in Path(f"/proc/{process}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            state = Path(f"/proc/{child}/status").read_text()
+            caught = int(state.split("SigCgt:")[1].split()[0], 16)
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes() and caught >> (signal.SIGINT - 1) & 1:
+                found.append(int(child))
+    return found
 
 
 @pytest.mark.parametrize(

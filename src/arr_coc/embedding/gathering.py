@@ -22,6 +22,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -174,11 +175,26 @@ def _in_order(pool: ProcessPoolExecutor, blocks: Sequence[Sequence[Path]], ahead
     """Results in the order of the blocks, with no more than `ahead` of them under way: the rest must not pile up."""
     waiting: deque[Future[Part]] = deque()
     for block in blocks:
-        waiting.append(pool.submit(_work, block))
+        with _interrupts_held():  # a process may be started here
+            waiting.append(pool.submit(_work, block))
         if len(waiting) >= ahead:
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Processes started meanwhile never hear ctrl-C, not even while they import; the parent hears it right after."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # starting it would let interrupts through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _own: dict[str, Any] = {}  # a worker process's encoder and rules
