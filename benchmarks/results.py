@@ -2,7 +2,7 @@
 
     python benchmarks/results.py RECEIPTS OBJECTS -o docs/results.md
 
-Both are folders with samples.jsonl. An interrupted run goes on when the same command is given again. Times are left out: on
+Both are folders with samples.jsonl; needs the extra `labels`, whose encoder `coupling` asks. An interrupted run goes on when the same command is given again. Times are left out: on
 a machine that does other work besides they say little; benchmarks/selector_speed.py measures how long choosing takes.
 """
 
@@ -17,7 +17,7 @@ from arr_coc.bench.timing import machine
 from arr_coc.evaluation import Report, evaluate
 from arr_coc.evaluation.records import cache_folder
 from arr_coc.evaluation.summary import sentences
-from arr_coc.evaluation.table import by_kind, p_value, share
+from arr_coc.evaluation.table import by_kind, named, p_value, share, tokens
 from arr_coc.selectors import names
 
 BUDGETS = ("25%", "12.5%", "6.25%")
@@ -38,7 +38,8 @@ def measured(model: str, folder: Path, **options: Any) -> Report:
             shown["done"] = done * 100 // total
             print(f"{folder.name}: {shown['done']}%", flush=True)
 
-    return evaluate(model, folder, contestants(), run=cache_folder() / f"results-{folder.name}", tick=tick, **options)
+    kept = cache_folder() / f"results-{folder.name}"
+    return evaluate(model, folder, contestants(), embeddings="labels", run=kept, tick=tick, **options)
 
 
 def answers(report: Report) -> str:
@@ -53,9 +54,8 @@ def answers(report: Report) -> str:
         versus = r["versus"]
         told = "" if versus is None else f"{versus['difference']:+.2f} to {versus['peer']} (p {p_value(versus['p'])})"
         lift = "" if r["lift"] is None else f"{r['lift']:.2f}"
-        over = " (over)" if r["over_budget"] else "" if r["valid"] else " (invalid)"
         lines.append(
-            f"| {r['selector']}{over} | {r['budget']} | {r['kept']:.0f} of {r['tokens']['all']:.0f} "
+            f"| {named(r)} | {r['budget']} | {tokens(r)} "
             f"| {share(r['accuracy'], r['accuracy_ci'])}{spread} | {share(r['anls'])} | {share(r['evidence_recall'])} "
             f"| {share(r['any_hit'])} | {lift} | {share(r['pointing'])} | {share(r['sensitivity'])} | {told} |"
         )
@@ -72,7 +72,7 @@ def evidence(report: Report) -> str:
             continue
         lift = "" if r["lift"] is None else f"{r['lift']:.2f}"
         lines.append(
-            f"| {r['selector']} | {r['budget']} | {r['kept']:.0f} of {r['tokens']['all']:.0f} "
+            f"| {named(r)} | {r['budget']} | {tokens(r)} "
             f"| {share(r['evidence_recall'], r['evidence_recall_ci'])} | {share(r['any_hit'])} | {lift} "
             f"| {share(r['pointing'])} | {share(r['sensitivity'])} |"
         )
@@ -98,7 +98,8 @@ on {datetime.date.today().isoformat()} ({machine()}; model `{model}`).
 {receipts.data.questions} questions about {len(receipts.data.pictures)} scanned receipts that were not in the reader's
 training; exact match, intervals over receipts. `random` is the mean over three seeds with their spread, `oracle` an upper bound
 that knows where the answer stands. `resize` reads a smaller picture and has no evidence recall; a merged token (`tome`,
-`visionzip`) counts for the cell it stands in.
+`visionzip`) counts for the cell it stands in. `fastv` and `sparsevlm` drop cells inside the language model, whose first layers
+read all of them: "a layer" is how many a layer reads on average. `coupling` asks `labels`, an encoder of photographs.
 
 {short}
 

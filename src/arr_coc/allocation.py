@@ -35,6 +35,9 @@ class Allocation:
     strategy: str = ""
     fallback: str = ""  # why the selector's own choice was not used; empty when it was
     notes: tuple[str, ...] = ()
+    read: float | None = (
+        None  # cells that a language layer reads on average; None: all of them read those that are kept
+    )
 
     def __post_init__(self) -> None:
         for name in ("keep", "encoded"):

@@ -79,10 +79,9 @@ def _fitting(answer: object, sight: Sight) -> Choice | Smaller:
     """The answer as a valid choice, or an error."""
     if isinstance(answer, Smaller):
         cells = whole_number(answer.cells)
-        if cells is None or (sight.k is not None and cells > sight.k):
-            raise AllocationError(
-                f"expected a smaller picture of 1 to {sight.k or sight.grid.n} cells, got {answer.cells!r}"
-            )
+        most = sight.grid.n if sight.k is None else sight.k
+        if cells is None or cells > most:
+            raise AllocationError(f"expected a smaller picture of 1 to {most} cells, got {answer.cells!r}")
         return Smaller(cells)
     choice = answer if isinstance(answer, Choice) else Choice(answer)  # type: ignore[arg-type]
     keep = checked(choice.keep, sight.grid, "kept cells")

@@ -40,10 +40,6 @@ class Source:
                     self._texture = TextureArray.from_image(self.picture, embeddings=self.embeddings)
             return self._texture
 
-    def anew(self) -> Source:
-        """The same picture before its texture was built."""
-        return Source(self.picture, self.size, self.embeddings)
-
 
 @dataclass(frozen=True, eq=False)
 class Encoding:

@@ -38,6 +38,13 @@ def test_questions_are_grouped_by_picture_in_order(place: Path) -> None:
     assert len(read_samples(place, limit=1).pictures) == 1
 
 
+def test_a_number_stays_as_it_was_written(place: Path) -> None:
+    (place / "samples.jsonl").write_text('{"image": "a.png", "question": "How much?", "answer": 80.90, "cost": 1.50}\n')
+    sample = read_samples(place).pictures[0].samples[0]
+    assert sample.answers == ("80.90",)
+    assert sample.extra == {"cost": 1.5}
+
+
 def test_broken_lines_are_named_and_the_rest_is_kept(place: Path) -> None:
     (place / "torn.png").write_bytes(b"\x89PNG and no more")
     write(place, [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from arr_coc.errors import ArrCocError, SelectorError
 from arr_coc.evaluation import Data, Interrupted, Picture, Report, Sample, evaluate, measuring
 from arr_coc.evaluation.harness import timed
 from arr_coc.selectors import Choice, Selector, Sight, Smaller
+from arr_coc.selectors.scope import Scope
 from tests.adapters.conftest import wrapped
 from tests.evaluation.conftest import lines, write
 
@@ -125,6 +127,46 @@ def test_another_question_neither_goes_on_from_it_nor_writes_over_it(folder: Fol
     with pytest.raises(Interrupted):
         run(data, run=place, tick=stop)
     assert run(data, run=place, fresh=True).resumed == 0
+
+
+@pytest.mark.parametrize("change", ["the object", "the closure", "the kinds"])
+def test_nor_does_the_same_name_with_other_contents(folder: Folder, tmp_path: Path, change: str) -> None:
+    data, place = folder(2), tmp_path / "run"
+
+    def first_cells(skip: int) -> Callable[[Sight], torch.Tensor]:
+        def first(sight: Sight) -> torch.Tensor:
+            return sight.candidates[skip : skip + sight.count]
+
+        return first
+
+    makers: dict[str, Callable[[int], Any]] = {"the object": lambda n: Scope(float(n)), "the closure": first_cells}
+    make = makers.get(change, lambda n: "uniform")
+    with pytest.raises(Interrupted):
+        run(data, [make(0)], ["25%", "50%", "12.5%"], run=place, tick=stop)
+    if change == "the kinds":
+        written = (data / "samples.jsonl").read_text()
+        (data / "samples.jsonl").write_text(written.replace("kind 0", "other"))
+    with pytest.raises(ArrCocError, match="a run with other settings"):
+        run(data, [make(1)], ["25%", "50%", "12.5%"], run=place)
+    if change != "the kinds":
+        assert run(data, [make(0)], ["25%", "50%", "12.5%"], run=place).resumed == 1
+
+
+def test_coupling_needs_an_encoder(folder: Folder) -> None:
+    with pytest.raises(SelectorError, match=r"'coupling' asks an image-text encoder.*--embeddings labels"):
+        run(folder(1), ["coupling"])
+    with pytest.raises(ArrCocError, match="wrapped already"):
+        run(folder(1), ["uniform"], embeddings="labels")
+
+
+def test_layers_that_read_more_than_is_kept_are_said(folder: Folder) -> None:
+    report = run(folder(2), ["fastv", "uniform"], answers=False)
+    inside, plain = report.record("fastv", "25%"), report.record("uniform", "25%")
+    layers = len(wrapped("qwen2_vl").adapter.text_model.layers)
+    assert inside["read"] == pytest.approx((inside["tokens"]["all"] + (layers - 1) * inside["kept"]) / layers, abs=0.01)
+    assert plain["read"] == plain["kept"]
+    assert f"{inside['read']:.0f} a layer" in report.table()
+    assert "fastv drops cells inside the language model" in report.table()
 
 
 def test_two_runs_do_not_share_a_folder(folder: Folder, tmp_path: Path) -> None:
@@ -241,11 +283,14 @@ def test_attention_is_charged_to_those_who_want_it(folder: Folder, monkeypatch: 
             worth = sight.attention[1.0]
             return Choice(sight.candidates[worth.topk(sight.count).indices.sort().values])
 
-    charged = measuring.Surcharge({(): 0.0, (1.0,): 0.5})
+    charged = measuring.Surcharge({(): 0.0, (1.0,): 0.5}, {(): 0.0, (1.0,): 900.0})
     monkeypatch.setattr("arr_coc.evaluation.harness.surcharge", lambda *given: charged)
+    peaks = itertools.cycle([1000.0, 300.0, 300.0])  # while both share an encoding, then each of them alone
+    monkeypatch.setattr(measuring.memory.Meter, "peak", lambda meter: next(peaks))
     report = run(folder(2), ["uniform", Watcher()])
     plain, seen = report.record("uniform", "25%")["encode_ms"], report.record("watcher", "25%")["encode_ms"]
     assert seen == pytest.approx(1.5 * plain, abs=0.02)
+    assert [report.record(name, "25%")["peak_mb"] for name in ("uniform", "watcher")] == [300, 1000]
 
 
 def test_only_the_cells(folder: Folder, tmp_path: Path) -> None:

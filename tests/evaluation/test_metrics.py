@@ -27,12 +27,21 @@ def test_vqa_accuracy_leaves_each_annotator_out() -> None:
     assert metrics.vqa("yes", ["yes"] + ["no"] * 9) == pytest.approx((0 + 9 / 3) / 10)
     assert metrics.vqa("The two dogs.", ["2 dogs"]) == 1
     assert metrics.vqa("3.50", ["350"]) == 0
+    for said, answer in (
+        ("1,000", "1000"),
+        ("U.S.A", "USA"),
+        ("4 p.m.", "4 pm"),
+        ("black/white", "black white"),
+        ("5.", "5"),
+    ):
+        assert metrics.vqa(said, [answer] * 10) == 1, said
     assert metrics.vqa("x", []) == 0
 
 
 def test_yes_and_no_are_read_off_a_sentence() -> None:
     assert metrics.yes_no("Yes, there is a dog.", ["yes"]) == 1
     assert metrics.yes_no("There is no dog", ["no"]) == 1
+    assert metrics.yes_no("Yes. There is no doubt.", ["yes"]) == 1
     assert metrics.yes_no("", ["yes"]) == metrics.yes_no("", ["no"]) == 0
 
 

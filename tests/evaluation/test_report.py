@@ -76,7 +76,7 @@ def test_without_matplotlib_there_is_a_page_with_plots(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ArrCocError, match="pip install matplotlib"):
         report.plot(tmp_path / "pareto.png")
-    assert "visual tokens read" in report.page(tmp_path).read_text()
+    assert "visual tokens that a language layer reads" in report.page(tmp_path).read_text()
 
 
 def test_a_page_that_cannot_be_written_is_one_sentence(report: Report, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def row(selector: str, right: float, keep: list[int], heat: list[float] | None =
     ms = dict.fromkeys(("preprocess", "encode", "select", "prefill", "decode"), 1.0)
     made = {
         "selector": selector, "budget": "all" if selector == "all" else "25%", "seed": 0, "question": 0, "kind": "kind",
-        "said": "yes" if right else "no", "kept": len(keep), "encoded": 8, "all": 8, "grid": [[1, 1, 8, 0, 0, 1, 1]],
+        "said": "yes" if right else "no", "kept": len(keep), "read": len(keep), "encoded": 8, "all": 8, "grid": [[1, 1, 8, 0, 0, 1, 1]],
         "over": False, "fallback": "", "notes": [], "exact": right, "anls": right, "vqa": right, "accuracy": right,
         "keep": packed(torch.tensor(keep), 8), "recall": held, "any_hit": float(held > 0), "pointing": None,
         "chance": 0.25, "ms": ms, "peak_mb": None, "moved": None,

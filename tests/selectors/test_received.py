@@ -61,27 +61,24 @@ def test_visionzip_conserves_what_it_merges() -> None:
 def test_vispruner(seed: int, k: int) -> None:
     seen = sight(Grid(1, 8, 10), k, None, seed)
     assert seen.tokens is not None
-    important = by_attention(seen)[: (k + 1) // 2]
-    left = [i for i in range(80) if i not in important]
-    while len(left) > k // 2:
+    important, left = by_attention(seen)[: k // 2], by_attention(seen)[k // 2 :]
+    while len(left) > k - k // 2:
         first, second = left[0::2], left[1::2]
-        closest = {i: max((slow_cosine(seen.tokens[i], seen.tokens[j]) for j in second), default=0.0) for i in first}
-        drop = min(max(8, len(left) // 8), len(left) - k // 2)
-        gone = sorted(first, key=lambda i: -closest[i])[:drop]
-        left = [i for i in left if i not in gone] if k // 2 else []
+        closest = {i: max(slow_cosine(seen.tokens[i], seen.tokens[j]) for j in second) for i in first}
+        left = sorted(first, key=lambda i: -closest[i])[min(8, len(left) - k + k // 2) :] + second
     assert choice(selector("vispruner").select(seen)).keep.tolist() == sorted(important + left)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("k", [1, 3, 10, 13, 20, 26])
-@pytest.mark.parametrize("grid", [Grid(1, 4, 7), Grid(2, 3, 5), TILES], ids=str)
+@pytest.mark.parametrize("k", [1, 3, 13, 20, 130])
+@pytest.mark.parametrize("grid", [Grid(1, 4, 7), Grid(1, 12, 14), Grid(2, 3, 5), TILES], ids=str)
 @pytest.mark.parametrize("every", [1, 3])
 def test_hiprune(seed: int, k: int, grid: Cells, every: int) -> None:
     seen = sight(grid, k, torch.arange(0, grid.n, every), seed)
     count = min(k, len(seen.candidates))
     cells = seen.candidates.tolist()
     where = [tuple(place) for place in grid.thw(torch.arange(grid.n)).tolist()]
-    anchors = [cells[i] for i in by_attention(seen, MIDDLE)][: max(1, round(0.1 * count))]
+    anchors = [cells[i] for i in by_attention(seen, MIDDLE)][: max(1, round(0.1 * count / 5))]
     turns = list(anchors)
     for anchor in anchors:
         frame, row, column = where[anchor]

@@ -18,6 +18,7 @@ import torch
 from arr_coc import wishes
 from arr_coc.adapters.attention import causal_attention
 from arr_coc.adapters.base import Adapter
+from arr_coc.adapters.shortening import shortened
 from arr_coc.allocation import Allocation, checked
 from arr_coc.answer import Prepared
 from arr_coc.budgets import Budget, Limit
@@ -52,7 +53,7 @@ class Pruner:
     index: dict[int, torch.Tensor] = field(default_factory=dict)  # layer -> [B', L'] places that it and later ones see
     alive: dict[int, torch.Tensor] = field(default_factory=dict)  # layer -> [B', L'] those that are not padding
     previous: tuple[torch.Tensor, Any] | None = None  # what went into the layer before
-    kept: list[torch.Tensor] = field(default_factory=list)  # each row's cells after the last dropping
+    held: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # layer -> each row's cells from there on
     reasons: dict[int, str] = field(default_factory=dict)
     worth: dict[int, torch.Tensor] = field(default_factory=dict)  # row -> [N] what the selector said of its cells
 
@@ -63,7 +64,7 @@ class Pruner:
             hidden = self._drop(number, hidden)
         stage = max((layer for layer in self.index if layer <= number), default=None)
         if stage is not None:
-            given = self._shortened(given, self.index[stage], self.alive[stage], prefill)
+            given = shortened(given, self.index[stage], self.alive[stage], self.cells.shape[1], prefill)
         if prefill:
             self.previous = (hidden, given)
         return hidden, given
@@ -83,8 +84,7 @@ class Pruner:
         for b in range(len(hidden)):
             if b % copies == 0:  # beams and sequences of one row start from the same prompt
                 kept = self._ask(int(rows[b]), b, number, hidden, held[b], alive[b], last)
-                if last:
-                    self.kept.append(kept)
+                self.held.setdefault(number, []).append(kept)
             stay[b] &= (held[b] < 0) | torch.isin(held[b], kept)
         length = int(stay.sum(1).max())
         order = stay.int().argsort(dim=1, stable=True)[:, -length:]
@@ -147,71 +147,27 @@ class Pruner:
         layer = self.adapter.text_model.layers[number - 1]
         return causal_attention(layer, entered[b, real], cos, sin, queries.to(entered.device))
 
-    def _shortened(
-        self, given: dict[str, Any], index: torch.Tensor, alive: torch.Tensor, prefill: bool
-    ) -> dict[str, Any]:
-        """A layer's keywords, made for the whole prompt, cut to the tokens that are left."""
-        made = dict(given)
-        cache = given.get("past_key_values")
-        if cache is not None and type(cache).__name__ != "DynamicCache":
-            raise SelectorError(
-                f"dropping tokens inside the language model needs a dynamic cache, got {type(cache).__name__}"
-            )
-        device = given["position_embeddings"][0].device
-        index, alive = index.to(device), alive.to(device)
-        if prefill:
-            made["position_embeddings"] = tuple(
-                table.expand(len(index), -1, -1).gather(1, index[..., None].expand(-1, -1, table.shape[-1]))
-                for table in given["position_embeddings"]
-            )
-            if isinstance(given.get("position_ids"), torch.Tensor) and given["position_ids"].ndim == 2:
-                made["position_ids"] = given["position_ids"].expand(len(index), -1).gather(1, index)
-        made["attention_mask"] = self._mask(given.get("attention_mask"), index, alive, prefill, cache)
-        return made
-
-    def _mask(
-        self, mask: torch.Tensor | None, index: torch.Tensor, alive: torch.Tensor, prefill: bool, cache: Any
-    ) -> torch.Tensor | None:
-        whole = bool(alive.all())
-        if mask is None and whole:
-            return None
-        length = self.cells.shape[1]
-        if mask is None:  # no padding before, but rows of different length now
-            if prefill:
-                square = torch.ones(index.shape[1], index.shape[1], dtype=torch.bool, device=index.device).tril()
-                return _open_diagonal(square & alive[:, None, None])
-            new = torch.ones(len(alive), self._generated(cache, length), dtype=torch.bool, device=index.device)
-            return torch.cat([alive, new], 1)[:, None, None]
-        if mask.ndim == 2:
-            return torch.cat([mask.gather(1, index) * alive, mask[:, length:]], 1)
-        old, new = mask[..., :length].expand(len(index), -1, -1, -1), mask[..., length:]
-        columns = old.gather(3, index[:, None, None].expand(-1, 1, old.shape[2], -1))
-        dead = ~alive[:, None, None]
-        columns = (
-            columns & ~dead if mask.dtype == torch.bool else columns.masked_fill(dead, torch.finfo(mask.dtype).min)
-        )
-        if not prefill:
-            return torch.cat([columns, new.expand(len(index), -1, -1, -1)], 3)
-        rows = columns.gather(2, index[:, None, :, None].expand(-1, 1, -1, columns.shape[3]))
-        return _open_diagonal(rows) if mask.dtype == torch.bool else rows
-
-    @staticmethod
-    def _generated(cache: Any, length: int) -> int:
-        """Tokens after the prompt, the one being read included; the first layer's cache has it already."""
-        return int(cache.get_seq_length()) - length
+    def read(self, cells: torch.Tensor, row: int) -> float:
+        """How many of a row's `cells` a language layer reads, on average over all layers."""
+        count = len(self.adapter.text_model.layers)
+        stages = sorted(self.held)
+        spans = zip([0, *stages], [*stages, count], strict=True)
+        still = [cells, *(cells[torch.isin(cells, self.held[stage][row])] for stage in stages)]
+        return sum(len(some) * (stop - start) for some, (start, stop) in zip(still, spans, strict=True)) / count
 
     def allocations(self, prepared: Prepared) -> tuple[Allocation, ...]:
         """What was kept in the end, picture by picture."""
         out, start, row = [], 0, 0
         for allocation in prepared.allocations:
             start, row = (0, allocation.row) if allocation.row != row else (start, row)
-            kept = self.kept[allocation.row]
+            kept = self.held[max(self.layers)][allocation.row]
             worth = None if allocation.row in self.reasons else self.worth.get(allocation.row)
             mine = kept[(kept >= start) & (kept < start + allocation.n)] - start
             out.append(
                 replace(
                     allocation,
                     keep=mine,
+                    read=self.read(torch.arange(start, start + allocation.n), allocation.row),
                     selector=self.request.selector.name,
                     strategy=f"{self.request.selector.name} before layer {', '.join(map(str, sorted(self.layers)))}",
                     relevance=worth[start : start + allocation.n] if worth is not None else None,
@@ -268,9 +224,7 @@ def pruning(adapter: Adapter, prepared: Prepared, request: Request | None) -> It
 
 
 def _pruner(adapter: Adapter, prepared: Prepared, request: Request) -> Pruner:
-    count = len(adapter.text_model.layers)
-    earliest = max(1, adapter.deep_layers)
-    layers = {min(max(round(depth * count), earliest), count - 1): depth for depth in request.selector.depths}
+    layers = layers_at(request.selector.depths, len(adapter.text_model.layers), max(1, adapter.deep_layers))
     cells = torch.full(prepared.source.shape, -1)
     totals = [0] * prepared.rows
     ids = prepared["input_ids"].cpu()
@@ -289,6 +243,19 @@ def _pruner(adapter: Adapter, prepared: Prepared, request: Request) -> Pruner:
     return Pruner(adapter, request, cells, totals, limits, prepared.source >= 0, layers)
 
 
+def layers_at(depths: Sequence[float], count: int, earliest: int = 1) -> dict[int, float]:
+    """The layer of `count` before which each depth drops; two depths share one only where there are too few layers.
+
+    >>> layers_at((2 / 32, 6 / 32, 15 / 32), 6)
+    {1: 0.0625, 2: 0.1875, 3: 0.46875}
+    """
+    found: dict[int, float] = {}
+    for depth in sorted(depths):
+        after = max(found, default=earliest - 1) + 1
+        found[min(max(round(depth * count), after), count - 1)] = depth
+    return found
+
+
 def _row_limits(request: Request, prepared: Prepared, totals: list[int]) -> list[Limit]:
     """What each row may keep: the sum of its pictures' limits; `auto` where any of them is."""
     bounds = wishes.limits(request.budget, prepared.allocations, "budget", request.shared)
@@ -305,8 +272,3 @@ def _not_from_the_start(request: Request) -> SelectorError:
     return SelectorError(
         f"selector {request.selector.name!r} starts from every visual token: leave glance and allocation alone"
     )
-
-
-def _open_diagonal(mask: torch.Tensor) -> torch.Tensor:
-    """A padded query sees at least itself: attention over nothing is not a number."""
-    return mask | torch.eye(mask.shape[-1], dtype=torch.bool, device=mask.device)

@@ -28,6 +28,7 @@ examples:
   arr-coc eval receipts --selectors all random uniform --budgets 25%% 12.5%% --limit 20
   arr-coc eval receipts --selectors mymodule:MySelector divprune --json out.json --report out
   arr-coc eval photos --evidence-only              which cells are kept, without a single answer
+  arr-coc eval photos --selectors coupling centre --embeddings labels
   arr-coc eval val2014 --format vqav2 --model FOLDER
   arr-coc eval --suite robustness                  drawn cases that selectors stumble over
 
@@ -59,6 +60,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--budgets", nargs="+", metavar="B", help='counts or shares (25%% 12.5%% 6.25%%); "all" once')
     parser.add_argument("--glance", default="all", help="cells that the vision encoder sees at all (all)")
     parser.add_argument("--glance-selector", metavar="NAME", help="who chooses those (each selector itself)")
+    parser.add_argument(
+        "--embeddings", metavar="NAME", help="an image-text encoder for selectors that ask one (labels)"
+    )
     parser.add_argument("--format", default="samples", metavar="NAME", help="the data's layout (samples)")
     parser.add_argument("--kinds", nargs="+", metavar="KIND", help="only questions of these kinds")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N pictures")
@@ -124,7 +128,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     }  # fmt: skip
     data = check(arguments.data, **options)  # what can be wrong is looked at before a model is loaded
     _complain("note", data.notes)
-    said = {"data": str(Path(arguments.data).resolve()), "model": arguments.model, "device": arguments.device} | options
+    said = {"data": str(Path(arguments.data).resolve()), "model": arguments.model, "device": arguments.device}
+    said |= options | {"embeddings": arguments.embeddings}
     sources = [one.source for one in contestants(arguments.selectors)]
     folder = arguments.run_folder or cache_folder() / fingerprint(said, sources)
     with progress() as bar:
@@ -138,11 +143,13 @@ def _compare(arguments: argparse.Namespace) -> int:
             _say(report, arguments)
 
         report = evaluate(
-            arguments.model, arguments.data, **options, device=arguments.device, run=folder, fresh=arguments.fresh,
-            tick=tick, then=finish,
+            arguments.model, arguments.data, **options, device=arguments.device, embeddings=arguments.embeddings,
+            run=folder, fresh=arguments.fresh, tick=tick, then=finish,
         )  # fmt: skip
     _complain("left out", report.problems)
-    return 1 if report.problems else 0
+    invalid = [f"{one['selector']} at {one['budget']}" for one in report.records if not one["valid"]]
+    _complain("invalid, because the selector failed", invalid)
+    return 1 if report.problems or invalid else 0
 
 
 def _complain(what: str, lines: Sequence[str]) -> None:
@@ -187,7 +194,7 @@ def _robustness(arguments: argparse.Namespace) -> int:
         report = evaluate(
             arguments.model, data, arguments.selectors, arguments.budgets or ["25%"], glance=arguments.glance,
             glance_selector=arguments.glance_selector, kinds=arguments.kinds, limit=arguments.limit, seed=arguments.seed, seeds=1,
-            answers=False, device=arguments.device,
+            answers=False, device=arguments.device, embeddings=arguments.embeddings,
             tick=lambda done, total, what: bar.update(task, completed=done, total=total, description=what),
         )  # fmt: skip
     print(f"{report.model}: drawn cases, passed by selector (what each case asks for: arr_coc.evaluation.robustness)\n")

@@ -14,6 +14,7 @@ Notable:
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -175,6 +176,12 @@ class Embeddings:
         else:
             features = field.own()
         return self.query(questions).to(features.device) @ features
+
+    def anew(self) -> Embeddings:
+        """The same encoder and projection with an empty cache, as if nothing had been asked yet."""
+        made = copy.copy(self)
+        made.cache = EmbeddingCache()
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy starts without questions and counts from zero; locks do not travel."""

@@ -30,6 +30,7 @@ class Contestant:
     make: Callable[[Picture], Selector]
     sample: Selector  # one of its kind, to read its attributes from
     source: str = ""  # the file it is written in
+    settings: str = ""  # how it was made, to tell two of a kind apart
 
     @property
     def reencodes(self) -> bool:
@@ -63,7 +64,7 @@ def _contestant(which: SelectorLike) -> Contestant:
         return Contestant(ORACLE, PerQuestion.oracle, somewhere, _file(somewhere))
     chosen = selectors.selector(which() if isinstance(which, type) and issubclass(which, Selector) else which)
     name = which if isinstance(which, str) and ":" not in which else chosen.name or type(chosen).__name__
-    return Contestant(name, lambda picture: chosen, chosen, _file(chosen))
+    return Contestant(name, lambda picture: chosen, chosen, _file(chosen), settings_of(chosen))
 
 
 def _file(chosen: Selector) -> str:
@@ -72,6 +73,18 @@ def _file(chosen: Selector) -> str:
         return inspect.getsourcefile(thing) or ""
     except TypeError:
         return ""
+
+
+def settings_of(chosen: Selector) -> str:
+    """What an object holds, or a function closes over. Where that shows no more than an address, no other run is like it."""
+    function = getattr(chosen, "function", None)
+    held = {name: value for name, value in vars(chosen).items() if value is not function}
+    if inspect.isfunction(function):
+        held |= inspect.getclosurevars(function).nonlocals
+        held["code"] = (function.__code__.co_code, function.__code__.co_consts, function.__defaults__)
+    elif function is not None:
+        held["function"] = function
+    return repr(held)
 
 
 class PerQuestion(Selector):

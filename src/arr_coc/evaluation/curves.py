@@ -14,7 +14,7 @@ from arr_coc.evaluation.table import share
 if TYPE_CHECKING:
     from arr_coc.evaluation.report import Report
 
-AXES = (("kept", "visual tokens read"), ("answer_ms", "milliseconds for one question"))
+AXES = (("read", "visual tokens that a language layer reads"), ("answer_ms", "milliseconds for one question"))
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 380, 46, 14, 12, 46
 
 Record = dict[str, Any]
@@ -44,7 +44,7 @@ def colour(number: int) -> str:
 
 def _plot(report: Report, what: str, along: str, label: str, names: Sequence[str]) -> str:
     values = [record[along] for record in report.records if record[what] is not None]
-    across, ticks = _scale(values, along == "kept")
+    across, ticks = _scale(values, along == "read")
     lines = "".join(
         f"<line class='tick' x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{_down(v):.1f}' y2='{_down(v):.1f}'/>"
         f"<text x='{LEFT - 7}' y='{_down(v) + 4:.1f}' text-anchor='end'>{v:g}</text>"
@@ -69,7 +69,7 @@ def _line(
     report: Report, name: str, number: int, what: str, along: str, across: Callable[[float], float]
 ) -> str:  # fmt: skip
     points = sorted(
-        (r for r in report.records if r["selector"] == name and r[what] is not None), key=lambda r: r["kept"]
+        (r for r in report.records if r["selector"] == name and r[what] is not None), key=lambda r: r["read"]
     )
     tone = colour(number)
     if name == DENSE:

@@ -117,6 +117,20 @@ def read_samples(folder: Path, limit: int | None = None) -> Data:
     return collect(folder.name, _lines(path), lambda name: folder / name, limit, where=f"{SAMPLES}, line")
 
 
+class Written(float):
+    """A number that remembers how it was written: an answer of 80.90 is not 80.9."""
+
+    def __new__(cls, text: str) -> Written:
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 def json_lines(path: Path) -> Iterator[tuple[int, Any, str]]:
     """Number, value and complaint of each line that is not empty."""
     try:
@@ -126,7 +140,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any, str]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
-                yield number, json.loads(line), ""
+                yield number, json.loads(line, parse_float=Written), ""
             except ValueError as error:
                 yield number, None, f"this is not JSON ({first_line(error)})"
 

@@ -14,6 +14,7 @@ import torch
 from arr_coc import selectors as known
 from arr_coc.budgets import Budget
 from arr_coc.budgets import limit as limit_of
+from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import ArrCocError, BudgetError, DataError, ImageError, SelectorError, whole_number
 from arr_coc.evaluation import readers
 from arr_coc.evaluation.contestants import DENSE, RANDOM, Contestant, contestants
@@ -60,6 +61,7 @@ def evaluate(
     tokens: int = 160,
     answers: bool = True,
     device: str | torch.device | None = None,
+    embeddings: Embeddings | str | None = None,
     run: str | Path | None = None,
     fresh: bool = False,
     tick: Tick | None = None,
@@ -72,7 +74,8 @@ def evaluate(
     `glance` is the share of cells that is encoded at all, chosen by `glance_selector` or, without one, by each selector
     itself (evenly where it cannot). `limit`: so many pictures; `kinds`: only such questions. `seeds`: how often the
     random choice is drawn. `tokens`: the longest answer; `answers=False` generates none and looks at the cells alone.
-    `run`: a folder that keeps what is done, so that an interrupted run goes on there; `fresh` starts anew. `then` gets the
+    `embeddings`, or an encoder's name: for selectors that ask an image-text encoder (`coupling`), where the model was not
+    wrapped with any. `run`: a folder that keeps what is done, so that an interrupted run goes on there; `fresh` starts anew. `then` gets the
     report, to write it somewhere, before the folder forgets the run.
     """
     asked = check(
@@ -82,11 +85,19 @@ def evaluate(
     field = contestants(selectors)
     plan = settings(field, budgets, seed, seeds)
     rules = Rules(asked.metric, glance, glance_selector, tokens, answers, seed)
-    vlm, name = _model(model, device)
+    if embeddings is None and getattr(model, "embeddings", None) is None:
+        for one in field:
+            if one.sample.asks_embeddings:
+                raise SelectorError(
+                    f"selector {one.name!r} asks an image-text encoder, and there is none: name one with embeddings= "
+                    "(--embeddings labels)"
+                )
+    vlm, name = _model(model, device, embeddings)
     folder = None if run is None else Path(run)
     settings_said = {
         "model": name, "weights": _weights(vlm), "data": _asked(asked), "rules": repr(rules), "device": str(vlm.device),
-        "plan": [(one.contestant.name, str(one.budget), one.seed) for one in plan],
+        "embeddings": "" if vlm.embeddings is None else vlm.embeddings.identity,
+        "plan": [(one.contestant.name, one.contestant.settings, str(one.budget), one.seed) for one in plan],
     }  # fmt: skip
     mark = fingerprint(settings_said, [one.source for one in field])
     records = Records(folder, mark, fresh)
@@ -215,13 +226,17 @@ def _seeded(setting: Setting, picture: Picture) -> Setting:
     return Setting(setting.contestant, setting.budget, zlib.crc32(f"{setting.seed} {picture.name}".encode()))
 
 
-def _model(model: str | Path | VLM, device: str | torch.device | None) -> tuple[VLM, str]:
+def _model(
+    model: str | Path | VLM, device: str | torch.device | None, embeddings: Embeddings | str | None
+) -> tuple[VLM, str]:
     if isinstance(model, VLM):
+        if embeddings is not None:
+            raise ArrCocError("this model is wrapped already: pass embeddings= to arr_coc.wrap or arr_coc.load instead")
         vlm, name = model, str(getattr(model.model.config, "name_or_path", "") or type(model.model).__name__)
     else:
         from arr_coc.wrapping import load
 
-        vlm, name = load(model), str(model)
+        vlm, name = load(model, embeddings=embeddings), str(model)
     if device is not None:
         vlm.model.to(device)
     return vlm, name
@@ -240,6 +255,6 @@ def _asked(data: Data) -> str:
     for picture in data.pictures:
         files = [(one.stat().st_size, one.stat().st_mtime_ns) for one in picture.frames if isinstance(one, Path)]
         told: list[Any] = [picture.name, picture.size, picture.fps, files]
-        told += [[s.question, s.answers, s.evidence] for s in picture.samples]
+        told += [[s.question, s.answers, s.kind, s.evidence] for s in picture.samples]
         digest = zlib.crc32(json.dumps(told).encode(), digest)
     return f"{data.name} {len(data.pictures)} {digest}"

@@ -13,13 +13,14 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from arr_coc.allocation import Allocation
 from arr_coc.answer import Answer
 from arr_coc.budgets import Budget, limit
 from arr_coc.choosing import FallbackWarning
+from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import AllocationError, SelectorError
 from arr_coc.evaluation import memory, metrics
 from arr_coc.evaluation.contestants import DENSE, Contestant, Witness
@@ -65,12 +66,16 @@ class Rules:
 
 @dataclass(frozen=True)
 class Surcharge:
-    """What seeing the encoder's attention adds to its time, as shares of the plain encoding, by the depths seen."""
+    """What seeing the encoder's attention adds to a plain encoding, by the depths seen: time as a share of it, memory in MB."""
 
     shares: dict[tuple[float, ...], float]
+    memory: dict[tuple[float, ...], float] = field(default_factory=dict)
 
     def of(self, depths: Sequence[float]) -> float:
         return self.shares.get(tuple(sorted(set(depths))), 0.0)
+
+    def mb(self, depths: Sequence[float]) -> float:
+        return self.memory.get(tuple(sorted(set(depths))), 0.0)
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ class Shared:
     grid: Cells
     preprocess: float  # ms
     encode: float  # ms, without attention
-    peak: float | None  # MB while encoding
+    peak: float | None  # MB while encoding, without attention
 
 
 def depths_of(settings: Sequence[Setting], rules: Rules) -> tuple[float, ...]:
@@ -103,12 +108,18 @@ def surcharge(vlm: VLM, picture: Picture, settings: Sequence[Setting], rules: Ru
     if len(sets) == 1:
         return Surcharge({})
     best: dict[tuple[float, ...], float] = dict.fromkeys(sets, float("inf"))
+    most = dict(best)
     for _ in range(2):
         for depths in sets:
             fresh = replace(look, encoded={}, attention_at=depths)
+            meter = memory.Meter(vlm.device)
             spent = vlm.prepare(look=fresh, text="?").timings["encode"]
             best[depths] = min(best[depths], spent)
-    return Surcharge({depths: max(0.0, spent / best[()] - 1) for depths, spent in best.items()})
+            most[depths] = min(most[depths], meter.peak() or 0.0)
+    return Surcharge(
+        {depths: max(0.0, spent / best[()] - 1) for depths, spent in best.items()},
+        {depths: max(0.0, peak - most[()]) for depths, peak in most.items()},
+    )
 
 
 def measure(
@@ -136,7 +147,10 @@ def _share(vlm: VLM, picture: Picture, depths: tuple[float, ...], extra: Surchar
     preprocess = (time.perf_counter() - start) * 1e3
     prepared = vlm.prepare(look=look, text=picture.samples[0].question)
     encode = prepared.timings["encode"] / (1 + extra.of(depths))
-    return Shared(look, prepared.allocations[0].grid, preprocess, encode, meter.peak())
+    peak = meter.peak()
+    return Shared(
+        look, prepared.allocations[0].grid, preprocess, encode, None if peak is None else peak - extra.mb(depths)
+    )
 
 
 def _rows(
@@ -145,8 +159,10 @@ def _rows(
     contestant = setting.contestant
     witness = Witness(contestant.make(picture), vlm.device)
     alone = contestant.reencodes or (rules.glancing and not setting.dense)
-    # Each setting builds its own texture; one that encodes for itself starts without an encoding, too.
-    look = replace(shared.look, images=_unseen(shared.look.images), videos=_unseen(shared.look.videos))
+    # Each setting builds its own texture; one that encodes for itself starts without an encoding, too. Embeddings are
+    # remembered from setting to setting, but not where their time is taken.
+    cold = vlm.embeddings.anew() if vlm.embeddings is not None and timed is not None else vlm.embeddings
+    look = replace(shared.look, images=_unseen(shared.look.images, cold), videos=_unseen(shared.look.videos, cold))
     if alone:
         look = replace(look, encoded={}, attention_at=())
     given: dict[str, Any] = {"look": look, "selector": witness, "budget": setting.budget, "seed": setting.seed}
@@ -165,7 +181,7 @@ def _rows(
         (said[timed],), spent = _ask(vlm, texts[timed : timed + 1], given, rules)
         peak = meter.peak()
         if not alone and peak is not None and shared.peak is not None:
-            peak = max(peak, shared.peak)
+            peak = max(peak, shared.peak + extra.mb(contestant.sample.attention_at))
         inside = sum(witness.inside)
         ms = {
             "preprocess": shared.preprocess + spent.get("preprocess", 0.0),
@@ -187,9 +203,9 @@ def _rows(
     ]
 
 
-def _unseen(rows: Sequence[Sequence[Source]]) -> tuple[tuple[Source, ...], ...]:
+def _unseen(rows: Sequence[Sequence[Source]], embeddings: Embeddings | None) -> tuple[tuple[Source, ...], ...]:
     """The same pictures without the textures that were built of them."""
-    return tuple(tuple(source.anew() for source in row) for row in rows)
+    return tuple(tuple(Source(source.picture, source.size, embeddings) for source in row) for row in rows)
 
 
 @dataclass(frozen=True)
@@ -236,6 +252,7 @@ def _row(
         "kind": sample.kind,
         "said": said.text,
         "kept": allocation.k,
+        "read": allocation.k if allocation.read is None else allocation.read,
         "encoded": len(allocation.encoded),
         "all": dense.n,
         "grid": views(dense),
@@ -254,7 +271,7 @@ def _row(
             "recall": metrics.recall(allocation.keep, groups),
             "any_hit": metrics.any_hit(allocation.keep, groups),
             "pointing": metrics.pointing(allocation.relevance, groups),
-            "chance": metrics.chance(allocation.k, dense.n, groups, rules.seed),
+            "chance": metrics.chance(allocation.k, dense.n, groups),
             **_heat(allocation),
         }
     return row

@@ -8,6 +8,7 @@ pixels into the next row of cells does not need that row; every box has at least
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Sequence
 from itertools import combinations
 
@@ -19,9 +20,10 @@ from arr_coc.grid import Cells
 SLIVER = 0.125  # of a cell's side
 ANLS_LEAST = 0.5  # less similar than this counts as nothing
 VOTES = 3  # annotators that must agree for full VQA accuracy
-DRAWS = 64  # random choices that stand for chance
+DRAWS = 512  # random choices that stand for chance
 
 _ARTICLES = {"a", "an", "the"}
+_MARKS = ';/[]"{}()=+\\_-><@`,?!'
 _NUMBERS = {
     word: str(number)
     for number, word in enumerate(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"])
@@ -69,19 +71,26 @@ def vqa(said: str, answers: Sequence[str]) -> float:
 
 
 def vqa_words(text: str) -> str:
-    """Small letters, no punctuation between words, no articles, numbers as digits.
+    """Small letters, no punctuation, no articles, numbers as digits, as the VQA challenge compares answers.
 
-    >>> vqa_words("The two dogs.")
-    '2 dogs'
+    A mark that touches a blank somewhere, and every mark where a comma groups digits, is taken out; any other becomes a
+    blank. A full stop stays only before a digit. (Apostrophes are taken out, so that no list of contractions is needed.)
+
+    >>> vqa_words("The two dogs."), vqa_words("1,000"), vqa_words("U.S.A"), vqa_words("black/white")
+    ('2 dogs', '1000', 'usa', 'black white')
     """
-    spaced = re.sub(r"(?<!\d)[.,](?!\d)|[;/\[\]\"{}()=+\\_\-><@`?!:*#]|[.,](?!\d)", " ", text.lower())
-    spaced = spaced.replace("'", "")
-    return " ".join(_NUMBERS.get(word, word) for word in spaced.split() if word not in _ARTICLES)
+    text = text.lower().replace("\n", " ").replace("\t", " ").strip()
+    grouped = re.search(r"\d,\d", text) is not None
+    for mark in _MARKS:
+        if mark in text:
+            text = text.replace(mark, "" if grouped or f"{mark} " in text or f" {mark}" in text else " ")
+    text = re.sub(r"\.(?!\d)", "", text).replace("'", "")
+    return " ".join(_NUMBERS.get(word, word) for word in text.split() if word not in _ARTICLES)
 
 
 def yes_no(said: str, answers: Sequence[str]) -> float:
-    """Yes or no, read off a sentence: it is a no where "no" or "not" is among its words."""
-    words = re.findall(r"\w+", said.lower())
+    """Yes or no, read off the first sentence: it is a no where "no" or "not" is among its words."""
+    words = re.findall(r"\w+", said.lower().split(".")[0])
     verdict = "no" if {"no", "not"} & set(words) else "yes" if words else ""
     return float(verdict in {answer.strip().lower() for answer in answers})
 
@@ -133,14 +142,17 @@ def pointing(relevance: torch.Tensor | None, groups: Sequence[torch.Tensor]) -> 
     return float(torch.isin(worth.argmax(), torch.cat(cells)))
 
 
-def chance(k: int, n: int, groups: Sequence[torch.Tensor], seed: int = 0) -> float | None:
-    """The recall that `k` cells drawn at random from `n` would have, on average: what lift is measured against."""
+def chance(k: int, n: int, groups: Sequence[torch.Tensor]) -> float | None:
+    """The recall that `k` cells drawn at random from `n` would have, on average: what lift is measured against.
+
+    With several groups it is drawn, with lots of its own for every evidence, so that errors do not add up over pictures.
+    """
     cells = [group for group in groups if len(group)]
     if not cells:
         return None
     if len(cells) == 1:
         return k / n
-    dice = torch.Generator().manual_seed(seed)
+    dice = torch.Generator().manual_seed(zlib.crc32(repr([n, *(group.tolist() for group in cells)]).encode()))
     ranks = torch.rand(DRAWS, n, generator=dice).argsort(1).argsort(1)  # [DRAWS, N]
     shares = torch.stack([(ranks[:, group] < k).double().mean(1) for group in cells])  # [G, DRAWS]
     return float(shares.max(0).values.mean())

@@ -11,7 +11,7 @@ from arr_coc.evaluation.contestants import DENSE
 if TYPE_CHECKING:
     from arr_coc.evaluation.report import Report
 
-AXES = (("kept", "visual tokens read"), ("answer_ms", "milliseconds for one question"))
+AXES = (("read", "visual tokens that a language layer reads"), ("answer_ms", "milliseconds for one question"))
 
 
 def figure_class() -> Any:
@@ -63,7 +63,7 @@ def draw(report: Report) -> Any:
                 axis.axhline(y[0], color="0.75", linewidth=1, zorder=0)
             axis.errorbar(x, y, yerr=around, marker="o", markersize=4, linewidth=1.2, capsize=2, label=name)
         axis.set_xlabel(label)
-        if along == "kept":  # budgets are halved from row to row
+        if along == "read":  # budgets are halved from row to row
             axis.set_xscale("log", base=2)
             ticks = sorted({round(r[along]) for r in report.records})
             axis.set_xticks([t for t, last in zip(ticks, [0, *ticks], strict=False) if t > 1.2 * last])

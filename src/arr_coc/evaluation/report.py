@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, median, pstdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 from arr_coc.evaluation import failures, statistics
@@ -17,7 +17,7 @@ from arr_coc.evaluation.measuring import STAGES, Rules
 from arr_coc.evaluation.statistics import Scores
 
 MOST_FALLBACKS = 0.01  # a row with a larger share is not a result of its selector
-SCORES = ("accuracy", "exact", "anls", "vqa", "recall", "any_hit", "pointing", "chance", "kept", "encoded")
+SCORES = ("accuracy", "exact", "anls", "vqa", "recall", "any_hit", "pointing", "chance", "kept", "read", "encoded")
 
 Row = Mapping[str, Any]
 Rows = Mapping[str, Sequence[Row]]  # picture -> one row for each setting and question
@@ -129,11 +129,12 @@ def _record(selector: str, budget: str, rows: Rows, rules: Rules) -> dict[str, A
             "all": _round(fmean(row["all"] for row in flat)),
             "encoded": found["encoded"],
             "kept": found["kept"],
+            "read": found["read"],
         },
         **{f"{stage}_ms": _round(median(one[stage] for one in times), 2) if times else None for stage in STAGES},
         "answer_ms": _round(median(sum(one.values()) for one in times), 2) if times else None,
         "timed": len(times),
-        "peak_mb": _round(max(peaks), 1) if peaks else None,
+        "peak_mb": _round(median(peaks), 1) if peaks else None,
         "notes": sorted({note for row in flat for note in row["notes"]})[:5],
         "by_kind": {
             kind: _scores({name: [r for r in some if r["kind"] == kind] for name, some in rows.items()}, seed)
@@ -146,7 +147,7 @@ def _spread(by_seed: Sequence[Rows], name: str) -> float | None:
     """The standard deviation of the seeds' means; None for a single seed."""
     means = [statistics.mean(scores(rows, name)) for rows in by_seed]
     known = [mean for mean in means if mean is not None]
-    return _round(pstdev(known)) if len(known) > 1 else None
+    return _round(stdev(known)) if len(known) > 1 else None
 
 
 def _scores(rows: Rows, seed: int) -> dict[str, Any]:
@@ -157,6 +158,7 @@ def _scores(rows: Rows, seed: int) -> dict[str, Any]:
     return {
         "n": sum(len({row["question"] for row in some}) for some in rows.values()),
         "kept": _round(means["kept"], 2),
+        "read": _round(means["read"], 2),
         "encoded": _round(means["encoded"], 2),
         "accuracy": _round(means["accuracy"]),
         "accuracy_ci": _pair(statistics.interval(scores(rows, "accuracy"), seed)),

@@ -49,6 +49,8 @@ def sentences(report: Report) -> list[tuple[str, str]]:
         said = f"{leader['selector']} leads with {share(leader[what], leader[f'{what}_ci'])} {told}"
         if what == "accuracy" and dense is not None and dense[what]:
             said += f", {leader[what] / dense[what]:.0%} of the dense model's {share(dense[what])}"
+        if leader["read"] > leader["kept"] + 0.5:
+            said += f" (its layers read {leader['read'] / leader['tokens']['all']:.0%} of the cells on average)"
         versus = leader["versus"]
         if versus is not None:
             low, high = versus["ci"]

@@ -55,6 +55,17 @@ def share(value: float | None, bounds: Sequence[float] | None = None) -> str:
     return text if bounds is None else f"{text} [{share(bounds[0])}, {share(bounds[1])}]"
 
 
+def tokens(record: Record) -> str:
+    """Cells kept of all; and how many a language layer reads on average, where the first ones read more."""
+    inside = f", {record['read']:.0f} a layer" if record["read"] > record["kept"] + 0.5 else ""
+    return f"{record['kept']:.0f} of {record['tokens']['all']:.0f}{inside}"
+
+
+def named(record: Record) -> str:
+    """The selector, with a word where the row is not what it seems."""
+    return record["selector"] + (" (over)" if record["over_budget"] else "" if record["valid"] else " (invalid)")
+
+
 def _spread(record: Record, what: str) -> str:
     """A mean with its interval, and how far apart the seeds are."""
     if record[what] is None:
@@ -86,9 +97,9 @@ def _number(name: str, form: str) -> Callable[[Record], str]:
 
 
 COLUMNS: tuple[Column, ...] = (
-    ("selector", lambda r: r["selector"]),
+    ("selector", lambda r: named(r)),
     ("budget", lambda r: r["budget"]),
-    ("tokens", lambda r: f"{r['kept']:.0f} of {r['tokens']['all']:.0f}"),
+    ("tokens", lambda r: tokens(r)),
     ("accuracy [95%]", lambda r: _spread(r, "accuracy")),
     ("exact", lambda r: share(r["exact"])),
     ("ANLS", lambda r: share(r["anls"])),
@@ -142,6 +153,8 @@ def remarks(records: Sequence[Record]) -> list[str]:
         for r in records
         if r["over_budget"]
     ]
+    inside = dict.fromkeys(r["selector"] for r in records if r["read"] > r["kept"] + 0.5)
+    said += [f"{name} drops cells inside the language model, whose first layers read all of them." for name in inside]
     smaller = dict.fromkeys(
         r["selector"]
         for r in records

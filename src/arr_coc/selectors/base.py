@@ -127,6 +127,7 @@ class Selector:
     early: bool = False  # its budget is spent before encoding: `before_encoding` is asked in place of `select`
     depths: tuple[float, ...] = ()  # language model depths (0 to 1) at which `at_layer` is asked
     kinds: tuple[str, ...] = ("image", "video")  # what it can choose from
+    asks_embeddings: bool = False  # it cannot do without an image-text encoder
 
     def select(self, sight: Sight) -> Choice | torch.Tensor:
         raise SelectorError(f"selector {self.name!r} does not choose among encoded cells")

@@ -25,6 +25,7 @@ class Coupling(Selector):
     """
 
     name = "coupling"
+    asks_embeddings = True
 
     def relevance(self, sight: Sight) -> torch.Tensor:
         """The question's score inside each candidate: `[M]`."""

@@ -9,11 +9,13 @@ from arr_coc.selectors.base import Choice, Selector, Sight
 from arr_coc.selectors.ranking import attention, best, on_grid
 
 MIDDLE, LAST = 0.375, 1.0  # encoder depths
-ANCHORS = 0.1  # of the budget; with four neighbours each, up to half of it
+ANCHORED = 0.1  # of the budget, for anchors and their neighbours together
 
 
 class HiPrune(Selector):
     """Anchors by attention received in a middle layer, their four neighbours, and the rest by that of the last layer.
+
+    A tenth of the budget is for anchors and neighbours together; there is at least one anchor.
 
     "HiPrune: Training-Free Visual Token Pruning via Hierarchical Attention in Vision-Language Models" (2025). Needs: the
     grid and attention. Neighbours are inside the same view and frame: no row goes on in the next.
@@ -28,7 +30,7 @@ class HiPrune(Selector):
 
     def select(self, sight: Sight) -> Choice:
         late, count = self.relevance(sight), sight.count
-        anchors = best(attention(sight, MIDDLE), min(count, max(1, round(ANCHORS * count))))
+        anchors = best(attention(sight, MIDDLE), min(count, max(1, round(ANCHORED * count / 5))))
         cells = sight.candidates[anchors]
         place = torch.full((sight.grid.n + 1,), -1)  # cell to candidate; the last entry is for no cell at all
         place[sight.candidates] = torch.arange(len(late))

@@ -14,10 +14,11 @@ class SparseVLM(Selector):
     """After layers 2, 6 and 15 of 32, keep the cells that the raters attend to most.
 
     Raters are the words behind the picture that attend to it at least as much as such words do on average; heads and
-    raters are averaged. The count falls by the same factor at each step and ends at `k`. "SparseVLM: Visual Token
-    Sparsification for Efficient Vision-Language Model Inference" (2024), which finds raters once, before the first layer,
-    sets its counts by the rank of the attention and recycles some dropped tokens. Needs: attention inside the language
-    model.
+    raters are averaged. The count falls by the same factor at each step and ends at `k`, so that the mean over layers is
+    well above `k`: a model with few layers could not be given so small a mean. "SparseVLM: Visual Token Sparsification for
+    Efficient Vision-Language Model Inference" (2024), which states its budget as that mean, finds raters once, before the
+    first layer, sets its counts by the rank of the attention and recycles some dropped tokens. Needs: attention inside
+    the language model.
     """
 
     name = "sparsevlm"
