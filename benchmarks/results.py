@@ -2,14 +2,18 @@
 
     python benchmarks/results.py RECEIPTS OBJECTS -o docs/results.md
 
-Both are folders with samples.jsonl; needs the extra `labels`, whose encoder `coupling` asks. An interrupted run goes on when the same command is given again. Times are left out: on
-a machine that does other work besides they say little; benchmarks/selector_speed.py measures how long choosing takes.
+Both are folders with samples.jsonl; needs the extra `labels`, whose encoder `coupling` asks. Two processes share the work: set
+OMP_NUM_THREADS so that they do not wait for each other. An interrupted run goes on when the same command is given again.
+Times are left out: on a machine that does other work besides they say little; benchmarks/selector_speed.py measures how
+long choosing takes.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +92,7 @@ def document(receipts: Report, photos: Report, model: str) -> str:
 All selectors with the same model on the same questions in one run. What the columns mean: [comparing](comparing.md). Made by
 
 ```
-python benchmarks/results.py RECEIPTS OBJECTS -o docs/results.md
+OMP_NUM_THREADS=1 python benchmarks/results.py RECEIPTS OBJECTS -o docs/results.md
 ```
 
 on {datetime.date.today().isoformat()} ({machine()}; model `{model}`).
@@ -129,8 +133,12 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     arguments = parser.parse_args()
     limit = arguments.limit
-    receipts = measured(arguments.model, arguments.receipts, budgets=BUDGETS, kinds=KINDS, limit=limit)
-    photos = measured(arguments.model, arguments.objects, budgets=PHOTOS_AT, answers=False, limit=limit)
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:  # receipts take longer than photos
+        asked = pool.submit(measured, arguments.model, arguments.receipts, budgets=BUDGETS, kinds=KINDS, limit=limit)
+        looked = pool.submit(
+            measured, arguments.model, arguments.objects, budgets=PHOTOS_AT, answers=False, limit=limit
+        )
+        receipts, photos = asked.result(), looked.result()
     arguments.out.write_text(document(receipts, photos, arguments.model))
 
 
