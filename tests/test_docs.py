@@ -81,4 +81,4 @@ def test_no_figure_is_missing() -> None:
         "docs/texture_vlm.md",
         "docs/embeddings_compression.md",
     ):
-        assert not re.search(r"^[A-Z]{4,}$|\| [A-Z]{4,} \|", (ROOT / page).read_text(), re.M), page
+        assert not re.search(r"^[A-Z]{4,}$|\| (?!ANLS )[A-Z]{4,} \|", (ROOT / page).read_text(), re.M), page
