@@ -20,6 +20,7 @@ from arr_coc.knowing import Known, unit
 from arr_coc.strategy import Strategy
 
 SHARP = 6.0  # how fast a weight follows its tension
+PEAKED = 4  # the power that relevance is raised to: no order changes, but what stands out stands out
 SUPPLIED = 0.3  # the weight of what a caller supplies: memory, attention, gaze
 
 
@@ -67,7 +68,7 @@ def _sum(known: Known, weights: dict[str, float]) -> torch.Tensor:
     total = sum((weights[name] * values for name, values in ways.items()), torch.zeros_like(known.information))
     for values in known.supplied.values():
         total = total + SUPPLIED * values
-    return unit(total)
+    return unit(total) ** PEAKED
 
 
 def _evenness(values: torch.Tensor) -> float:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -68,7 +69,7 @@ def text(texture: TextureArray, view: Grid) -> torch.Tensor:
 def know(sight: Sight) -> Known:
     """All that the picture itself tells about the candidates of a sight; coupling is left to others."""
     told = {
-        name: by_cell(sight, lambda texture, view, name=name: cells(texture, view, (name,))[0])
+        name: by_cell(sight, partial(_one, name))
         for name in SUPPLIED
         if any(name not in texture.absent for texture in textures(sight))
     }
@@ -76,6 +77,10 @@ def know(sight: Sight) -> Known:
         kept(sight, "information", information), kept(sight, "salience", salience), None, kept(sight, "text", text),
         supplied=told,
     )  # fmt: skip
+
+
+def _one(name: str, texture: TextureArray, view: Grid) -> torch.Tensor:
+    return cells(texture, view, (name,))[0]
 
 
 def kept(sight: Sight, name: str, score: Callable[[TextureArray, Grid], torch.Tensor]) -> torch.Tensor:

@@ -33,7 +33,7 @@ class Settings:
     diverse: bool = True  # near-copies wait until nothing else is left
 
 
-def realize(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: B008
+def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: B008
     """The cells of a sight that matter for its question."""
     known = know(sight)
     coupled = couple(sight, known, settings.coupling)

@@ -57,7 +57,10 @@ def decide(sight: Sight, known: Known, names_something: bool = True) -> Strategy
         return Strategy("no question", "the question was not used: cells with most information", salience=trusted)
     if not names_something or not bool(known.coupling.max() > known.coupling.min()):
         return Strategy(
-            "vague", "the question names nothing, so all that carries information counts", coupling=0.0, salience=trusted
+            "vague",
+            "the question names nothing, so all that carries information counts",
+            coupling=0.0,
+            salience=trusted,
         )
     if pale:
         return Strategy("camouflage", "writing lies where nothing stands out, so salience does not count", salience=0.0)

@@ -21,9 +21,9 @@ class ArrCoc(Selector):
         self.options = options
 
     def select(self, sight: Sight) -> Choice:
-        from arr_coc.realizing import Settings, realize
+        from arr_coc.realizing import Settings, realized
 
-        return realize(sight, Settings(**self.options))
+        return realized(sight, Settings(**self.options))
 
     before_encoding = select
 
