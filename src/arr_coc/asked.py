@@ -124,10 +124,10 @@ def _by_model(
     if look.rows != 1 or len(shown) != 1 or look.sources("video"):
         raise ArrCocError(f"expected a look at one picture, got {len(shown)} and {len(look.sources('video'))} videos")
     height, width = texture.original_size
-    if shown[0].size != (width, height):
+    if shown[0].size is not None and shown[0].size != (width, height):
+        other = " x ".join(map(str, shown[0].size))
         raise ArrCocError(
-            f"this texture is of a picture of {width} x {height} px, and the look at one of "
-            f"{shown[0].size[0]} x {shown[0].size[1]} px: expected one picture"
+            f"this texture is of a picture of {width} x {height} px, and the look at one of {other} px: expected one picture"
         )
     source = Source(shown[0].picture, shown[0].size, shown[0].embeddings, texture)
     made = vlm.prepare(

@@ -19,7 +19,6 @@ import torch
 from arr_coc.knowing import Known, unit
 from arr_coc.strategy import Strategy
 
-SHARP = 6.0  # how fast a weight follows its tension
 PEAKED = 4  # the power that relevance is raised to: no order changes, but what stands out stands out
 SUPPLIED = 0.3  # the weight of what a caller supplies: memory, attention, gaze
 
@@ -43,12 +42,13 @@ def tensions(known: Known, strategy: Strategy) -> dict[str, float]:
 def weigh(known: Known, strategy: Strategy) -> Balanced:
     """The default: each way counts as far as the tensions say, the question first where it says anything."""
     found = tensions(known, strategy)
+    explore = 1.0 if known.coupling is None else 1 - strategy.coupling
     documents = float(unit(known.text).mean() > 0) * float((known.text > 0.25).float().mean())
     weights = {
         "coupling": strategy.coupling,
-        "information": 0.1 + 0.9 * _sigmoid(0.2 - found["exploit"]) * (1 - strategy.coupling),
+        "information": 0.1 + 0.9 * explore,
         "salience": 0.1 * strategy.salience * (1 - documents),
-        "text": 0.2 * min(1.0, 4 * documents),
+        "text": (0.2 + 0.8 * explore) * min(1.0, 4 * documents),
     }
     return Balanced(_sum(known, weights), weights, found)
 
@@ -78,7 +78,3 @@ def _evenness(values: torch.Tensor) -> float:
         return 1.0
     chances = above / above.sum()
     return float(-(chances * chances.clamp(min=1e-300).log()).sum()) / math.log(len(values))
-
-
-def _sigmoid(value: float) -> float:
-    return 1 / (1 + math.exp(-SHARP * value))

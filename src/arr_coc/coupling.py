@@ -22,7 +22,8 @@ from arr_coc.grid import Cells
 from arr_coc.selectors.base import Sight
 from arr_coc.selectors.similarity import to_question
 
-SCOUTED = 0.5  # of the candidates
+SCOUTED, AT_LEAST = 0.5, 448  # of the candidates; of few, all
+LOST, SURE = 0.03, 0.06  # the strongest attention of a scout that finds nothing, and of one that does
 DEPTHS = (0.5, 2 / 3)  # of the language model's layers
 FAINT = 1e-3  # of the strongest attention: as good as none
 ALONG = (0.1, 0.25, 0.5, 1.0, 0.5, 0.25, 0.1)  # how much of its glow a cell lends to its neighbours in the same row
@@ -31,19 +32,21 @@ ACROSS = 0.1  # and to those above and below
 
 @dataclass(frozen=True, eq=False)
 class Coupled:
-    """Coupling `[M]` from 0 to 1, and who it is from."""
+    """Coupling `[M]` from 0 to 1, who it is from, and how far to be trusted, from 0 to 1."""
 
     values: torch.Tensor
     by: str
+    trust: float = 1.0
 
 
 def by_scout(sight: Sight, worth: torch.Tensor) -> Coupled:
     """What the language model looks for among the half of the candidates that is worth most, `worth` `[M]`."""
-    count = min(len(worth), max(1, round(SCOUTED * len(worth))))
+    count = min(len(worth), max(AT_LEAST, round(SCOUTED * len(worth))))
     some = worth.argsort(descending=True, stable=True)[:count].sort().values
     seen = torch.zeros(sight.grid.n)
     seen[sight.candidates[some]] = sight.scout(sight.candidates[some], DEPTHS)
-    return Coupled(faded(beside(seen, sight.grid)[sight.candidates]), "scout")
+    trust = min(1.0, max(0.0, (float(seen.max()) - LOST) / (SURE - LOST)))
+    return Coupled(faded(beside(seen, sight.grid)[sight.candidates]), "scout", trust)
 
 
 def by_embeddings(sight: Sight) -> Coupled:

@@ -35,6 +35,7 @@ class Known:
     coupling: torch.Tensor | None  # None: the question was not used
     text: torch.Tensor
     coupled_by: str = ""  # who said so
+    trust: float = 1.0  # how sure they were
     supplied: Mapping[str, torch.Tensor] = field(default_factory=dict)  # what the caller knows: memory, attention, gaze
 
     def scores(self) -> dict[str, torch.Tensor]:

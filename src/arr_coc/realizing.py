@@ -38,7 +38,7 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
     known = know(sight)
     coupled = couple(sight, known, settings.coupling)
     if coupled is not None:
-        known = replace(known, coupling=coupled.values, coupled_by=coupled.by)
+        known = replace(known, coupling=coupled.values, coupled_by=coupled.by, trust=coupled.trust)
     plan = strategy.decide(sight, known, names_something(sight.words.text))
     balanced = getattr(balancing, settings.balance)(known, plan)
     k = attending.automatic(balanced.relevance) if sight.k is None else min(sight.k, len(sight.candidates))

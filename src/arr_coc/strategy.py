@@ -3,7 +3,8 @@
 | what is seen | how it is told | what is done |
 |---|---|---|
 | a void: a wall, a blank page, noise | hardly any edge, or the same amount everywhere, and no writing | evenly spaced cells |
-| a vague question: it names nothing | no word in it names a thing, or nothing answers to it | spread out: information, not coupling |
+| a vague question: it names nothing | no word in it names a thing | spread out: information, not coupling |
+| nothing answers to the question | the scout's attention has no peak | information beside coupling |
 | camouflage: pale writing beside loud colours | writing lies where nothing stands out | salience does not count |
 
 The thresholds were set on drawn cases (`arr_coc.evaluation.robustness`) and on scanned pages.
@@ -62,6 +63,11 @@ def decide(sight: Sight, known: Known, names_something: bool = True) -> Strategy
             coupling=0.0,
             salience=trusted,
         )
+    if known.trust < 0.5:
+        return Strategy(
+            "unsure", "nothing answers to the question, so all that carries information counts, too",
+            coupling=known.trust, salience=trusted,
+        )  # fmt: skip
     if pale:
         return Strategy("camouflage", "writing lies where nothing stands out, so salience does not count", salience=0.0)
     return Strategy()
