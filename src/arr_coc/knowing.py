@@ -23,6 +23,10 @@ from arr_coc.selectors.pixels import area_mean, by_cell, textures
 from arr_coc.texture import TextureArray
 
 NEAR = 2.0  # cells; an edge farther away than this is not near at all
+WRITING, DOCUMENT = (
+    0.25,
+    0.05,
+)  # likelihood from which a cell holds writing; share of such cells from which a picture is a page
 SUPPLIED = ("previous_relevance", "current_attention", "previous_attention", "gaze")
 
 
@@ -37,6 +41,11 @@ class Known:
     coupled_by: str = ""  # who said so
     trust: float = 1.0  # how sure they were
     supplied: Mapping[str, torch.Tensor] = field(default_factory=dict)  # what the caller knows: memory, attention, gaze
+
+    @property
+    def written(self) -> bool:
+        """Whether the picture is a document: enough of its cells hold writing."""
+        return bool((self.text > WRITING).float().mean() > DOCUMENT)
 
     def scores(self) -> dict[str, torch.Tensor]:
         """The three ways by name, those that there are."""

@@ -8,7 +8,6 @@ Which cells of a picture matter for this question? Score every cell three ways (
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,12 +15,14 @@ import torch
 from arr_coc import attending, balancing, coupling, strategy
 from arr_coc.coupling import Coupled
 from arr_coc.embedding.wording import ASKING, subject
+from arr_coc.errors import ArrCocError
 from arr_coc.knowing import Known, know
 from arr_coc.selectors.base import Choice, Sight
 from arr_coc.selectors.ranking import on_grid
 from arr_coc.selectors.uniform import Uniform
 
-Way = Callable[[Sight, torch.Tensor], Coupled | None]
+COUPLINGS = ("auto", "scout", "embeddings", "tokens", "none")
+BALANCES = {"weigh": balancing.weigh, "oppose": balancing.oppose}
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class Settings:
     balance: str = "weigh"  # or oppose: fixed formulas
     diverse: bool = True  # near-copies wait until nothing else is left
 
+    def __post_init__(self) -> None:
+        for what, value, known in (("coupling", self.coupling, COUPLINGS), ("balance", self.balance, BALANCES)):
+            if value not in known:
+                raise ArrCocError(f"expected {what} as one of {', '.join(known)}, got {value!r}")
+
 
 def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: B008
     """The cells of a sight that matter for its question."""
@@ -40,7 +46,7 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
     if coupled is not None:
         known = replace(known, coupling=coupled.values, coupled_by=coupled.by, trust=coupled.trust)
     plan = strategy.decide(sight, known, names_something(sight.words.text))
-    balanced = getattr(balancing, settings.balance)(known, plan)
+    balanced = BALANCES[settings.balance](known, plan)
     k = attending.automatic(balanced.relevance) if sight.k is None else min(sight.k, len(sight.candidates))
     if plan.even:
         keep = Uniform().select(replace(sight, k=k))
@@ -60,13 +66,13 @@ def couple(sight: Sight, known: Known, how: str) -> Coupled | None:
     """What the cells have to do with the question, by the best that is at hand; None where nothing is."""
     if not sight.words.text.strip() or how == "none":
         return None
-    if how == "embeddings" or (how == "auto" and sight.couple is not None and sight.send is None):
-        return coupling.by_embeddings(sight)
-    if how == "scout" or (how == "auto" and sight.send is not None):
+    if how == "auto":
+        how = "scout" if sight.send is not None and (known.written or sight.couple is None) else "embeddings"
+        if how == "embeddings" and sight.couple is None:
+            return None
+    if how == "scout":
         return coupling.by_scout(sight, known.information + known.text)
-    if how == "tokens":
-        return coupling.by_tokens(sight)
-    return None
+    return coupling.by_embeddings(sight) if how == "embeddings" else coupling.by_tokens(sight)
 
 
 def names_something(question: str) -> bool:

@@ -24,7 +24,7 @@ def scout(
 
     The prompt's other pictures are left out: each is scouted by itself. `depths` are shares of the layers.
     """
-    visual = visuals[number]
+    visual, cells = visuals[number], cells.contiguous()
     mine = [i for i, other in enumerate(visuals) if other.row == visual.row]
     nothing = cells[:0]
     alone = {
