@@ -23,10 +23,9 @@ from arr_coc.selectors.pixels import area_mean, by_cell, textures
 from arr_coc.texture import TextureArray
 
 NEAR = 2.0  # cells; an edge farther away than this is not near at all
-WRITING, DOCUMENT = (
-    0.25,
-    0.05,
-)  # likelihood from which a cell holds writing; share of such cells from which a picture is a page
+WRITING = 0.25  # likelihood from which a cell holds writing
+PAGE = 0.12  # the share of such cells times that of the ground, from which a picture is a page
+TONES = 32
 SUPPLIED = ("previous_relevance", "current_attention", "previous_attention", "gaze")
 
 
@@ -40,12 +39,13 @@ class Known:
     text: torch.Tensor
     coupled_by: str = ""  # who said so
     trust: float = 1.0  # how sure they were
+    ground: float = 0.0  # share of the picture that has the most frequent tone
     supplied: Mapping[str, torch.Tensor] = field(default_factory=dict)  # what the caller knows: memory, attention, gaze
 
     @property
     def written(self) -> bool:
-        """Whether the picture is a document: enough of its cells hold writing."""
-        return bool((self.text > WRITING).float().mean() > DOCUMENT)
+        """Whether the picture is a page: writing on a ground of one tone. Foliage looks like writing, but has no ground."""
+        return bool((self.text > WRITING).float().mean() * self.ground > PAGE)
 
     def scores(self) -> dict[str, torch.Tensor]:
         """The three ways by name, those that there are."""
@@ -76,6 +76,13 @@ def text(texture: TextureArray, view: Grid) -> torch.Tensor:
     return cells(texture, view, ("text",))[0]
 
 
+def ground(texture: TextureArray) -> float:
+    """The share of the picture whose tone is within one step of the most frequent one."""
+    tones = torch.histc(texture["lowpass"].float(), TONES, 0, 1)
+    together = torch.nn.functional.pad(tones, (1, 1)).unfold(0, 3, 1).sum(1)
+    return float(together.max() / tones.sum().clamp(min=1))
+
+
 def know(sight: Sight) -> Known:
     """All that the picture itself tells about the candidates of a sight; coupling is left to others."""
     told = {
@@ -86,6 +93,7 @@ def know(sight: Sight) -> Known:
     return Known(
         kept(sight, "information", information), kept(sight, "salience", salience), None, kept(sight, "text", text),
         supplied=told,
+        ground=max(one.once("ground", partial(ground, one)) for one in textures(sight)),
     )  # fmt: skip
 
 
