@@ -7,6 +7,7 @@ texture.sheet().save("channels.png")
 
 from arr_coc import pictures, selectors
 from arr_coc.allocation import Allocation
+from arr_coc.asked import realize
 from arr_coc.embedding.cache import EmbeddingCache
 from arr_coc.embedding.compression import Projection
 from arr_coc.embedding.embeddings import Embeddings
@@ -37,6 +38,7 @@ __all__ = [
     "evaluate",
     "load",
     "pictures",
+    "realize",
     "selectors",
     "wrap",
 ]

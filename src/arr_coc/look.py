@@ -20,11 +20,17 @@ if TYPE_CHECKING:
 class Source:
     """An original picture (or a video's frames), and its texture, built when first asked for."""
 
-    def __init__(self, picture: Any, size: tuple[int, int] | None, embeddings: Embeddings | None = None) -> None:
+    def __init__(
+        self,
+        picture: Any,
+        size: tuple[int, int] | None,
+        embeddings: Embeddings | None = None,
+        texture: TextureArray | None = None,
+    ) -> None:
         self.picture = picture
         self.size = size  # width, height
         self.embeddings = embeddings  # what fills the texture's embedding channels
-        self._texture: TextureArray | None = None
+        self._texture = texture
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch
 
 from arr_coc import choosing, wishes
 from arr_coc.adapters.base import Adapter, Encoded, Inputs, Visual
+from arr_coc.adapters.scouting import scout
 from arr_coc.allocation import Allocation
 from arr_coc.budgets import Limit, divide
 from arr_coc.embedding.embeddings import Embeddings
@@ -62,19 +63,29 @@ class Scene:
     watch: Stopwatch
     seen: Look | None = None  # where an encoding may be kept for the next question
 
-    def sight(self, number: int, k: int | None, seen: Encoded | None = None) -> Sight:
-        """What is known about a picture: before the encoder, or with its answer."""
+    def sight(
+        self, number: int, k: int | None, seen: Encoded | None = None, everything: Sequence[Encoded] = ()
+    ) -> Sight:
+        """What is known about a picture: before the encoder, or with its answer (and that for all pictures)."""
         visual, source = self.visuals[number], self.sources[number]
         place = sum(other.row == visual.row for other in self.visuals[:number])
         known: dict[str, Any] = {}
         if seen is not None:
             known = {"tokens": seen.tokens, "attention": seen.attention}
+            known["send"] = partial(self.scout, number, everything)
         return Sight(
             visual.grid, k, torch.arange(visual.n) if seen is None else seen.cells, self.words[visual.row],
             picture=None if source is None else lambda: source.texture(self.watch),
             couple=None if source is None or source.embeddings is None else partial(self.couple, source.embeddings),
             kind=visual.kind, seed=self.wish.seed + SEED_STEP * place, **known,
         )  # fmt: skip
+
+    def scout(
+        self, number: int, encoded: Sequence[Encoded], cells: torch.Tensor, depths: tuple[float, ...]
+    ) -> torch.Tensor:
+        """What the language model looks for among some cells of a picture: `[K]`."""
+        with self.watch.stage("scout"):
+            return scout(self.adapter, self.inputs, self.visuals, encoded, number, cells, depths)
 
     def couple(self, embeddings: Embeddings, sight: Sight) -> torch.Tensor:
         """What the question has in common with each candidate: `[M]`."""
@@ -173,7 +184,7 @@ def _gaze(scene: Scene, encoded: list[Encoded], limits: list[Limit], reasons: li
         ks = _shared(scene, encoded, limits, reasons)
     choices = []
     for number, (k, seen) in enumerate(zip(ks, encoded, strict=True)):
-        choice, why = choosing.gaze(scene.wish.selector, scene.sight(number, k, seen))
+        choice, why = choosing.gaze(scene.wish.selector, scene.sight(number, k, seen, encoded))
         reasons[number] = "; ".join(part for part in (reasons[number], why) if part)
         choices.append(choice)
     return choices
@@ -186,7 +197,8 @@ def _shared(scene: Scene, encoded: list[Encoded], limits: list[Limit], reasons: 
         total = sum(limits[i].k or 0 for i in members)
         worth: list[torch.Tensor | None] = []
         for i in members:
-            values, reasons[i] = choosing.relevance(scene.wish.selector, scene.sight(i, limits[i].k, encoded[i]))
+            sight = scene.sight(i, limits[i].k, encoded[i], encoded)
+            values, reasons[i] = choosing.relevance(scene.wish.selector, sight)
             worth.append(values)
         sizes = [len(encoded[i].cells) for i in members]
         known = [values for values in worth if values is not None]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-STAGES = ("preprocess", "texture", "embed", "glance", "encode", "gaze", "assemble", "prefill", "decode")
+STAGES = ("preprocess", "texture", "embed", "glance", "encode", "scout", "gaze", "assemble", "prefill", "decode")
 
 
 class Stopwatch(Mapping[str, float]):

@@ -16,11 +16,11 @@ Kept = dict[str, list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]]]
 def assemble(
     adapter: Adapter, inputs: Inputs, visuals: Sequence[Visual], encoded: Sequence[Encoded],
     keeps: Sequence[torch.Tensor], replaced: Sequence[torch.Tensor | None] | None = None,
+    positions: torch.Tensor | None = None,
 ) -> tuple[Packed, Kept]:  # fmt: skip
-    """The prompt without its dropped tokens, and each row's kept features."""
-    packed = pack(
-        inputs["input_ids"], inputs["attention_mask"], adapter.positions(inputs), visuals, keeps, adapter.pad_token
-    )
+    """The prompt without its dropped tokens, and each row's kept features; `positions`: every token's, where known."""
+    known = adapter.positions(inputs) if positions is None else positions
+    packed = pack(inputs["input_ids"], inputs["attention_mask"], known, visuals, keeps, adapter.pad_token)
     features = to_rows(
         visuals, encoded, keeps, len(inputs["input_ids"]), replaced if replaced is not None else [None] * len(visuals)
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
 
-from arr_coc.adapters.attention import causal_attention
 from arr_coc.adapters.base import Adapter
+from arr_coc.adapters.scouting import attention_maps
 from arr_coc.answer import Prepared
 from arr_coc.errors import PromptError
 
@@ -42,25 +41,8 @@ def point(adapter: Adapter, prepared: Prepared, answer: torch.Tensor, since: flo
     return maps
 
 
-@torch.no_grad()
 def _looked(adapter: Adapter, given: dict[str, Any], queries: torch.Tensor, since: float) -> torch.Tensor:
     """The attention that each token `[T]` gets from `queries`, averaged over heads, queries and late layers."""
-    layers = adapter.text_model.layers
-    thread = threading.get_ident()
-    found: list[torch.Tensor] = []
-
-    def hook(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if threading.get_ident() == thread:
-            hidden = args[0] if args else kwargs["hidden_states"]
-            tables = [table[0] for table in kwargs["position_embeddings"]]
-            maps = causal_attention(layer, hidden[0], tables[0], tables[1], queries)
-            found.append(maps.mean((0, 1)).cpu())
-
-    first = round(since * (len(layers) - 1))
-    handles = [layer.register_forward_pre_hook(hook, with_kwargs=True) for layer in list(layers)[first:]]
-    try:
-        adapter.model(**given, use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return torch.stack(found).mean(0)
+    count = len(adapter.text_model.layers)
+    maps = attention_maps(adapter, given, range(round(since * (count - 1)), count), lambda tokens: queries)
+    return torch.stack([one.mean((0, 1)) for one in maps.values()]).mean(0)

@@ -48,6 +48,7 @@ class Sight:
     kind: str = "image"
     seed: int = 0
     couple: Callable[[Sight], torch.Tensor] | None = field(default=None, repr=False)
+    send: Callable[[torch.Tensor, tuple[float, ...]], torch.Tensor] | None = field(default=None, repr=False)
 
     @property
     def texture(self) -> TextureArray:
@@ -67,6 +68,15 @@ class Sight:
                 "arr_coc.load or arr_coc.wrap (--embeddings labels)"
             )
         return self.couple(self)
+
+    def scout(self, cells: torch.Tensor, depths: tuple[float, ...]) -> torch.Tensor:
+        """What the language model looks for: the attention `[K]` that some candidates get before anything is answered.
+
+        It reads the question and those cells alone, as far as the deepest of `depths` (0 to 1) and no further.
+        """
+        if self.send is None:
+            raise SelectorError("this selector asks the language model, and nothing is encoded yet")
+        return self.send(cells, depths)
 
     @property
     def count(self) -> int:

@@ -1,0 +1,79 @@
+"""Attending: from relevance to the cells that are kept.
+
+- how many: a count is given, or it follows from how the relevance is spread (`auto`), or from a share of its mass;
+- which: the most relevant ones, but near-copies of what is chosen already wait until nothing else is left.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from arr_coc.selectors.similarity import cosines, units
+
+FEWEST, MOST = 64, 400  # cells under `auto`
+PER_EFFECTIVE = 1.25  # cells kept for each that the relevance is effectively spread over
+COPY = 0.98  # tokens with a larger cosine show the same
+POOL = 2  # times the budget: how far down the ranking near-copies are looked for
+
+
+def automatic(relevance: torch.Tensor) -> int:
+    """How many of the cells `[M]` to keep where the caller leaves it open: more the wider the relevance is spread.
+
+    The part above the median, taken as chances, has an entropy H; exp(H) is the number of equally relevant cells with the
+    same entropy. One hot region gives few, a flat map the most that is allowed.
+
+    >>> automatic(torch.cat([torch.zeros(880), torch.ones(20)])), automatic(torch.ones(900))
+    (64, 400)
+    """
+    above = (relevance.double() - relevance.double().median()).clamp(min=0)
+    if not bool(above.sum() > 0):
+        return min(MOST, len(relevance))
+    chances = above / above.sum()
+    entropy = -(chances * chances.clamp(min=1e-300).log()).sum()
+    return min(len(relevance), MOST, max(FEWEST, math.ceil(PER_EFFECTIVE * float(entropy.exp()))))
+
+
+def by_mass(relevance: torch.Tensor, share: float) -> int:
+    """How many of the cells `[M]`, most relevant first, have `share` of the relevance above the median.
+
+    >>> by_mass(torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0, 3.0]), 0.7)
+    1
+    """
+    above = (relevance.double() - relevance.double().median()).clamp(min=0).sort(descending=True).values
+    total = above.sum()
+    if not bool(total > 0):
+        return len(relevance)
+    return int((above.cumsum(0) < share * total * (1 - 1e-12)).sum()) + 1
+
+
+def most_relevant(relevance: torch.Tensor, count: int, tokens: torch.Tensor | None = None) -> torch.Tensor:
+    """The places `[count]` of the most relevant cells, sorted; of equals the first.
+
+    With `tokens` `[M, D]`, a cell that shows the same as a more relevant one is passed over while there are others.
+    """
+    order = relevance.argsort(descending=True, stable=True)
+    if tokens is None or count <= 1 or count >= len(order):
+        return order[:count].sort().values
+    pool = order[: min(len(order), POOL * count)]
+    alike = cosines(units(tokens[pool.to(tokens.device)])).cpu().numpy() >= COPY  # [P, P]
+    chosen = _without_copies(alike, count)
+    return pool[torch.from_numpy(chosen)].sort().values
+
+
+def _without_copies(alike: np.ndarray, count: int) -> np.ndarray:
+    """`count` places of a ranking, each unlike all before it as long as there are such; then the best of the rest."""
+    covered = np.zeros(len(alike), bool)
+    chosen: list[int] = []
+    for place in range(len(alike)):
+        if not covered[place]:
+            chosen.append(place)
+            covered |= alike[place]
+            if len(chosen) == count:
+                break
+    taken = np.zeros(len(alike), bool)
+    taken[chosen] = True
+    rest = np.flatnonzero(~taken)[: count - len(chosen)]
+    return np.concatenate([np.array(chosen, dtype=np.int64), rest])

@@ -1,0 +1,80 @@
+"""Balancing: three ways of knowing weighed against each other, by the tensions that a question and a picture create.
+
+| tension | near 0 | near 1 |
+|---|---|---|
+| particularize | the question couples with nothing in particular | with few cells: keep those and compress the rest |
+| exploit | explore whatever carries information | trust what the question couples with |
+| focus | spread over the picture | stay with what is most relevant |
+
+Weights go through a sigmoid each, not a softmax over all: two ways of knowing may both be right.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from arr_coc.knowing import Known, unit
+from arr_coc.strategy import Strategy
+
+PEAKED = 4  # the power that relevance is raised to: no order changes, but what stands out stands out
+SUPPLIED = 0.3  # the weight of what a caller supplies: memory, attention, gaze
+
+
+@dataclass(frozen=True, eq=False)
+class Balanced:
+    """Relevance `[M]` from 0 to 1, and how it came about."""
+
+    relevance: torch.Tensor
+    weights: dict[str, float]
+    tensions: dict[str, float]
+
+
+def tensions(known: Known, strategy: Strategy) -> dict[str, float]:
+    """Where between their poles the three tensions stand, from 0 to 1."""
+    particular = 0.0 if known.coupling is None else 1 - _evenness(known.coupling)
+    exploit = strategy.coupling * particular
+    return {"particularize": particular, "exploit": exploit, "focus": exploit * (1 - _evenness(known.information))}
+
+
+def weigh(known: Known, strategy: Strategy) -> Balanced:
+    """The default: each way counts as far as the tensions say, the question first where it says anything."""
+    found = tensions(known, strategy)
+    explore = 1.0 if known.coupling is None else 1 - strategy.coupling
+    documents = float(unit(known.text).mean() > 0) * float((known.text > 0.25).float().mean())
+    weights = {
+        "coupling": strategy.coupling,
+        "information": 0.1 + 0.9 * explore,
+        "salience": 0.1 * strategy.salience * (1 - documents),
+        "text": (0.2 + 0.8 * explore) * min(1.0, 4 * documents),
+    }
+    return Balanced(_sum(known, weights), weights, found)
+
+
+def oppose(known: Known, strategy: Strategy) -> Balanced:
+    """The fixed formulas: every cell's coupling decides whether it is compressed or particularized."""
+    coupling = known.coupling if known.coupling is not None else torch.zeros_like(known.information)
+    compress = 0.5 + 0.5 * (1 - coupling)
+    focus, diversify = coupling * known.salience, known.information * known.information
+    return Balanced(unit(compress * focus + (1 - compress) * diversify), {}, tensions(known, strategy))
+
+
+def _sum(known: Known, weights: dict[str, float]) -> torch.Tensor:
+    ways = {"information": known.information, "salience": known.salience, "text": known.text}
+    if known.coupling is not None:
+        ways["coupling"] = known.coupling
+    total = sum((weights[name] * values for name, values in ways.items()), torch.zeros_like(known.information))
+    for values in known.supplied.values():
+        total = total + SUPPLIED * values
+    return unit(total) ** PEAKED
+
+
+def _evenness(values: torch.Tensor) -> float:
+    """Entropy of the values above their median over that of equal ones: 1 where nothing stands out."""
+    above = (values.double() - values.double().median()).clamp(min=0) if len(values) else values.double()
+    if len(values) < 2 or not bool(above.sum() > 0):
+        return 1.0
+    chances = above / above.sum()
+    return float(-(chances * chances.clamp(min=1e-300).log()).sum()) / math.log(len(values))

@@ -1,0 +1,91 @@
+"""Coupling: what each cell has to do with the question, by whoever knows best.
+
+| who | what it takes | good for |
+|---|---|---|
+| scout | a short run of the language model over half of the cells | documents, whatever the model reads well |
+| embeddings | an image-text encoder | things on photographs |
+| tokens | the model's own tokens and word embeddings | models whose encoder was trained beside their words |
+
+A scout reads the cells with most information. What it looks for before it says a word, in the middle of its layers, is where
+the answer stands more often than not; one cell's glow is shared with its neighbours along the line, so that words stay whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from arr_coc.errors import SelectorError
+from arr_coc.grid import Cells
+from arr_coc.selectors.base import Sight
+from arr_coc.selectors.similarity import to_question
+
+SCOUTED, AT_LEAST = 0.5, 448  # of the candidates; of few, all
+LOST, SURE = 0.03, 0.06  # the strongest attention of a scout that finds nothing, and of one that does
+DEPTHS = (0.5, 2 / 3)  # of the language model's layers
+FAINT = 1e-3  # of the strongest attention: as good as none
+ALONG = (0.1, 0.25, 0.5, 1.0, 0.5, 0.25, 0.1)  # how much of its glow a cell lends to its neighbours in the same row
+ACROSS = 0.1  # and to those above and below
+
+
+@dataclass(frozen=True, eq=False)
+class Coupled:
+    """Coupling `[M]` from 0 to 1, who it is from, and how far to be trusted, from 0 to 1."""
+
+    values: torch.Tensor
+    by: str
+    trust: float = 1.0
+
+
+def by_scout(sight: Sight, worth: torch.Tensor) -> Coupled:
+    """What the language model looks for among the half of the candidates that is worth most, `worth` `[M]`."""
+    count = min(len(worth), max(AT_LEAST, round(SCOUTED * len(worth))))
+    some = worth.argsort(descending=True, stable=True)[:count].sort().values
+    seen = torch.zeros(sight.grid.n)
+    seen[sight.candidates[some]] = sight.scout(sight.candidates[some], DEPTHS)
+    trust = min(1.0, max(0.0, (float(seen.max()) - LOST) / (SURE - LOST)))
+    return Coupled(faded(beside(seen, sight.grid)[sight.candidates]), "scout", trust)
+
+
+def by_embeddings(sight: Sight) -> Coupled:
+    """What an image-text encoder finds in common; cosines around 0 and below say nothing."""
+    return Coupled(_stretched(sight.embedding_scores), "embeddings")
+
+
+def by_tokens(sight: Sight) -> Coupled:
+    """Cosines of the model's own tokens with the mean of the question's word embeddings."""
+    return Coupled(_stretched(to_question(sight).cpu()), "tokens")
+
+
+def faded(seen: torch.Tensor) -> torch.Tensor:
+    """Attention `[M]` to [0, 1] by its order of magnitude: 1 at the strongest, 0 a thousand times below."""
+    top = seen.max() if len(seen) else seen.new_zeros(())
+    if not bool(top > 0):
+        return torch.zeros_like(seen)
+    floor = torch.log(torch.tensor(FAINT))
+    return 1 - (seen / top).clamp(min=FAINT).log() / floor
+
+
+def beside(values: torch.Tensor, grid: Cells) -> torch.Tensor:
+    """Each cell's value `[N]` with a part of its neighbours', most along the line: `[N]`."""
+    kernel = values.new_zeros(3, len(ALONG))
+    kernel[1] = values.new_tensor(ALONG)
+    kernel[[0, 2], len(ALONG) // 2] = ACROSS
+    parts, start = [], 0
+    for view in grid.views:
+        frames = values[start : start + view.n].view(view.t, 1, view.h, view.w)
+        parts.append(F.conv2d(frames, kernel[None, None], padding="same").flatten())
+        start += view.n
+    return torch.cat(parts)
+
+
+def _stretched(values: torch.Tensor) -> torch.Tensor:
+    """Scores `[M]` from the lowest at 0 to the highest at 1; all 0 where they do not differ."""
+    if len(values) == 0:
+        return values
+    if not bool(torch.isfinite(values).all()):
+        raise SelectorError("expected finite scores of the question, got NaN or infinity")
+    low, high = torch.aminmax(values.float())
+    return (values - low) / (high - low) if bool(high > low) else torch.zeros_like(values)

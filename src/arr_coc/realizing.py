@@ -1,0 +1,86 @@
+"""Realizing relevance: the whole path on one screen.
+
+    texture -> knowing -> balancing -> attending
+
+Which cells of a picture matter for this question? Score every cell three ways (knowing), weigh the ways against each other
+(balancing), and keep as many cells as the budget allows (attending), unless the scores are not to be trusted (strategy).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from arr_coc import attending, balancing, coupling, strategy
+from arr_coc.coupling import Coupled
+from arr_coc.embedding.wording import ASKING, subject
+from arr_coc.errors import ArrCocError
+from arr_coc.knowing import Known, know
+from arr_coc.selectors.base import Choice, Sight
+from arr_coc.selectors.ranking import on_grid
+from arr_coc.selectors.uniform import Uniform
+
+COUPLINGS = ("auto", "scout", "embeddings", "tokens", "none")
+BALANCES = {"weigh": balancing.weigh, "oppose": balancing.oppose}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be chosen; the defaults are what the measurements recommend."""
+
+    coupling: str = "auto"  # auto, scout, embeddings, tokens or none
+    balance: str = "weigh"  # or oppose: fixed formulas
+    diverse: bool = True  # near-copies wait until nothing else is left
+
+    def __post_init__(self) -> None:
+        for what, value, known in (("coupling", self.coupling, COUPLINGS), ("balance", self.balance, BALANCES)):
+            if value not in known:
+                raise ArrCocError(f"expected {what} as one of {', '.join(known)}, got {value!r}")
+
+
+def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: B008
+    """The cells of a sight that matter for its question."""
+    known = know(sight)
+    coupled = couple(sight, known, settings.coupling)
+    if coupled is not None:
+        known = replace(known, coupling=coupled.values, coupled_by=coupled.by, trust=coupled.trust)
+    plan = strategy.decide(sight, known, names_something(sight.words.text))
+    balanced = BALANCES[settings.balance](known, plan)
+    k = attending.automatic(balanced.relevance) if sight.k is None else min(sight.k, len(sight.candidates))
+    if plan.even:
+        keep = Uniform().select(replace(sight, k=k))
+    else:
+        tokens = sight.tokens if settings.diverse else None
+        keep = sight.candidates[attending.most_relevant(balanced.relevance, k, tokens)]
+    return Choice(
+        keep,
+        relevance=on_grid(sight, balanced.relevance),
+        scores={name: _on_grid(sight, values) for name, values in known.scores().items()},
+        tensions={**balanced.tensions, **{f"weight of {name}": value for name, value in balanced.weights.items()}},
+        strategy=f"{plan.name}: {plan.why}",
+    )
+
+
+def couple(sight: Sight, known: Known, how: str) -> Coupled | None:
+    """What the cells have to do with the question, by the best that is at hand; None where nothing is."""
+    if not sight.words.text.strip() or how == "none":
+        return None
+    if how == "auto":
+        how = "scout" if sight.send is not None and (known.written or sight.couple is None) else "embeddings"
+        if how == "embeddings" and sight.couple is None:
+            return None
+    if how == "scout":
+        return coupling.by_scout(sight, known.information + known.text)
+    return coupling.by_embeddings(sight) if how == "embeddings" else coupling.by_tokens(sight)
+
+
+def names_something(question: str) -> bool:
+    """Whether a question has words that are about anything."""
+    return any(word not in ASKING for word in subject(question).split())
+
+
+def _on_grid(sight: Sight, values: torch.Tensor) -> torch.Tensor:
+    whole = torch.zeros(sight.grid.n)
+    whole[sight.candidates] = values.detach().float().cpu()
+    return whole

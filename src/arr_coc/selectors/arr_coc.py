@@ -1,0 +1,33 @@
+"""ARR-COC itself: cells by relevance to the question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from arr_coc.selectors.base import Choice, Selector, Sight
+
+
+class ArrCoc(Selector):
+    """Knowing, balancing, attending: `arr_coc.realizing` tells the whole story. Options are those of its `Settings`.
+
+    Needs: pixels; and for the question whatever there is: the language model itself, or an image-text encoder.
+    """
+
+    name = "arr-coc"
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    def select(self, sight: Sight) -> Choice:
+        from arr_coc.realizing import Settings, realized
+
+        return realized(sight, Settings(**self.options))
+
+    before_encoding = select
+
+    def relevance(self, sight: Sight) -> torch.Tensor:
+        whole = self.select(sight).relevance
+        assert whole is not None
+        return whole[sight.candidates]

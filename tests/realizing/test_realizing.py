@@ -1,0 +1,186 @@
+"""The whole path: what is kept, what is said about it, and when it does not trust itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+import arr_coc
+from arr_coc import Grid, TextureArray
+from arr_coc.coupling import FAINT, beside, faded
+from arr_coc.errors import ArrCocError
+from arr_coc.realizing import Settings, names_something, realized
+from arr_coc.selectors import Selector, selector
+from tests.adapters import tiny
+from tests.adapters.conftest import picture, wrapped
+from tests.selectors.sights import TILES, choice, sight, words
+
+GRID = Grid(1, 10, 10)
+
+
+def page() -> Image.Image:
+    made = Image.new("RGB", (280, 280), (245, 244, 240))
+    pen = ImageDraw.Draw(made)
+    for number, line in enumerate(("TEA 1.20", "COFFEE 2.40", "TOTAL 3.60")):
+        pen.text((30, 40 + 80 * number), line, fill=(20, 20, 24), font_size=30)
+    return made
+
+
+def look(k: int | None = 20, peak: float = 0.2, at: int = 62, **changes: Any) -> Any:
+    """A sight of the page with a scout that finds one cell."""
+
+    def send(cells: torch.Tensor, depths: tuple[float, ...]) -> torch.Tensor:
+        return torch.where(cells == at, peak, 1e-6)
+
+    texture = TextureArray.from_image(page())
+    asked = replace(words(), text="What is the total?")
+    return sight(GRID, k, **({"picture": lambda: texture, "send": send, "words": asked} | changes))
+
+
+def test_the_scout_decides_where_it_is_sure() -> None:
+    found = realized(look())
+    assert len(found.keep) == 20
+    assert {61, 62, 63} <= set(found.keep.tolist())
+    assert found.relevance is not None
+    assert found.relevance.argmax() == 62
+    assert set(found.scores) == {"information", "salience", "coupling"}
+    assert all(0 <= float(score.min()) <= float(score.max()) <= 1 for score in found.scores.values())
+    assert found.strategy.startswith("relevance: ")
+    assert all(0 <= value <= 1 for value in found.tensions.values())
+
+
+def test_a_scout_that_finds_nothing_is_not_followed() -> None:
+    blank = next(i for i in range(100) if realized(look()).scores["information"][i] == 0)
+    sure, lost = realized(look(at=blank)), realized(look(at=blank, peak=0.01))
+    assert blank in sure.keep.tolist()
+    assert blank not in lost.keep.tolist()
+    assert lost.strategy.startswith("unsure: ")
+    assert float(lost.scores["information"][lost.keep].min()) >= float(sure.scores["information"][sure.keep].min())
+
+
+def test_a_question_that_names_nothing() -> None:
+    vague = look(words=replace(words(), text="What is this about?"))
+    assert realized(vague).strategy.startswith("vague: ")
+    assert not names_something("What is this?")
+    assert names_something("What is the total?")
+
+
+@pytest.mark.parametrize("kind", ["flat", "noise"])
+def test_a_void_is_spread_evenly(kind: str) -> None:
+    pixels = torch.full((3, 280, 280), 0.7)
+    if kind == "noise":
+        pixels = pixels + 0.02 * torch.randn(1, 280, 280, generator=torch.Generator().manual_seed(0))
+    found = realized(look(picture=lambda: TextureArray.from_image(pixels.clamp(0, 1))))
+    assert found.strategy.startswith("void: ")
+    assert found.keep.tolist() == choice(selector("uniform").select(sight(GRID, 20))).keep.tolist()
+
+
+def test_without_anything_that_understands_it_the_question_is_not_used() -> None:
+    found = realized(look(send=None))
+    assert found.strategy.startswith("no question: ")
+    assert set(found.scores) == {"information", "salience"}
+
+
+@pytest.mark.parametrize(
+    "settings", [{"balance": "oppose"}, {"coupling": "tokens"}, {"coupling": "none"}, {"diverse": False}]
+)
+@pytest.mark.parametrize("k", [0, 1, 7, 100, None])
+def test_every_setting_keeps_its_budget(settings: dict[str, Any], k: int | None) -> None:
+    found = realized(look(k), Settings(**settings))
+    assert 64 <= len(found.keep) <= 100 if k is None else len(found.keep) == k
+    assert found.keep.tolist() == sorted(set(found.keep.tolist()))
+
+
+def test_tiles_and_some_of_the_cells() -> None:
+    found = realized(sight(TILES, 5, torch.arange(0, 26, 2), send=lambda cells, depths: torch.ones(len(cells)) / 26))
+    assert len(found.keep) == 5
+    assert (found.keep % 2 == 0).all()
+
+
+def test_glow_is_shared_along_the_line() -> None:
+    values = torch.zeros(100)
+    values[55] = 1
+    wide = beside(values, GRID)
+    assert wide[55] == 1
+    assert wide[54] == wide[56] == 0.5
+    assert wide[45] == wide[65] == pytest.approx(0.1)
+    edge = beside(torch.eye(100)[59], GRID)
+    assert edge[60] == 0  # the next row does not go on
+    assert faded(torch.tensor([1.0, FAINT, FAINT / 10, 0])).tolist() == pytest.approx([1, 0, 0, 0], abs=1e-6)
+    assert faded(torch.zeros(3)).tolist() == [0, 0, 0]
+
+
+# As users call it
+
+
+@pytest.mark.parametrize("family", list(tiny.CONFIGS))
+def test_realize_and_ask_say_the_same(family: str) -> None:
+    vlm = wrapped(family)
+    image = picture(168, 140)
+    asked = vlm.prepare([image], "What is the total?", budget="25%", selector="arr-coc").allocations[0]
+    for texture in (image, TextureArray.from_image(image)):
+        found = arr_coc.realize(texture, "What is the total?", budget="25%", using=vlm)
+        assert found.keep.tolist() == asked.keep.tolist()
+        assert found.strategy == asked.strategy
+    again = arr_coc.realize(image, "What is the total?", budget="25%", using=vlm, look=vlm.look(image))
+    assert again.keep.tolist() == asked.keep.tolist()
+
+
+def test_without_a_model() -> None:
+    found = arr_coc.realize(page(), "What is the total?", grid=(12, 9), budget=10)
+    assert found.k == 10
+    assert found.boxes.shape == (10, 4)
+    assert "the question was not used" in found.notes[-1]
+    assert arr_coc.realize(page(), "", grid=(12, 9), budget=10).notes == ()
+    assert arr_coc.realize(page(), "x").grid == Grid(1, 10, 10)
+    assert '"strategy": "no question' in found.to_json()
+
+
+def test_a_previous_allocation_is_remembered() -> None:
+    first = arr_coc.realize(page(), "x", grid=(10, 10), budget=10)
+    elsewhere = arr_coc.Allocation(Grid(1, 10, 10), torch.arange(90, 100), torch.arange(100), "mine")
+    second = arr_coc.realize(page(), "x", grid=(10, 10), budget=10, previous=elsewhere)
+    assert second.relevance is not None
+    assert first.relevance is not None
+    assert second.relevance[90:].mean() > first.relevance[90:].mean()
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"grid": (0, 3)}, "at least one cell"),
+        ({"grid": "many"}, "rows, columns"),
+        ({"using": 3}, "got int"),
+        ({"colour": 1}, "settings among coupling, balance, diverse, got colour"),
+        ({"question": None}, "question as text, got NoneType"),
+        ({"budget": "some"}, "budget as a count"),
+        ({"balance": "nothing"}, "balance"),
+        ({"coupling": "nothing"}, "coupling"),
+    ],
+)
+def test_bad_input(given: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ArrCocError, match=complaint):
+        arr_coc.realize(page(), **({"question": "What?"} | given))
+
+
+def test_pictures_and_grids_that_do_not_belong_together() -> None:
+    vlm = wrapped("qwen2_vl")
+    other = TextureArray.from_image(picture(40, 64))
+    with pytest.raises(ArrCocError, match="40 x 64 px, and the look at one of 72 x 56 px"):
+        arr_coc.realize(other, "What?", using=vlm, look=vlm.look(picture()))
+    with pytest.raises(ArrCocError, match="own grid of 1 x"):
+        arr_coc.realize(picture(), "What?", grid=(3, 3), using=vlm)
+    with pytest.raises(ArrCocError, match="one picture, got 2"):
+        arr_coc.realize(picture(), "What?", using=vlm, look=vlm.look([picture(), picture()]))
+
+
+def test_it_is_a_selector_like_any_other() -> None:
+    made = selector("arr-coc")
+    assert isinstance(made, Selector)
+    values = made.relevance(look())
+    assert values is not None
+    assert values.shape == (100,)
