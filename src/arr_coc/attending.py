@@ -58,7 +58,7 @@ def most_relevant(relevance: torch.Tensor, count: int, tokens: torch.Tensor | No
     if tokens is None or count <= 1 or count >= len(order):
         return order[:count].sort().values
     pool = order[: min(len(order), POOL * count)]
-    alike = cosines(units(tokens[pool.to(tokens.device)])).cpu().numpy() >= COPY  # [P, P]
+    alike = cosines(units(tokens.detach()[pool.to(tokens.device)])).cpu().numpy() >= COPY  # [P, P]
     chosen = _without_copies(alike, count)
     return pool[torch.from_numpy(chosen)].sort().values
 

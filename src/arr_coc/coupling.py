@@ -41,7 +41,8 @@ class Coupled:
 
 def by_scout(sight: Sight, worth: torch.Tensor) -> Coupled:
     """What the language model looks for among the half of the candidates that is worth most, `worth` `[M]`."""
-    count = min(len(worth), max(AT_LEAST, round(SCOUTED * len(worth))))
+    known = len(worth) > 0 and bool(worth.max() > worth.min())  # else any half is as good as the other: all of them
+    count = min(len(worth), max(AT_LEAST, round(SCOUTED * len(worth)))) if known else len(worth)
     some = worth.argsort(descending=True, stable=True)[:count].sort().values
     seen = torch.zeros(sight.grid.n)
     seen[sight.candidates[some]] = sight.scout(sight.candidates[some], DEPTHS)

@@ -84,7 +84,13 @@ def ground(texture: TextureArray) -> float:
 
 
 def know(sight: Sight) -> Known:
-    """All that the picture itself tells about the candidates of a sight; coupling is left to others."""
+    """All that the picture itself tells about the candidates of a sight; coupling is left to others.
+
+    A picture that came as model inputs tells nothing: there are no pixels to look at any more.
+    """
+    if sight.picture is None:
+        nothing = torch.zeros(len(sight.candidates))
+        return Known(nothing, nothing, None, nothing)
     told = {
         name: by_cell(sight, partial(_one, name))
         for name in SUPPLIED

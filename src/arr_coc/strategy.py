@@ -46,6 +46,9 @@ def edge_energy(texture: TextureArray, view: Grid) -> torch.Tensor:
 
 def decide(sight: Sight, known: Known, names_something: bool = True) -> Strategy:
     """Look at the scores' statistics before they are used."""
+    if sight.picture is None:
+        even = known.coupling is None or known.trust == 0
+        return Strategy("blind", "no pixels to look at, only what the model itself looks for", even=even)
     energy = kept(sight, "edge energy", edge_energy)
     written = known.text > SOME_TEXT
     strongest = float(energy.max()) if len(energy) else 0.0

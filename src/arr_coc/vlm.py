@@ -29,6 +29,7 @@ from arr_coc.stopwatch import Stopwatch
 from arr_coc.texture.image import ImageLike
 from arr_coc.wishes import Wish
 
+DEFAULT = "arr-coc"  # the selector, unless told
 FPS = 2.0  # frames a second of a video, unless told
 
 
@@ -86,7 +87,7 @@ class VLM:
         look: Look | None = None,
         budget: Budget | Sequence[Budget] = "all",
         glance: Budget | Sequence[Budget] = "all",
-        selector: SelectorLike = "uniform",
+        selector: SelectorLike = DEFAULT,
         glance_selector: SelectorLike | None = None,
         allocation: Any = None,
         shared: bool = False,
@@ -125,7 +126,7 @@ class VLM:
                 what = ", ".join(wrong) or "anything beside them"
                 raise PromptError(f"these inputs are prepared already: {what} comes too late")
             return generate(self, args[0], None, remember, options)
-        chosen = selector_of(options.get("selector", "uniform"))
+        chosen = selector_of(options.get("selector", DEFAULT))
         own = {name: options.pop(name) for name in list(options) if name in PREPARE_OPTIONS}
         if not chosen.depths:
             return generate(self, self.prepare(*args, **own), None, remember, options)

@@ -164,10 +164,10 @@ def test_an_allocation_may_be_an_array_or_know_less_of_the_picture() -> None:
     vlm = wrapped("qwen2_vl")
     assert vlm.prepare([picture()], "What?", allocation=[np.array([1, 5])]).allocations[0].keep.tolist() == [1, 5]
     llava = tiny_llava_processor.wrapped("llava")
-    shown = llava.prepare([picture(90, 40)], "What?", budget=4)
+    shown = llava.prepare([picture(90, 40)], "What?", budget=4, selector="uniform")
     bare = llava.prepare(inputs=llava.look(picture(90, 40)).vision.tensors | dict(
         zip(("input_ids", "attention_mask"), _prompt(llava), strict=True)
-    ), budget=4)  # fmt: skip
+    ), budget=4, selector="uniform")  # fmt: skip
     again = llava.prepare([picture(90, 40)], "What?", allocation=bare.allocations[0])
     assert again.allocations[0].keep.tolist() == shown.allocations[0].keep.tolist()
 

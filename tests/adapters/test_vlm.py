@@ -82,8 +82,8 @@ def test_prepared_inputs_are_plain_keywords(vlm: Any) -> None:
 
 def test_processor_output_can_be_prepared_too(vlm: Any) -> None:
     inputs = stock_inputs(vlm, "What?", [picture()])
-    from_inputs = vlm.prepare(inputs=inputs, budget=9)
-    from_picture = vlm.prepare([picture()], "What?", budget=9)
+    from_inputs = vlm.prepare(inputs=inputs, budget=9, selector="uniform")
+    from_picture = vlm.prepare([picture()], "What?", budget=9, selector="uniform")
     assert torch.equal(from_inputs["input_ids"], from_picture["input_ids"])
     assert torch.equal(from_inputs["position_ids"], from_picture["position_ids"])
     bare = arr_coc.wrap(vlm.model)
@@ -117,7 +117,7 @@ def test_several_images_each_with_its_own_budget(vlm: Any) -> None:
 
 def test_several_images_share_one_budget(vlm: Any) -> None:
     images = [picture(), picture(40, 64, 1)]
-    by_size = vlm.prepare(images, "Which?", budget=30, shared=True)
+    by_size = vlm.prepare(images, "Which?", budget=30, shared=True, selector="uniform")
     cells = [a.n for a in by_size.allocations]
     assert [a.k for a in by_size.allocations] == [round(30 * n / sum(cells)) for n in cells]
 
@@ -239,7 +239,8 @@ def test_the_result_says_what_was_kept_where_and_how_long_it_took(vlm: Any) -> N
     assert found.keep[0] == row * 9 + column
     assert time == 0
     assert found.boxes[0].tolist() == pytest.approx([column * 16, row * 16, column * 16 + 16, row * 16 + 16])
-    assert list(answer.timings) == ["preprocess", "glance", "encode", "gaze", "assemble", "prefill", "decode"]
+    stages = ["preprocess", "texture", "glance", "encode", "scout", "gaze", "assemble", "prefill", "decode"]
+    assert list(answer.timings) == stages
     assert answer.to_dict()["tokens"] == {"all": 63, "encoded": 32, "kept": 5}
     assert found.overlay(picture(144, 112)).size == (144, 112)
 

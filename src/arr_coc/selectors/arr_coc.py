@@ -8,6 +8,8 @@ import torch
 
 from arr_coc.selectors.base import Choice, Selector, Sight
 
+DOUBTED = 0.1  # what relevance counts for beside other pictures where nothing answers to the question
+
 
 class ArrCoc(Selector):
     """Knowing, balancing, attending: `arr_coc.realizing` tells the whole story. Options are those of its `Settings`.
@@ -28,6 +30,7 @@ class ArrCoc(Selector):
     before_encoding = select
 
     def relevance(self, sight: Sight) -> torch.Tensor:
-        whole = self.select(sight).relevance
-        assert whole is not None
-        return whole[sight.candidates]
+        """Each candidate's relevance `[M]`; less in a picture where nothing answers to the question."""
+        chosen = self.select(sight)
+        assert chosen.relevance is not None
+        return chosen.relevance[sight.candidates] * max(DOUBTED, chosen.tensions["trust"])
