@@ -57,7 +57,11 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
         keep,
         relevance=on_grid(sight, balanced.relevance),
         scores={name: _on_grid(sight, values) for name, values in known.scores().items()},
-        tensions={"trust": known.trust, **balanced.tensions, **{f"weight of {name}": value for name, value in balanced.weights.items()}},
+        tensions={
+            "trust": known.trust,
+            **balanced.tensions,
+            **{f"weight of {name}": value for name, value in balanced.weights.items()},
+        },
         strategy=f"{plan.name}: {plan.why}",
     )
 
