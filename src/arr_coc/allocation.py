@@ -72,15 +72,15 @@ class Allocation:
         light = torch.full((self.n,), NOT_ENCODED)
         light[self.encoded] = NOT_KEPT
         light[self.keep] = 1.0
-        return view.lit(read_picture(image).pixels, self._pieces(light, frame))
+        return view.lit(read_picture(image).pixels, self.pieces(light, frame))
 
     def heat(self, image: ImageLike, values: torch.Tensor, frame: int = 0) -> Image.Image:
         """The picture with warm colour over its cells by their `values` `[N]` in [0, 1]."""
         if values.shape != (self.n,):
             raise AllocationError(f"expected one value for each of the {self.n} cells, got shape {list(values.shape)}")
-        return view.heated(read_picture(image).pixels, self._pieces(values.detach().float().cpu(), frame))
+        return view.heated(read_picture(image).pixels, self.pieces(values.detach().float().cpu(), frame))
 
-    def _pieces(self, values: torch.Tensor, frame: int) -> list[view.Piece]:
+    def pieces(self, values: torch.Tensor, frame: int = 0) -> list[view.Piece]:
         """Values `[N]` view by view, of one frame."""
         pieces: list[view.Piece] = []
         start = 0

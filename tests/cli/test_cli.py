@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import os
 import subprocess
 import sys
@@ -143,8 +144,12 @@ def test_demo_writes_its_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[
     written = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert written == [
         "receipt.png", "receipt_answer.png", "receipt_channels.png", "receipt_kept.png", "scene.png", "scene_channels.png",
+        "why_company.png", "why_total.png",
     ]  # fmt: skip
-    assert "37.40   (from 430 of 860 visual tokens" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert re.search(r"37\.40 +860 of 860 tokens", said)
+    assert re.search(r"37\.40 +(\d+) of 860 tokens \(those that matter", said)
+    assert said.count("HARBOUR MILL BAKERY") == 2
     (tmp_path / "file").write_text("")
     assert main(["demo", "-o", str(tmp_path / "file" / "out")]) == 2
 

@@ -88,20 +88,20 @@ def test_relevance_for_shared_budgets_has_one_value_per_candidate(name: str) -> 
         assert worth.isfinite().all()
 
 
-@pytest.mark.parametrize("name", IN_SIGHT)
+@pytest.mark.parametrize("name", sorted(set(IN_SIGHT) - {"arr-coc"}))
 def test_auto_is_refused(name: str) -> None:
     with pytest.raises(SelectorError, match="give a count or a share"):
         chooser(name).select(looking(name, Grid(1, 4, 5), None))
 
 
-@pytest.mark.parametrize("name", ["centre", "saliency", "ink"])
+@pytest.mark.parametrize("name", ["centre", "saliency", "ink", "arr-coc"])
 def test_pixels_are_enough_for_a_glance(name: str) -> None:
     seen = looking(name, Grid(1, 4, 5), 5)
     blind = replace(seen, tokens=None, attention={})
     assert torch.equal(choice(chooser(name).before_encoding(blind)).keep, choice(chooser(name).select(seen)).keep)
 
 
-@pytest.mark.parametrize("name", sorted(set(IN_SIGHT) - {"centre", "saliency", "ink"}))
+@pytest.mark.parametrize("name", sorted(set(IN_SIGHT) - {"centre", "saliency", "ink", "arr-coc"}))
 def test_the_others_cannot_glance(name: str) -> None:
     with pytest.raises(SelectorError, match="cannot glance"):
         chooser(name).before_encoding(looking(name, Grid(1, 4, 5), 5))

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Sequence
 
 from arr_coc import __version__
-from arr_coc.cli import ask, bench, channels, demo, eval, fit_embeddings
+from arr_coc.cli import ask, bench, channels, demo, eval, fit_embeddings, show
 from arr_coc.errors import ArrCocError
 
 _EPILOG = """\
 start here:
   arr-coc demo                              answers about a bundled receipt, with pictures
   arr-coc ask receipt.jpg "What is the total amount?" --where where.png
+  arr-coc show receipt.jpg "What is the total amount?" -o why.png    which cells matter, and why
   arr-coc eval FOLDER --limit 20            selectors compared on your own questions
   arr-coc channels photo.jpg -o sheet.png   see what the texture array sees
   arr-coc channels --json                   every channel: meaning, range, pooling, cost
@@ -34,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"arr-coc {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (ask, eval, channels, fit_embeddings, bench, demo):
+    for module in (ask, show, eval, channels, fit_embeddings, bench, demo):
         module.add_parser(commands)
     return parser
 

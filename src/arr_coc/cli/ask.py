@@ -18,12 +18,12 @@ def add_parser(commands: Any) -> None:
             "Ask a vision-language model about an image and let it read only some of the visual tokens. A budget is a count "
             '(128), a share ("12.5%%"), "auto" (where the selector can tell) or "all".'
         ),
-        epilog='example: arr-coc ask receipt.jpg "What is the total amount?" --budget 50%% --where where.png',
+        epilog='example: arr-coc ask receipt.jpg "What is the total amount?" --why why.png --where where.png',
     )
     parser.add_argument("image", help="the image's file")
     parser.add_argument("question", help="the question")
     parser.add_argument("--model", default="reader", metavar="FOLDER", help="a model folder or hub id (reader: ours)")
-    parser.add_argument("--budget", default="all", help="visual tokens that the language model reads (all)")
+    parser.add_argument("--budget", default="auto", help="visual tokens that the language model reads (auto)")
     parser.add_argument("--glance", default="all", help="cells that the vision encoder sees at all (all)")
     parser.add_argument("--selector", default="arr-coc", help="who chooses (arr-coc)")
     parser.add_argument(
@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--tokens", type=int, default=160, metavar="N", help="longest answer in tokens (160)")
     parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
     parser.add_argument("--seed", type=int, default=0, help="for selectors that draw lots (0)")
-    parser.add_argument("--why", type=Path, metavar="FILE", help="write the image with the kept cells lit")
+    parser.add_argument("--why", type=Path, metavar="FILE", help="write what was kept, and why, as a picture")
     parser.add_argument("--where", type=Path, metavar="FILE", help="write the image with where the answer stands")
     parser.add_argument("--json", action="store_true", help="print answer, tokens, times and kept cells as JSON")
     parser.set_defaults(run=run)
@@ -40,6 +40,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     import arr_coc
+    from arr_coc import why
     from arr_coc.budgets import limit
     from arr_coc.devices import check_device
     from arr_coc.texture.image import read_picture
@@ -65,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         )  # fmt: skip
         answer = vlm.generate(prepared, max_new_tokens=arguments.tokens)[0]
     if arguments.why is not None:
-        save_image(answer.allocation.overlay(arguments.image), arguments.why)
+        save_image(why.sheet(answer.allocation, arguments.image, arguments.question, answer.text), arguments.why)
     if arguments.where is not None:
         found = vlm.point(prepared, answer)[0]
         save_image(answer.allocation.heat(arguments.image, found), arguments.where)
