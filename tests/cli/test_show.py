@@ -29,7 +29,9 @@ def test_a_question_as_a_picture(receipt: str, tmp_path: Path, capsys: pytest.Ca
         assert shown.width > shown.height
 
 
-def test_the_cells_that_hold_the_answer_are_kept(receipt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cells_that_hold_the_answer_are_kept(
+    receipt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With an eighth of the tokens the reader still says what it says with all of them, for each question its own cells."""
     kept = {}
     for question, answer in (("What is the total amount?", "37.40"), ("What is the date?", "12/03/2026")):
