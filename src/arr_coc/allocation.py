@@ -35,9 +35,7 @@ class Allocation:
     strategy: str = ""
     fallback: str = ""  # why the selector's own choice was not used; empty when it was
     notes: tuple[str, ...] = ()
-    read: float | None = (
-        None  # cells that a language layer reads on average; None: all of them read those that are kept
-    )
+    read: float | None = None  # cells that a language layer reads on average, a scout's included; None: the kept ones
 
     def __post_init__(self) -> None:
         for name in ("keep", "encoded"):

@@ -1,6 +1,6 @@
 """Attending: from relevance to the cells that are kept.
 
-- how many: a count is given, or it follows from how the relevance is spread (`auto`), or from a share of its mass;
+- how many: a count is given, or it follows from how the relevance is spread (`auto`);
 - which: the most relevant ones, but near-copies of what is chosen already wait until nothing else is left.
 """
 
@@ -34,19 +34,6 @@ def automatic(relevance: torch.Tensor) -> int:
     chances = above / above.sum()
     entropy = -(chances * chances.clamp(min=1e-300).log()).sum()
     return min(len(relevance), MOST, max(FEWEST, math.ceil(PER_EFFECTIVE * float(entropy.exp()))))
-
-
-def by_mass(relevance: torch.Tensor, share: float) -> int:
-    """How many of the cells `[M]`, most relevant first, have `share` of the relevance above the median.
-
-    >>> by_mass(torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0, 3.0]), 0.7)
-    1
-    """
-    above = (relevance.double() - relevance.double().median()).clamp(min=0).sort(descending=True).values
-    total = above.sum()
-    if not bool(total > 0):
-        return len(relevance)
-    return int((above.cumsum(0) < share * total * (1 - 1e-12)).sum()) + 1
 
 
 def most_relevant(relevance: torch.Tensor, count: int, tokens: torch.Tensor | None = None) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Balancing: three ways of knowing weighed against each other, by the tensions that a question and a picture create.
+"""Balancing: the ways of knowing weighed against each other.
 
 | tension | near 0 | near 1 |
 |---|---|---|
@@ -6,7 +6,7 @@
 | exploit | explore whatever carries information | trust what the question couples with |
 | focus | spread over the picture | stay with what is most relevant |
 
-Weights go through a sigmoid each, not a softmax over all: two ways of knowing may both be right.
+`exploit` sets the weights; the other two tell what came of it. Weights do not sum to 1: two ways of knowing may both be right.
 """
 
 from __future__ import annotations
@@ -35,20 +35,19 @@ class Balanced:
 def tensions(known: Known, strategy: Strategy) -> dict[str, float]:
     """Where between their poles the three tensions stand, from 0 to 1."""
     particular = 0.0 if known.coupling is None else 1 - _evenness(known.coupling)
-    exploit = strategy.coupling * particular
-    return {"particularize": particular, "exploit": exploit, "focus": exploit * (1 - _evenness(known.information))}
+    exploit = 0.0 if known.coupling is None else strategy.coupling
+    return {"particularize": particular, "exploit": exploit, "focus": exploit * particular}
 
 
 def weigh(known: Known, strategy: Strategy) -> Balanced:
-    """The default: each way counts as far as the tensions say, the question first where it says anything."""
+    """The default: the question first, as far as its coupling is to be trusted; information, and writing, for the rest."""
     found = tensions(known, strategy)
-    explore = 1.0 if known.coupling is None else 1 - strategy.coupling
-    documents = float(unit(known.text).mean() > 0) * float((known.text > 0.25).float().mean())
+    explore = 1 - found["exploit"]
     weights = {
-        "coupling": strategy.coupling,
+        "coupling": found["exploit"],
         "information": 0.1 + 0.9 * explore,
-        "salience": 0.1 * strategy.salience * (1 - documents),
-        "text": (0.2 + 0.8 * explore) * min(1.0, 4 * documents),
+        "salience": 0.1 * strategy.salience * (1 - known.writing),
+        "text": (0.2 + 0.8 * explore) * min(1.0, 4 * known.writing),
     }
     return Balanced(_sum(known, weights), weights, found)
 

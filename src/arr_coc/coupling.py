@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from arr_coc.errors import SelectorError
+from arr_coc.errors import ArrCocError
 from arr_coc.grid import Cells
 from arr_coc.selectors.base import Sight
 from arr_coc.selectors.similarity import to_question
@@ -38,6 +38,10 @@ class Coupled:
     by: str
     trust: float = 1.0
 
+    def __post_init__(self) -> None:
+        if not bool(torch.isfinite(self.values).all()):
+            raise ArrCocError(f"expected finite scores of the question from the {self.by}, got NaN or infinity")
+
 
 def by_scout(sight: Sight, worth: torch.Tensor) -> Coupled:
     """What the language model looks for among the half of the candidates that is worth most, `worth` `[M]`."""
@@ -51,7 +55,7 @@ def by_scout(sight: Sight, worth: torch.Tensor) -> Coupled:
 
 
 def by_embeddings(sight: Sight) -> Coupled:
-    """What an image-text encoder finds in common; cosines around 0 and below say nothing."""
+    """What an image-text encoder finds in common, from the least to the most."""
     return Coupled(_stretched(sight.embedding_scores), "embeddings")
 
 
@@ -63,7 +67,7 @@ def by_tokens(sight: Sight) -> Coupled:
 def faded(seen: torch.Tensor) -> torch.Tensor:
     """Attention `[M]` to [0, 1] by its order of magnitude: 1 at the strongest, 0 a thousand times below."""
     top = seen.max() if len(seen) else seen.new_zeros(())
-    if not bool(top > 0):
+    if bool(top <= 0):  # not a number passes, to be complained about
         return torch.zeros_like(seen)
     floor = torch.log(torch.tensor(FAINT))
     return 1 - (seen / top).clamp(min=FAINT).log() / floor
@@ -86,7 +90,5 @@ def _stretched(values: torch.Tensor) -> torch.Tensor:
     """Scores `[M]` from the lowest at 0 to the highest at 1; all 0 where they do not differ."""
     if len(values) == 0:
         return values
-    if not bool(torch.isfinite(values).all()):
-        raise SelectorError("expected finite scores of the question, got NaN or infinity")
     low, high = torch.aminmax(values.float())
     return (values - low) / (high - low) if bool(high > low) else torch.zeros_like(values)

@@ -43,9 +43,14 @@ class Known:
     supplied: Mapping[str, torch.Tensor] = field(default_factory=dict)  # what the caller knows: memory, attention, gaze
 
     @property
+    def writing(self) -> float:
+        """The share of the candidates that hold writing."""
+        return float((self.text > WRITING).float().mean()) if len(self.text) else 0.0
+
+    @property
     def written(self) -> bool:
         """Whether the picture is a page: writing on a ground of one tone. Foliage looks like writing, but has no ground."""
-        return bool((self.text > WRITING).float().mean() * self.ground > PAGE)
+        return self.writing * self.ground > PAGE
 
     def scores(self) -> dict[str, torch.Tensor]:
         """The three ways by name, those that there are."""
@@ -109,7 +114,7 @@ def _one(name: str, texture: TextureArray, view: Grid) -> torch.Tensor:
 
 def kept(sight: Sight, name: str, score: Callable[[TextureArray, Grid], torch.Tensor]) -> torch.Tensor:
     """A score `[M]` of the candidates that does not depend on the question: made once for each texture and grid."""
-    return by_cell(sight, lambda texture, view: texture.once(f"{name} {view}", lambda: score(texture, view)))
+    return by_cell(sight, lambda texture, view: texture.once(f"{name} {view!r}", lambda: score(texture, view)))
 
 
 def cells(texture: TextureArray, view: Grid, names: tuple[str, ...]) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 
 from arr_coc import choosing, wishes
 from arr_coc.adapters.base import Adapter, Encoded, Inputs, Visual
-from arr_coc.adapters.scouting import scout
+from arr_coc.adapters.scouting import run_layers, scout
 from arr_coc.allocation import Allocation
 from arr_coc.budgets import Limit, divide
 from arr_coc.embedding.embeddings import Embeddings
@@ -62,6 +62,9 @@ class Scene:
     wish: Wish
     watch: Stopwatch
     seen: Look | None = None  # where an encoding may be kept for the next question
+    scouted: dict[int, float] = field(
+        default_factory=dict
+    )  # picture -> cells that a language layer has read on average
 
     def sight(
         self, number: int, k: int | None, seen: Encoded | None = None, everything: Sequence[Encoded] = ()
@@ -84,6 +87,8 @@ class Scene:
         self, number: int, encoded: Sequence[Encoded], cells: torch.Tensor, depths: tuple[float, ...]
     ) -> torch.Tensor:
         """What the language model looks for among some cells of a picture: `[K]`."""
+        layers = len(self.adapter.text_model.layers)
+        self.scouted[number] = self.scouted.get(number, 0.0) + len(cells) * run_layers(depths, layers)[-1] / layers
         with self.watch.stage("scout"):
             return scout(self.adapter, self.inputs, self.visuals, encoded, number, cells, depths)
 
@@ -268,4 +273,5 @@ def _allocation(
         strategy=choice.strategy or name,
         fallback=why,
         notes=tuple(notes),
+        read=len(choice.keep) + scene.scouted[number] if number in scene.scouted else None,
     )

@@ -62,7 +62,7 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
             **balanced.tensions,
             **{f"weight of {name}": value for name, value in balanced.weights.items()},
         },
-        strategy=f"{plan.name}: {plan.why}",
+        strategy=f"{plan.name}: {plan.why}{f' (coupling by {known.coupled_by})' if known.coupled_by else ''}",
     )
 
 

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 import torch
 
 from arr_coc.grid import Grid
-from arr_coc.knowing import Known, cells, kept
+from arr_coc.knowing import WRITING, Known, cells, kept
 from arr_coc.selectors.base import Sight
 from arr_coc.texture import TextureArray
 
 FAINT_EDGES = 0.02  # Sobel magnitude of the strongest cell
 EVEN_EDGES = 0.35  # standard deviation of the cells' edges over their mean
-SOME_TEXT = 0.25  # likelihood above which a cell counts as writing
 PALE = 0.8  # of what stands out on average: writing below this is camouflaged
 
 
@@ -50,7 +49,7 @@ def decide(sight: Sight, known: Known, names_something: bool = True) -> Strategy
         even = known.coupling is None or known.trust == 0
         return Strategy("blind", "no pixels to look at, only what the model itself looks for", even=even)
     energy = kept(sight, "edge energy", edge_energy)
-    written = known.text > SOME_TEXT
+    written = known.text > WRITING
     strongest = float(energy.max()) if len(energy) else 0.0
     spread = float(energy.std() / energy.mean()) if len(energy) > 1 and float(energy.mean()) > 0 else 0.0
     if strongest < FAINT_EDGES or (spread < EVEN_EDGES and not bool(written.any())):

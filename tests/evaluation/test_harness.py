@@ -166,7 +166,7 @@ def test_layers_that_read_more_than_is_kept_are_said(folder: Folder) -> None:
     assert inside["read"] == pytest.approx((inside["tokens"]["all"] + (layers - 1) * inside["kept"]) / layers, abs=0.01)
     assert plain["read"] == plain["kept"]
     assert f"{inside['read']:.0f} a layer" in report.table()
-    assert "fastv drops cells inside the language model" in report.table()
+    assert "fastv lets language layers read more cells than it keeps" in report.table()
 
 
 def test_two_runs_do_not_share_a_folder(folder: Folder, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from arr_coc.attending import COPY, FEWEST, MOST, automatic, by_mass, most_relevant
+from arr_coc.attending import COPY, FEWEST, MOST, automatic, most_relevant
 
 
 def bump(height: int, width: int, size: float) -> torch.Tensor:
@@ -26,12 +26,6 @@ def test_auto_follows_the_spread() -> None:
 def test_auto_does_not_depend_on_scale() -> None:
     hot = bump(36, 36, 4)
     assert automatic(hot) == automatic(hot * 7 + 3)
-
-
-def test_mass() -> None:
-    values = torch.tensor([0.0, 5, 0, 3, 0, 2, 0, 0, 0])
-    assert [by_mass(values, share) for share in (0.1, 0.5, 0.6, 0.8, 0.9, 1.0)] == [1, 1, 2, 2, 3, 3]
-    assert by_mass(torch.ones(7), 0.5) == 7
 
 
 def test_the_most_relevant_in_order_ties_to_the_first() -> None:

@@ -80,6 +80,18 @@ def test_tiles_see_their_part() -> None:
     left = cells(seen.texture, TILES.views[0], ("x",))[0]
     right = cells(seen.texture, TILES.views[1], ("x",))[0]
     assert left.max() < 0.5 < right.min()
+    expected = torch.cat([information(seen.texture, view).flatten() for view in TILES.views])
+    assert torch.equal(known.information, expected)
+    assert not torch.equal(known.information[:9], known.information[9:18])  # tiles of one shape, each its own
+
+
+def test_a_new_frame_before_it_changes_what_moves() -> None:
+    still = texture()
+    assert know(sight(GRID, 5, picture=lambda: still)).salience.max() > 0
+    moving = still.supply(previous_frame=structured(60, 90).flip(-1))
+    known = know(sight(GRID, 5, picture=lambda: moving))
+    assert torch.allclose(known.salience, salience(moving, GRID).flatten())
+    assert not torch.equal(known.salience, know(sight(GRID, 5, picture=lambda: still)).salience)
 
 
 def test_what_the_caller_supplies_is_read() -> None:

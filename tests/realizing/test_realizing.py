@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw
 
 import arr_coc
 from arr_coc import Grid, TextureArray
+from arr_coc.choosing import FallbackWarning, gaze
 from arr_coc.coupling import FAINT, beside, faded
 from arr_coc.errors import ArrCocError
 from arr_coc.realizing import Settings, names_something, realized
@@ -60,6 +61,19 @@ def test_a_scout_that_finds_nothing_is_not_followed() -> None:
     assert blank not in lost.keep.tolist()
     assert lost.strategy.startswith("unsure: ")
     assert float(lost.scores["information"][lost.keep].min()) >= float(sure.scores["information"][sure.keep].min())
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_scores_that_are_no_numbers_are_refused(wrong: float) -> None:
+    def send(cells: torch.Tensor, depths: tuple[float, ...]) -> torch.Tensor:
+        return torch.full((len(cells),), wrong)
+
+    with pytest.raises(ArrCocError, match="finite scores of the question from the scout"):
+        realized(look(send=send))
+    with pytest.warns(FallbackWarning, match="evenly spaced cells are kept instead"):
+        found, why = gaze(selector("arr-coc"), look(send=send))
+    assert "finite scores" in why
+    assert len(found.keep) == 20
 
 
 def test_a_question_that_names_nothing() -> None:

@@ -37,13 +37,21 @@ def scout(
         adapter, alone, [_first_row(visuals[i]) for i in mine], [encoded[i] for i in mine],
         [cells if i == number else nothing for i in mine], positions=positions,
     )  # fmt: skip
-    layers = list(adapter.text_model.layers)
-    wanted = sorted({min(round(depth * len(layers)), len(layers) - 1) for depth in depths})
+    wanted = run_layers(depths, len(adapter.text_model.layers))
     length = packed.input_ids.shape[1]
     last = torch.tensor([length - 1], device=adapter.device)
     seen = attention_maps(adapter, assembly.keywords(adapter, packed, kept), wanted, lambda tokens: last)
     places = torch.searchsorted(packed.source[0], visual.cell_places[cells])
     return torch.stack([seen[layer].mean((0, 1))[places] for layer in wanted]).mean(0)
+
+
+def run_layers(depths: Sequence[float], count: int) -> list[int]:
+    """The layers of `count` whose attention is looked at; all before the last of them run.
+
+    >>> run_layers((0.5, 2 / 3), 6)
+    [3, 4]
+    """
+    return sorted({min(round(depth * count), count - 1) for depth in depths})
 
 
 class _FarEnough(Exception):

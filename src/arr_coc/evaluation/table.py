@@ -154,7 +154,10 @@ def remarks(records: Sequence[Record]) -> list[str]:
         if r["over_budget"]
     ]
     inside = dict.fromkeys(r["selector"] for r in records if r["read"] > r["kept"] + 0.5)
-    said += [f"{name} drops cells inside the language model, whose first layers read all of them." for name in inside]
+    said += [
+        f"{name} lets language layers read more cells than it keeps: it drops them there, or scouts first."
+        for name in inside
+    ]
     smaller = dict.fromkeys(
         r["selector"]
         for r in records
