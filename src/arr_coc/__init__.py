@@ -6,8 +6,8 @@ texture.sheet().save("channels.png")
 """
 
 from arr_coc import pictures, selectors
+from arr_coc.allocating import realize
 from arr_coc.allocation import Allocation
-from arr_coc.asked import realize
 from arr_coc.embedding.cache import EmbeddingCache
 from arr_coc.embedding.compression import Projection
 from arr_coc.embedding.embeddings import Embeddings

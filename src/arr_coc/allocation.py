@@ -80,14 +80,10 @@ class Allocation:
 
     def pieces(self, values: torch.Tensor, frame: int = 0) -> list[view.Piece]:
         """Values `[N]` view by view, of one frame."""
-        pieces: list[view.Piece] = []
-        start = 0
         for grid in self.grid.views:
             if not 0 <= frame < grid.t:
                 raise AllocationError(f"expected a frame between 0 and {grid.t - 1}, got {frame}")
-            pieces.append((grid.area, values[start : start + grid.n].view(grid.t, grid.h, grid.w)[frame]))
-            start += grid.n
-        return pieces
+        return view.by_view(self.grid, values, frame)
 
     def to_dict(self) -> dict[str, Any]:
         views = [[view.t, view.h, view.w] for view in self.grid.views]

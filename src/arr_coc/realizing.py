@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
-
 from arr_coc import attending, balancing, coupling, strategy
 from arr_coc.coupling import Coupled
 from arr_coc.embedding.wording import ASKING, subject
 from arr_coc.errors import ArrCocError
 from arr_coc.knowing import Known, know
 from arr_coc.selectors.base import Choice, Sight
-from arr_coc.selectors.ranking import on_grid
+from arr_coc.selectors.ranking import laid_out, on_grid
 from arr_coc.selectors.uniform import Uniform
 
 COUPLINGS = ("auto", "scout", "embeddings", "tokens", "none")
@@ -56,7 +54,7 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
     return Choice(
         keep,
         relevance=on_grid(sight, balanced.relevance),
-        scores={name: _on_grid(sight, values) for name, values in known.scores().items()},
+        scores={name: laid_out(sight, values) for name, values in known.scores().items()},
         tensions={
             "trust": known.trust,
             **balanced.tensions,
@@ -82,9 +80,3 @@ def couple(sight: Sight, known: Known, how: str) -> Coupled | None:
 def names_something(question: str) -> bool:
     """Whether a question has words that are about anything."""
     return any(word not in ASKING for word in subject(question).split())
-
-
-def _on_grid(sight: Sight, values: torch.Tensor) -> torch.Tensor:
-    whole = torch.zeros(sight.grid.n)
-    whole[sight.candidates] = values.detach().float().cpu()
-    return whole

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from PIL import Image, ImageFont
 
+from arr_coc.grid import Cells
+
 # Each map is a few colours from low to high, mixed linearly. Low is close to black, so that what matters glows.
 RAMPS: dict[str, tuple[str, ...]] = {
     "gray": ("000000", "ffffff"),
@@ -56,6 +58,12 @@ def heated(pixels: torch.Tensor, pieces: list[Piece]) -> Image.Image:
     colour = torch.from_numpy(colourise(heat, "ember", 0.0, 1.3)).permute(2, 0, 1) / 255
     strength = heat.clamp(0, 1) * 0.8
     return _image(pale * (1 - strength + colour * strength))  # multiplied, so print stays dark under the colour
+
+
+def by_view(grid: Cells, values: torch.Tensor, frame: int = 0) -> list[Piece]:
+    """Values `[N]` of a grid's cells as pieces, view by view, of one frame."""
+    parts = values.split([one.n for one in grid.views])  # type: ignore[no-untyped-call]
+    return [(one.area, some.view(one.t, one.h, one.w)[frame]) for one, some in zip(grid.views, parts, strict=True)]
 
 
 def plane(pieces: list[Piece], size: Sequence[int]) -> torch.Tensor:

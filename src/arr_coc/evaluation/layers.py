@@ -109,16 +109,11 @@ def _cells(grid: Cells, values: torch.Tensor, moment: int) -> torch.Tensor:
     """Values `[N]` as a plane: a pixel a cell, or several where views lie over each other."""
     if isinstance(grid, Grid) and grid.area == WHOLE:
         return values.view(grid.t, grid.h, grid.w)[moment]
-    pieces: list[view.Piece] = []
-    start = 0
-    for one in grid.views:
-        pieces.append((one.area, values[start : start + one.n].view(one.t, one.h, one.w)[moment]))
-        start += one.n
     most = max(
         FINE * max(one.h / (one.area[3] - one.area[1]), one.w / (one.area[2] - one.area[0])) for one in grid.views
     )
     side = min(round(most), 512)
-    return view.plane(pieces, (side, side))
+    return view.plane(view.by_view(grid, values, moment), (side, side))
 
 
 def _alpha(opaque: np.ndarray) -> Image.Image:

@@ -21,11 +21,16 @@ def unit_range(values: torch.Tensor) -> torch.Tensor:
     return (values - low) / (high - low) if bool(high > low) else torch.ones_like(values)
 
 
+def laid_out(sight: Sight, values: torch.Tensor) -> torch.Tensor:
+    """The candidates' values `[M]` on the whole grid, `[N]`; 0 for cells that were not candidates."""
+    whole = torch.zeros(sight.grid.n)
+    whole[sight.candidates] = values.detach().float().cpu()
+    return whole
+
+
 def on_grid(sight: Sight, values: torch.Tensor) -> torch.Tensor:
     """The candidates' values `[M]` as a relevance `[N]` in [0, 1]; 0 for cells that were not candidates."""
-    whole = torch.zeros(sight.grid.n)
-    whole[sight.candidates] = unit_range(values.detach().float().cpu())
-    return whole
+    return laid_out(sight, unit_range(values.detach().float().cpu()))
 
 
 def best_cells(sight: Sight, values: torch.Tensor, strategy: str) -> Choice:
