@@ -56,13 +56,14 @@ def _even(grids: tuple[Grid, ...]) -> tuple[float, ...]:
 
 # Text lengths make prefix and text together a multiple of eight, which attention kernels like.
 STEP_KINDS: tuple[StepKind, ...] = (
-    StepKind("small", SMALL_GRIDS, _even(SMALL_GRIDS), 160, 216, 216, 261, early=0.45, late=0.16),
-    StepKind("medium", MEDIUM_GRIDS, _even(MEDIUM_GRIDS), 96, 432, 432, 381, early=0.20, late=0.10),
-    StepKind("page, half encoded", PAGE_GRIDS, _PAGE_CHANCES, 96, 432, 432, 381, early=0.26, late=0.22),
-    StepKind("page, a quarter encoded", PAGE_GRIDS, _PAGE_CHANCES, 160, 216, 216, 261, early=0.02, late=0.08),
-    StepKind("page", PAGE_GRIDS, _PAGE_CHANCES, 64, 900, 900, 441, early=0.07, late=0.34),
+    StepKind("small", SMALL_GRIDS, _even(SMALL_GRIDS), 160, 216, 216, 261, early=0.45, late=0.14),
+    StepKind("medium", MEDIUM_GRIDS, _even(MEDIUM_GRIDS), 96, 432, 432, 381, early=0.20, late=0.09),
+    StepKind("page, half encoded", PAGE_GRIDS, _PAGE_CHANCES, 96, 432, 432, 381, early=0.26, late=0.20),
+    StepKind("page, a quarter encoded", PAGE_GRIDS, _PAGE_CHANCES, 160, 216, 216, 261, early=0.02, late=0.09),
+    StepKind("page", PAGE_GRIDS, _PAGE_CHANCES, 64, 900, 900, 441, early=0.07, late=0.33),
     StepKind("page, a quarter kept", PAGE_GRIDS, _PAGE_CHANCES, 64, 900, 216, 437, early=0.0, late=0.05),
     StepKind("page, an eighth kept", PAGE_GRIDS, _PAGE_CHANCES, 64, 900, 112, 149, early=0.0, late=0.05),
+    StepKind("page, a sixteenth kept", PAGE_GRIDS, _PAGE_CHANCES, 64, 900, 56, 149, early=0.0, late=0.05),
 )
 
 TINY_STEP_KINDS: tuple[StepKind, ...] = (
