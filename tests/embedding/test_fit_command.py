@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,8 @@ from PIL import Image
 
 from arr_coc import Embeddings, Projection
 from arr_coc.cli import main
-from arr_coc.embedding import fit_report, fitting, gathering
+from arr_coc.embedding import fit_report, fitting, gathering, storage
+from arr_coc.embedding.compression import TEXT_WEIGHT
 from arr_coc.embedding.quality import Thresholds
 from tests.embedding.fake import NAMES, Colours, make, photo
 
@@ -158,6 +161,19 @@ def test_unreadable_files_are_counted_listed_and_skipped(
     assert "2 files could not be read" in (tmp_path / "e_report" / "report.md").read_text()
 
 
+def test_held_out_pictures_that_are_all_unreadable_do_not_end_the_run(
+    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, held, _ = fitting.split(gathering.find_images([copied]), 16)
+    for path in held:
+        path.write_bytes(b"broken")
+    assert fit(copied, tmp_path / "e.safetensors") == 1
+    said = capsys.readouterr().err
+    assert "none of the 4 pictures held out could be read: the fit is judged on its own pictures" in said
+    assert said.count("left out:") == 4
+    assert Projection.load(tmp_path / "e.safetensors").quality["pictures"] == 41
+
+
 def test_many_unreadable_files_are_not_all_printed(
     copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,6 +211,35 @@ def test_an_interrupted_run_goes_on(
     assert "went on from an interrupted run (24 pictures were done)" in capsys.readouterr().err
     assert not (tmp_path / "e.safetensors.part").exists()
     assert Projection.load(out).identity == Projection.load(tmp_path / "whole.safetensors").identity
+
+
+def test_a_run_interrupted_while_it_is_judged_has_nothing_to_encode_again(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopping(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fitting, "compare", stopping)
+        assert fit(pictures, tmp_path / "e.safetensors") == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert fit(pictures, tmp_path / "e.safetensors") == 0
+    assert "went on from an interrupted run (41 pictures were done)" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("always")
+def test_a_full_disk_on_the_way_is_said_once(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*args: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(gathering, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(gathering, "storage", SimpleNamespace(write=full, read=storage.read, Damaged=storage.Damaged))
+    assert fit(pictures, tmp_path / "e.safetensors") == 0
+    said = capsys.readouterr().err
+    assert said.count("cannot be kept") == 1
+    assert said.startswith("arr-coc: note: what is done cannot be kept")
 
 
 def fit_slowly(pictures: Path, out: Path) -> subprocess.Popen[str]:
@@ -264,6 +309,8 @@ def importing_workers(process: int) -> list[int]:
         (["--encoder", "tests.embedding.fake:photo"], "to make an Encoder, got Image"),
         (["--encoder", "no_such_module:Name"], "No module named"),
         (["--device", "cuda:99"], "cuda:99"),
+        (["--report", "/proc/report"], "cannot write into '/proc'"),
+        (["-o", "/proc/e.safetensors"], "cannot write into '/proc'"),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -335,5 +382,6 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
         main(["fit-embeddings", "--help"])
     assert done.value.code == 0
     said = capsys.readouterr().out
-    for words in ("examples:", "--workers", "--fresh", "exit code is 1", "held out"):
+    assert f"0 to 1 ({TEXT_WEIGHT:g})" in said
+    for words in ("examples:", "open_clip:FOLDER", "vlm:NAME", "--workers", "--fresh", "exit code is 1", "held out"):
         assert words in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +38,8 @@ def test_pictures_are_found_once_and_in_order(folder: Path, tmp_path: Path) -> N
     assert len(found) == 27
     assert found == sorted(found, key=str)
     assert find_images([folder, folder / "more", found[0]]) == found
+    (folder / "page.pdf").write_text("a format that is only written")
+    assert find_images([folder]) == found
     odd = tmp_path / "picture"  # named itself, it counts whatever its ending
     odd.write_bytes(found[0].read_bytes())
     assert find_images([odd]) == [odd]
@@ -112,16 +115,19 @@ def interrupted(images: list[Path], state: Path, rules: Rules = Rules()) -> None
 def test_another_run_is_not_gone_on_from(folder: Path, tmp_path: Path) -> None:
     images, state = find_images([folder]), tmp_path / "run.part"
     interrupted(images, state)
-    assert gather(images, Colours(), state=state, fresh=True)[1] == 0
-    for other in (
-        gather(images, Colours(seed=3), state=state),
-        gather(images, Colours(), Rules(sample=5), state=state),
-        gather(images[1:], Colours(), state=state),
-    ):
-        assert other[1] == 0
-    assert gather(images, Colours(), state=state)[1] == BLOCK
-    state.write_bytes(state.read_bytes()[:-4])
-    assert gather(images, Colours(), state=state)[1] == 0
+    left = state.read_bytes()
+
+    def resumed(*run: Any, **options: Any) -> int:
+        state.write_bytes(left)
+        return gather(*run, state=state, **options)[1]
+
+    assert resumed(images, Colours()) == BLOCK
+    assert resumed(images, Colours(), fresh=True) == 0
+    assert resumed(images, Colours(seed=3)) == 0
+    assert resumed(images, Colours(), Rules(sample=5)) == 0
+    assert resumed(images[1:], Colours()) == 0
+    left = left[:-4]
+    assert resumed(images, Colours()) == 0
 
 
 def test_a_picture_that_changed_makes_it_another_run(folder: Path, tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from arr_coc.cli.output import check_file, print_json, progress
+from arr_coc.cli.output import check_file, check_place, print_json, progress
 from arr_coc.errors import ArrCocError
 
 NAMED = 10  # unreadable files on stderr; the report has all
@@ -43,8 +44,9 @@ def add_parser(commands: Any) -> None:
         "-o", "--output", type=Path, required=True, metavar="FILE", help="where to write it (.safetensors)"
     )
     parser.add_argument(
-        "--encoder", default="labels", metavar="NAME", help="labels, a checkpoint's folder, module:Name"
-    )
+        "--encoder", default="labels", metavar="NAME",
+        help="labels (the default), the folder or hub id of a CLIP or SigLIP checkpoint, open_clip:FOLDER, vlm:NAME, module:Name",
+    )  # fmt: skip
     parser.add_argument("--dims", type=int, default=16, metavar="K", help="dimensions (16)")
     parser.add_argument("--exactly", action="store_true", help="no step up to 32 dimensions")
     parser.add_argument("--sample", type=int, metavar="N", help="cells drawn from each picture (all)")
@@ -55,7 +57,7 @@ def add_parser(commands: Any) -> None:
         "--questions", metavar="FILE", help="one a line, or a folder with samples.jsonl (everyday things)"
     )
     parser.add_argument(
-        "--text-weight", type=float, metavar="W", help="how much the questions steer the fit, 0 to 1 (0.5)"
+        "--text-weight", type=float, metavar="W", help="how much the questions steer the fit, 0 to 1 (0)"
     )
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that encode (1)")
     parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
@@ -85,18 +87,24 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0 <= weight <= 1:
         raise ArrCocError(f"expected --text-weight from 0 to 1, got {weight:g}")
     check_device(arguments.device)
+    folder: Path = arguments.report or output.with_name(f"{output.stem}_report")
+    for place in (output.parent, folder):
+        check_place(place)
     questions = None if arguments.questions is None else read_questions(arguments.questions)
     images = find_images(arguments.images)
     enough(len(images), arguments.dims)
     keep_quiet()
     state = output.with_name(f"{output.name}.part")
     try:
-        with progress() as bar:
+        with warnings.catch_warnings(), progress() as bar:
+            warnings.showwarning = lambda message, *_, **__: print(f"arr-coc: note: {message}", file=sys.stderr)
             task = bar.add_task("loading the encoder", total=None)
 
             def tick(done: int, total: int) -> None:
-                what = f"{done} of {total} pictures" if done < total else "judging the fit"
-                bar.update(task, completed=done, total=total, description=what)
+                if done < total:
+                    bar.update(task, completed=done, total=total, description=f"{done} of {total} pictures")
+                else:
+                    bar.reset(task, total=None, description="judging the fit")
 
             fitted = fit_images(
                 images, partial(open_named, arguments.encoder, arguments.device), dims=arguments.dims,
@@ -113,7 +121,6 @@ def run(arguments: argparse.Namespace) -> int:
         return 130
     fitted.projection.save(output)
     state.unlink(missing_ok=True)
-    folder = arguments.report or output.with_name(f"{output.stem}_report")
     said = fit_report.write(fitted, folder)
     if fitted.resumed:
         print(f"arr-coc: went on from an interrupted run ({fitted.resumed} pictures were done)", file=sys.stderr)

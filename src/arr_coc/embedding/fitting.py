@@ -19,7 +19,7 @@ from arr_coc.embedding.gathering import Part, Rules, Tick, gather
 from arr_coc.embedding.moments import Moments
 from arr_coc.embedding.quality import Quality, Thresholds, compare
 from arr_coc.embedding.questions import everyday, halves
-from arr_coc.errors import ProjectionError, whole_number
+from arr_coc.errors import DataError, ProjectionError, whole_number
 
 WIDER = 32  # dimensions to step up to
 JUDGES = 64  # pictures held out, at most
@@ -91,6 +91,8 @@ def fit_images(
     enough(len(images), dims)
     fitting, judging, notes = split(images, dims)
     encoder = make()
+    if dims > encoder.width:  # before the pictures are encoded, not after
+        raise ProjectionError(f"expected 1 to {encoder.width} dimensions for this encoder, got {dims}")
     part, resumed = gather(fitting, encoder, rules, workers=workers, make=make, state=state, fresh=fresh, tick=tick)
     asked, judges = halves(everyday() if questions is None else list(questions))
     features = part.features
@@ -113,10 +115,17 @@ def fit_images(
             if number == dims:
                 raise
             only = f"there is no step up to {WIDER} dimensions: {error}"
-    shown = judging[:: max(1, len(judging) // JUDGES)][:JUDGES]
     unreadable: list[tuple[str, str]] = []
     by_dims = {str(one.dims): one for one in projections}
-    figures = compare(encoder, by_dims, shown, judges, rules.mode, unreadable)
+    try:
+        figures = compare(encoder, by_dims, spread_out(judging), judges, rules.mode, unreadable)
+    except DataError:
+        broken = {file for file, _ in part.unreadable}
+        notes.append(
+            f"none of the {len(judging)} pictures held out could be read: the fit is judged on its own pictures"
+        )
+        own = [image for image in fitting if str(image) not in broken]
+        figures = compare(encoder, by_dims, spread_out(own), judges, rules.mode, unreadable)
     part = replace(part, unreadable=tuple(sorted({*part.unreadable, *unreadable})))
     return _chosen(projections, figures, thresholds, notes, only, part, spectrum(features), resumed)
 
@@ -164,6 +173,11 @@ def split(images: Sequence[Path], dims: int) -> tuple[Sequence[Path], Sequence[P
     step = len(images) / spared
     held = {int((number + 0.5) * step) for number in range(spared)}
     return [p for n, p in enumerate(images) if n not in held], [images[n] for n in sorted(held)], []
+
+
+def spread_out(images: Sequence[Path]) -> Sequence[Path]:
+    """As many of them as judge."""
+    return images[:: max(1, len(images) // JUDGES)][:JUDGES]
 
 
 def text_moments(encoder: Encoder, questions: Sequence[str]) -> Moments:

@@ -65,9 +65,10 @@ class Rules:
 def find_images(places: Sequence[str | Path]) -> list[Path]:
     """The pictures in folders (and in theirs) and files, each once, in a fixed order.
 
-    In a folder, files count whose ending is an image's; a file that is named itself counts whatever its ending.
+    In a folder, files count whose ending is that of an image format that can be read; a file that is named itself counts
+    whatever its ending.
     """
-    endings = set(Image.registered_extensions())
+    endings = {ending for ending, kind in Image.registered_extensions().items() if kind in Image.OPEN}
     found: dict[str, Path] = {}
     for place in map(Path, places):
         if place.is_file():
@@ -109,18 +110,18 @@ def gather(
     report = tick or (lambda now, of: None)
     report(resumed, len(images))
     saved = time.monotonic()
+    kept = True  # as far as is known
     try:
         with _results(blocks[done:], encoder, rules, workers, make) as parts:
             for part in parts:
                 total, done = total + part, done + 1
                 report(len(images[: done * BLOCK]), len(images))
                 if state is not None and time.monotonic() - saved > SAVE_EVERY:
-                    _save(state, run, done, total)
+                    kept = _save(state, run, done, total, say=kept)
                     saved = time.monotonic()
-    except BaseException:
+    finally:  # when all is done, too: what follows may be interrupted as well
         if state is not None and done:
-            _save(state, run, done, total)
-        raise
+            _save(state, run, done, total, say=kept)
     return total, resumed
 
 
@@ -222,8 +223,8 @@ def _fingerprint(images: Sequence[Path], encoder: str, rules: Rules) -> str:
     return digest.hexdigest()
 
 
-def _save(state: Path, run: str, done: int, total: Part) -> None:
-    """What is done so far; a disk that cannot keep it is not worth losing the run for, but worth a word."""
+def _save(state: Path, run: str, done: int, total: Part, say: bool) -> bool:
+    """Keep what is done so far; a disk that cannot is not worth losing the run for, but worth a word, said once."""
     note = {
         "format": FORMAT, "run": run, "blocks": done, "pictures": total.pictures,
         "unreadable": [list(pair) for pair in total.unreadable],
@@ -231,8 +232,11 @@ def _save(state: Path, run: str, done: int, total: Part) -> None:
     try:
         storage.write(state, total.features.tensors("features"), note)
     except OSError as error:
-        why = f"what is done so far cannot be kept in {str(state)!r} ({error.strerror or error}): do not interrupt the run"
-        warnings.warn(why, stacklevel=2)
+        if say:
+            why = f"what is done cannot be kept in {str(state)!r} ({error.strerror or error}): do not interrupt the run"
+            warnings.warn(why, stacklevel=3)
+        return False
+    return True
 
 
 def _resumed(state: Path, run: str) -> tuple[int, Part | None]:

@@ -20,7 +20,7 @@ import torch
 
 from arr_coc.embedding.compression import Projection
 from arr_coc.embedding.encoder import Encoder, Mode, unit
-from arr_coc.errors import ArrCocError, ImageError
+from arr_coc.errors import DataError, ImageError
 from arr_coc.texture.image import ImageLike
 
 SHARE = 1 / 8  # of the cells, as a budget would keep
@@ -127,7 +127,7 @@ def compare(
             full = projection.full_scores(features, texts)  # [Q, N]
             _compare_rankings(tally, str(number), full, projection.scores(unit(transformed, dim=1), texts))
     if not seen:
-        raise ArrCocError("expected pictures to validate on, and none of them could be read")
+        raise DataError("expected pictures to validate on, and none of them could be read")
     near = _neighbours(torch.cat(pool))
     return {
         name: _quality(projection, tallies[name], spread[name], cells, seen, len(questions), near)
