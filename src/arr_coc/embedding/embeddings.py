@@ -106,8 +106,8 @@ class Embeddings:
             return image
         if isinstance(image, TextureArray):
             texture = image
-            return texture.once(f"field of {self.identity}", lambda: self._field(texture.pixels))
-        return self._field(read_picture(image, max_side=None, device=self.encoder.device).pixels)
+            return texture.once(f"field of {self.identity}", lambda: self._field(texture.pixels, texture.pixels.device))
+        return self._field(read_picture(image, max_side=None).pixels, self.encoder.device)
 
     def channels(self, texture: TextureArray) -> torch.Tensor:
         """For the texture's embedding channels: `[16, h, w]`."""
@@ -117,14 +117,16 @@ class Embeddings:
         """A picture `[3, H, W]` in [0, 1] to `[16, h, w]`, as a function that a texture can be supplied with."""
         return sixteen(self.compressed(pixels))
 
-    def _field(self, pixels: torch.Tensor) -> Field:
+    def _field(self, pixels: torch.Tensor, device: torch.device) -> Field:
+        """Its features on `device`. Pixels are hashed first: only a picture that is not known yet travels to the encoder."""
+
         def encode() -> torch.Tensor:
             with self._lock:
                 self._runs[0] += 1
             return self.projection.compress(self.encoder.dense(pixels, self.mode).features)
 
         key = content_key(pixels, self.encoder.identity, self.projection.identity, self.mode)
-        features = self.cache.get(key, encode).to(pixels.device)
+        features = self.cache.get(key, encode).to(device)
         return Field(features, (int(pixels.shape[-2]), int(pixels.shape[-1])))
 
     # Questions
