@@ -49,8 +49,8 @@ def tokenizer() -> Any:
     )
 
 
-def encoder(kind: str, dtype: torch.dtype = torch.float32) -> Contrastive:
-    return Contrastive(TOWERS[kind](model(kind)), tokenizer(), MEAN, DEVIATION, CPU, dtype)
+def encoder(kind: str, dtype: torch.dtype = torch.float32, device: torch.device = CPU) -> Contrastive:
+    return Contrastive(TOWERS[kind](model(kind)), tokenizer(), MEAN, DEVIATION, device, dtype)
 
 
 def checkpoint(kind: str, place: Path) -> Path:
