@@ -46,7 +46,6 @@ def test_the_file_tree_in_the_readme_names_every_module() -> None:
         "docs/speed.md",
         "docs/embeddings.md",
         "docs/texture_vlm.md",
-        "docs/embeddings_compression.md",
     ],
 )
 def test_links_and_pictures_exist(page: str) -> None:
@@ -81,6 +80,5 @@ def test_no_figure_is_missing() -> None:
         "docs/speed.md",
         "docs/embeddings.md",
         "docs/texture_vlm.md",
-        "docs/embeddings_compression.md",
     ):
         assert not re.search(r"^[A-Z]{4,}$|\| (?!ANLS )[A-Z]{4,} \|", (ROOT / page).read_text(), re.M), page

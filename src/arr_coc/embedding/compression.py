@@ -7,7 +7,7 @@ cosine would rank places also by what they share with all questions, alike whate
 What compression does to it. Features and questions are taken to k dimensions by one linear map each, and the score is the
 cosine there. Dot products would estimate those in full with less error on average, but the places where it counts, those
 that show a rare thing, are the ones whose vectors come out short: normalised, they are found
-(docs/embeddings_compression.md has both, measured).
+(docs/embeddings.md has both, measured).
 
 How the maps are fitted. Among all pairs of linear maps to k dimensions, the pair whose dot products are nearest those of the
 centred vectors in full, in the mean square over features and questions. For questions from anywhere (`text_weight` 0) that
