@@ -48,6 +48,10 @@ class ProjectionError(ArrCocError):
     """A compression of embeddings that cannot be fitted, read, or used with this encoder."""
 
 
+class LayerError(ArrCocError):
+    """A learned layer that is damaged, or made for another model."""
+
+
 class DataError(ArrCocError):
     """A data set that is not there or not in its layout."""
 

@@ -16,6 +16,8 @@ from arr_coc.allocation import Allocation
 from arr_coc.budgets import Limit, divide
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import SelectorError
+from arr_coc.layer.judging import Judgement, judged
+from arr_coc.layer.layer import ArrCocLayer
 from arr_coc.look import Encoding, Look, Source
 from arr_coc.selectors import Choice, Sight, Smaller, Words
 from arr_coc.selectors.coupling import couple
@@ -80,6 +82,7 @@ class Scene:
             visual.grid, k, torch.arange(visual.n) if seen is None else seen.cells, self.words[visual.row],
             picture=None if source is None else lambda: source.texture(self.watch),
             couple=None if source is None or source.embeddings is None else partial(self.couple, source.embeddings),
+            learned=None if source is None or self.adapter.layer is None else partial(self.judge, self.adapter.layer),
             kind=visual.kind, seed=self.wish.seed + SEED_STEP * place, **known,
         )  # fmt: skip
 
@@ -91,6 +94,11 @@ class Scene:
         self.scouted[number] = self.scouted.get(number, 0.0) + len(cells) * run_layers(depths, layers)[-1] / layers
         with self.watch.stage("scout"):
             return scout(self.adapter, self.inputs, self.visuals, encoded, number, cells, depths)
+
+    def judge(self, layer: ArrCocLayer, sight: Sight) -> Judgement:
+        """What the layer that was trained for the model says about the candidates."""
+        with self.watch.stage("judge"):
+            return judged(layer.to(self.adapter.device), sight)  # the model may have moved since
 
     def couple(self, embeddings: Embeddings, sight: Sight) -> torch.Tensor:
         """What the question has in common with each candidate: `[M]`."""

@@ -19,7 +19,7 @@ from arr_coc.selectors.base import Choice, Sight
 from arr_coc.selectors.ranking import laid_out, on_grid
 from arr_coc.selectors.uniform import Uniform
 
-COUPLINGS = ("auto", "scout", "embeddings", "tokens", "none")
+COUPLINGS = ("auto", "layer", "scout", "embeddings", "tokens", "none")
 BALANCES = {"weigh": balancing.weigh, "oppose": balancing.oppose}
 
 
@@ -27,7 +27,7 @@ BALANCES = {"weigh": balancing.weigh, "oppose": balancing.oppose}
 class Settings:
     """What can be chosen; the defaults are what the measurements recommend."""
 
-    coupling: str = "auto"  # auto, scout, embeddings, tokens or none
+    coupling: str = "auto"  # auto, layer, scout, embeddings, tokens or none
     balance: str = "weigh"  # or oppose: fixed formulas
     diverse: bool = True  # near-copies wait until nothing else is left
 
@@ -44,7 +44,10 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
     if coupled is not None:
         known = replace(known, coupling=coupled.values, coupled_by=coupled.by, trust=coupled.trust)
     plan = strategy.decide(sight, known, names_something(sight.words.text))
-    balanced = BALANCES[settings.balance](known, plan)
+    if coupled is not None and coupled.judgement is not None and plan.coupling > 0:
+        known, balanced = balancing.learned(known, plan, coupled.judgement)
+    else:
+        balanced = BALANCES[settings.balance](known, plan)
     k = attending.automatic(balanced.relevance) if sight.k is None else min(sight.k, len(sight.candidates))
     if plan.even:
         keep = Uniform().select(replace(sight, k=k))
@@ -68,6 +71,14 @@ def couple(sight: Sight, known: Known, how: str) -> Coupled | None:
     """What the cells have to do with the question, by the best that is at hand; None where nothing is."""
     if not sight.words.text.strip() or how == "none":
         return None
+    if how in ("auto", "layer") and sight.learned is not None:
+        judged = coupling.by_layer(sight)
+        if how == "layer" or judged.trust >= coupling.ENOUGH:
+            return judged
+    elif how == "layer":
+        raise ArrCocError(
+            "expected a learned layer for coupling 'layer', and this model has none: arr-coc train makes one"
+        )
     if how == "auto":
         how = "scout" if sight.send is not None and (known.written or sight.couple is None) else "embeddings"
         if how == "embeddings" and sight.couple is None:
