@@ -119,7 +119,7 @@ def test_what_was_adapted_is_saved_as_a_stock_folder(tmp_path: Path) -> None:
     vlm.model.save_pretrained(tmp_path)
     assert not list(tmp_path.glob("adapter*"))
     for file in WEIGHTS.iterdir():  # the tiny model speaks the reader's alphabet
-        if file.is_file() and "config.json" != file.name and file.suffix in (".json", ".jinja"):
+        if file.is_file() and file.name != "config.json" and file.suffix in (".json", ".jinja"):
             shutil.copy(file, tmp_path / file.name)
     loaded = arr_coc.load(tmp_path)
     for name, weights in vlm.model.state_dict().items():

@@ -183,6 +183,21 @@ def test_every_score_gets_a_gradient_and_the_model_none(family: str, method: str
     assert not any(module._forward_pre_hooks for module in vlm.model.modules())
 
 
+@pytest.mark.parametrize("method", ["log-gate", "straight-through"])
+def test_half_precision_gives_nearly_the_same_gradient(method: str) -> None:
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        vlm = tiny_llava_processor.wrapped("llava")
+        vlm.model.to(dtype)
+        scores = scored(16).requires_grad_()
+        answer_loss(vlm, vlm.look(picture()), QUESTION, ANSWER, log_gates(scores, 6, method)).backward()
+        found.append(scores.grad)
+    assert F.cosine_similarity(found[0], found[1], dim=0) > 0.97
+    vlm.model.to(torch.float16)
+    with pytest.raises(ModelError, match="bfloat16 or float32 to learn gates with, got float16"):
+        answer_loss(vlm, vlm.look(picture()), QUESTION, ANSWER, log_gates(scores, 6, method))
+
+
 def test_a_hard_choice_alone_teaches_nothing() -> None:
     vlm = wrapped("qwen2_vl")
     look = vlm.look(picture())
@@ -205,7 +220,7 @@ def test_a_few_steps_find_the_cells_that_an_answer_needs() -> None:
         assert answer_loss(vlm, look, QUESTION, ANSWER, keep=hard_top(scores, 8)).item() < first
 
 
-def test_the_picture_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_is_encoded_once() -> None:
     vlm = wrapped("qwen2_vl")
     look = vlm.look(picture())
     ran: list[int] = []

@@ -139,6 +139,11 @@ def _mask(vlm: VLM, prepared: Prepared, length: int, bias: torch.Tensor) -> torc
             f"expected a bias for each of the {len(places)} cells in the prompt, got shape {list(bias.shape)}"
         )
     dtype, device = vlm.model.get_input_embeddings().weight.dtype, vlm.device
+    if dtype == torch.float16 and bias.requires_grad:
+        raise ModelError(
+            "expected a model in bfloat16 or float32 to learn gates with, got float16, in which the gradient of a dropped "
+            "cell is lost: load it with dtype='bfloat16'"
+        )
     bias = bias.to(device, dtype)
     columns = torch.zeros(length, dtype=dtype, device=device).index_put((places.to(device),), bias)
     ahead = torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
