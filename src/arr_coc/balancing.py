@@ -55,7 +55,8 @@ def weigh(known: Known, strategy: Strategy) -> Balanced:
 
 def learned(known: Known, strategy: Strategy, judgement: Judgement) -> tuple[Known, Balanced]:
     """What a trained layer's own policy makes of its own scores; and those scores in place of the untrained ones."""
-    own = replace(known, **judgement.scores)
+    scores = judgement.scores
+    own = replace(known, information=scores["information"], salience=scores["salience"], coupling=scores["coupling"])
     total = judgement.relevance
     for values in known.supplied.values():
         total = total + SUPPLIED * values

@@ -29,7 +29,8 @@ class Settings:
 
     coupling: str = "auto"  # auto, layer, scout, embeddings, tokens or none
     balance: str = "weigh"  # or oppose: fixed formulas
-    diverse: bool = True  # near-copies wait until nothing else is left
+    learned: bool = True  # use the layer that was trained for the model, where there is one
+    diverse: bool = True  # near-copies wait until nothing else is left; a layer has seen to that itself
 
     def __post_init__(self) -> None:
         for what, value, known in (("coupling", self.coupling, COUPLINGS), ("balance", self.balance, BALANCES)):
@@ -40,19 +41,20 @@ class Settings:
 def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: B008
     """The cells of a sight that matter for its question."""
     known = know(sight)
-    coupled = couple(sight, known, settings.coupling)
+    coupled = couple(sight if settings.learned else replace(sight, learned=None), known, settings.coupling)
     if coupled is not None:
         known = replace(known, coupling=coupled.values, coupled_by=coupled.by, trust=coupled.trust)
     plan = strategy.decide(sight, known, names_something(sight.words.text))
-    if coupled is not None and coupled.judgement is not None and plan.coupling > 0:
-        known, balanced = balancing.learned(known, plan, coupled.judgement)
+    judgement = None if coupled is None or plan.coupling == 0 else coupled.judgement
+    if judgement is not None:
+        known, balanced = balancing.learned(known, plan, judgement)
     else:
         balanced = BALANCES[settings.balance](known, plan)
     k = attending.automatic(balanced.relevance) if sight.k is None else min(sight.k, len(sight.candidates))
     if plan.even:
         keep = Uniform().select(replace(sight, k=k))
     else:
-        tokens = sight.tokens if settings.diverse else None
+        tokens = sight.tokens if settings.diverse and judgement is None else None
         keep = sight.candidates[attending.most_relevant(balanced.relevance, k, tokens)]
     return Choice(
         keep,

@@ -29,6 +29,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--embeddings", metavar="NAME", help="an image-text encoder for selectors that ask one (labels)"
     )
+    parser.add_argument(
+        "--layer",
+        default="auto",
+        metavar="DIR",
+        help="what arr-coc train learned for the model, or none (the model's own)",
+    )
     parser.add_argument("--tokens", type=int, default=160, metavar="N", help="longest answer in tokens (160)")
     parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
     parser.add_argument("--seed", type=int, default=0, help="for selectors that draw lots (0)")
@@ -58,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     read_picture(arguments.image)
     with progress() as bar:
         task = bar.add_task("loading the model", total=2)
-        vlm = _load(arguments.model, arguments.device, arguments.embeddings)
+        vlm = _load(arguments.model, arguments.device, arguments.embeddings, arguments.layer)
         bar.update(task, advance=1, description="reading the image")
         prepared = vlm.prepare(
             arguments.image, arguments.question, budget=arguments.budget, glance=arguments.glance,
@@ -84,12 +90,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _load(name: str, device: str, embeddings: str | None) -> Any:
+def _load(name: str, device: str, embeddings: str | None, layer: str) -> Any:
     """The model on its device, loaded without a word."""
     import arr_coc
     from arr_coc.adapters.loading import keep_quiet
 
     keep_quiet()
-    vlm = arr_coc.load(name, embeddings=embeddings)
+    vlm = arr_coc.load(name, embeddings=embeddings, layer=None if layer == "none" else layer)
     vlm.model.to(device)
     return vlm

@@ -41,3 +41,8 @@ def check(layer: ArrCocLayer, adapter: Adapter) -> ArrCocLayer:
             f"this layer was trained for {layer.config.model}, and the model is {mine}: train one with arr-coc train"
         )
     return layer.to(adapter.device).eval()
+
+
+def mark(layer: ArrCocLayer) -> str:
+    """What tells two layers apart."""
+    return fingerprint(layer.state_dict())

@@ -31,6 +31,14 @@ class Seen:
     tokens: torch.Tensor | None = None  # [t, h, w, D] what the encoder says, where it was asked
     encoded: torch.Tensor | None = None  # [t, h, w] where; None: everywhere
 
+    def to(self, device: torch.device) -> Seen:
+        """The same in float32, on a device."""
+        return Seen(
+            self.channels.to(device).float(), self.pixels.to(device).float(),
+            None if self.tokens is None else self.tokens.to(device).float(),
+            None if self.encoded is None else self.encoded.to(device),
+        )  # fmt: skip
+
     @property
     def shape(self) -> tuple[int, int, int]:
         return self.channels.shape[0], self.channels.shape[2], self.channels.shape[3]
@@ -142,10 +150,7 @@ def _laid_out(sight: Sight) -> tuple[torch.Tensor | None, torch.Tensor | None]:
 def judged(layer: ArrCocLayer, sight: Sight) -> Judgement:
     """What a layer says about the candidates of a sight."""
     device = layer.mean.device
-    views = [
-        Seen(*(None if part is None else part.to(device) for part in (one.channels, one.pixels, one.tokens, one.encoded)))
-        for one in seen(sight, layer.config)
-    ]  # fmt: skip
+    views = [one.to(device) for one in seen(sight, layer.config)]
     words = sight.words.embeddings.detach().float().to(device)[None]
     made = judge(
         layer, [views], torch.zeros(1, dtype=torch.long, device=device), words,

@@ -19,6 +19,7 @@ from arr_coc.learning.lessons import Lesson
 from arr_coc.learning.measuring import measured
 from arr_coc.learning.settings import Settings
 from arr_coc.learning.steps import Batch, Draws, box_losses
+from arr_coc.learning.tutoring import model_losses
 from arr_coc.training.journal import Journal
 from arr_coc.training.parallel import Team
 from arr_coc.training.stopping import Stopping
@@ -147,10 +148,7 @@ def _losses(
 ) -> dict[str, torch.Tensor]:
     judged = batch.judged(layer)
     losses = box_losses(batch, judged) if "boxes" in settings.learn else {}
-    if {"attention", "answers"} & set(settings.learn):
-        from arr_coc.learning.tutoring import model_losses
-
-        losses |= model_losses(vlm, batch, judged, settings, chance)
+    losses |= model_losses(vlm, batch, judged, settings, chance)
     # Whatever a batch does not ask for still has a gradient, of nothing: all processes average all of them.
     return losses or {"nothing": 0 * judged.relevance.sum()}
 

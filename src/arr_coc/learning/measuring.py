@@ -12,7 +12,7 @@ import torch
 from arr_coc.evaluation.metrics import recall
 from arr_coc.layer.layer import ArrCocLayer
 from arr_coc.learning.lessons import Lesson
-from arr_coc.learning.steps import collate, on
+from arr_coc.learning.steps import collate
 
 GAZES = (0.25, 0.125, 0.0625)  # shares kept of what is encoded
 GLANCES = (0.5, 0.25)  # shares encoded
@@ -27,7 +27,7 @@ def measured(layer: ArrCocLayer, lessons: Sequence[Lesson], device: torch.device
         if not asked:
             continue
         for told, shares in (("gaze", GAZES), ("glance", GLANCES)):
-            views = [on(view, device) for view in lesson.views]
+            views = [view.to(device) for view in lesson.views]
             views = views if told == "gaze" else [replace(view, tokens=None) for view in views]
             judged = collate([views], [lesson], asked, device).judged(layer).relevance.cpu()
             for logits, (_, one) in zip(judged, asked, strict=True):

@@ -56,19 +56,13 @@ class Draws:
     def _told(self, view: Seen, device: torch.device) -> Seen:
         """A view with all of its tokens, with some, or with none: what is known before and after a glance."""
         chance = self.random.random()
-        placed = on(view, device)
+        placed = view.to(device)
         if chance < self.settings.blind:
             return replace(placed, tokens=None)
         if chance < self.settings.blind + self.settings.partly:
             share = self.random.uniform(0.2, 0.7)
             return replace(placed, encoded=torch.rand(view.shape, device=device) < share)
         return placed
-
-
-def on(view: Seen, device: torch.device) -> Seen:
-    """A stored view in float32, on a device."""
-    parts = (None if part is None else part.to(device).float() for part in (view.channels, view.pixels, view.tokens))
-    return Seen(*parts)  # type: ignore[arg-type]
 
 
 def collate(

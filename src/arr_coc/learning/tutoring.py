@@ -6,6 +6,7 @@ import random
 
 import torch
 
+from arr_coc.errors import ArrCocError
 from arr_coc.layer.layer import Judged
 from arr_coc.learning import targets
 from arr_coc.learning.gates import log_gates
@@ -13,6 +14,7 @@ from arr_coc.learning.lessons import Asked, Lesson
 from arr_coc.learning.reading import answer_attention, answer_loss
 from arr_coc.learning.settings import LEAST, MOST, Settings
 from arr_coc.learning.steps import Batch
+from arr_coc.look import Look
 from arr_coc.vlm import VLM
 
 
@@ -21,7 +23,7 @@ def model_losses(
 ) -> dict[str, torch.Tensor]:
     """The losses that need the model: for a few questions of a batch only, since each is a run of the model."""
     wanted = {"attention", "answers"} & set(settings.learn)
-    able = [row for row, one in enumerate(batch.asked) if one.sample.answers and batch.lessons[row].look is not None]
+    able = [row for row, one in enumerate(batch.asked) if one.sample.answers]
     rows = chance.sample(able, min(settings.answers, len(able))) if wanted else []
     losses: dict[str, list[torch.Tensor]] = {name: [] for name in sorted(wanted)}
     for row in rows:
@@ -34,7 +36,7 @@ def model_losses(
             count = max(1, round(chance.uniform(LEAST, MOST) * len(logits)))
             generator = torch.Generator().manual_seed(chance.getrandbits(31))
             bias = log_gates(logits, count, settings.gate, settings.temperature, generator)
-            lost = answer_loss(vlm, lesson.look, one.sample.question, one.sample.answers[0], bias)
+            lost = answer_loss(vlm, _look(lesson), one.sample.question, one.sample.answers[0], bias)
             losses["answers"].append(settings.answer_weight * lost)
     return {name: torch.stack(found).mean() for name, found in losses.items() if found}
 
@@ -42,6 +44,12 @@ def model_losses(
 def attention(vlm: VLM, lesson: Lesson, one: Asked) -> torch.Tensor | None:
     """What the model looks at, `[N]`, while it gives a right answer; None where it does not. Looked up once."""
     if one.seen is None:
-        seen, right = answer_attention(vlm, lesson.look, one.sample.question, one.sample.answers[0])
+        seen, right = answer_attention(vlm, _look(lesson), one.sample.question, one.sample.answers[0])
         one.seen = (seen.detach().half().cpu() if right else None,)
     return one.seen[0]
+
+
+def _look(lesson: Lesson) -> Look:
+    if lesson.look is None:
+        raise ArrCocError(f"the look at {lesson.name} was not kept: lessons(..., keep_looks=True)")
+    return lesson.look

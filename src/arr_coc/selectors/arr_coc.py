@@ -27,10 +27,20 @@ class ArrCoc(Selector):
 
         return realized(sight, Settings(**self.options))
 
-    before_encoding = select
+    def before_encoding(self, sight: Sight) -> Choice:
+        return self.select(sight)
 
     def relevance(self, sight: Sight) -> torch.Tensor:
         """Each candidate's relevance `[M]`; less in a picture where nothing answers to the question."""
         chosen = self.select(sight)
         assert chosen.relevance is not None
         return chosen.relevance[sight.candidates] * max(DOUBTED, chosen.tensions["trust"])
+
+
+class Untrained(ArrCoc):
+    """ARR-COC without anything learned, whatever the model has: what a model gets that nobody trained a layer for."""
+
+    name = "arr-coc-untrained"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"learned": False} | options)
