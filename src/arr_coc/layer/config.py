@@ -40,6 +40,8 @@ class LayerConfig:
                 f"expected an even number of heads, and a width that is a multiple of 4 times it, "
                 f"got {self.heads} and {self.width}"
             )
+        if not self.channels or not all(isinstance(name, str) for name in self.channels):
+            raise LayerError(f"expected the names of one channel or more, got {self.channels!r}")
         if self.pooling not in POOLINGS:
             raise LayerError(f"expected pooling as one of {', '.join(POOLINGS)}, got {self.pooling!r}")
 

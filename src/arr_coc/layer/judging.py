@@ -146,7 +146,7 @@ def _laid_out(sight: Sight) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     return whole, encoded
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def judged(layer: ArrCocLayer, sight: Sight) -> Judgement:
     """What a layer says about the candidates of a sight."""
     device = layer.mean.device
