@@ -5,16 +5,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from arr_coc.adapters.sources import image_source
 from arr_coc.errors import ArrCocError, DataError
-from arr_coc.evaluation.data import Data, Picture, Sample, read_samples
+from arr_coc.evaluation.data import Data, Picture, Sample, Still, read_samples
 from arr_coc.evaluation.metrics import evidence_cells
 from arr_coc.grid import Cells
 from arr_coc.layer.config import LayerConfig
@@ -23,6 +22,7 @@ from arr_coc.look import Look
 from arr_coc.selectors import Sight, Words
 from arr_coc.selectors.base import Function
 from arr_coc.texture import TextureArray
+from arr_coc.training.stopping import outlive_first_request
 from arr_coc.vlm import VLM
 
 AHEAD = 4  # pictures for each process, waiting to be looked at
@@ -46,7 +46,7 @@ class Lesson:
     grid: Cells
     views: list[Seen]
     asked: list[Asked]
-    look: Look | None = field(default=None, repr=False)  # kept where the model itself is asked, too
+    image: Still  # to look at again, where the model itself is asked, too
 
     @property
     def shape(self) -> tuple[tuple[int, int, int], ...]:
@@ -60,12 +60,12 @@ def read(folder: Path, limit: int | None = None) -> Data:
     return read_samples(folder, limit)
 
 
-def apart(found: Sequence[Lesson], one_in: int = 10) -> tuple[list[Lesson], list[Lesson]]:
-    """Lessons to learn from, and one in ten to measure on, by a hash of its name."""
-    back = [zlib.crc32(Path(one.name).name.encode()) % one_in == 0 for one in found]
-    return [one for one, kept in zip(found, back, strict=True) if not kept], [
-        one for one, kept in zip(found, back, strict=True) if kept
-    ]
+def apart(data: Data, one_in: int = 10) -> tuple[Data, Data]:
+    """Pictures to learn from, and one in ten to measure on, by a hash of its name."""
+    parts: tuple[list[Picture], list[Picture]] = [], []
+    for one in data.pictures:
+        parts[zlib.crc32(Path(one.name).name.encode()) % one_in == 0].append(one)
+    return replace(data, pictures=tuple(parts[0])), replace(data, pictures=tuple(parts[1]))
 
 
 def sight_of(vlm: VLM, look: Look, question: str) -> Sight:
@@ -83,89 +83,102 @@ def sight_of(vlm: VLM, look: Look, question: str) -> Sight:
 
 
 def lessons(
-    vlm: VLM, data: Data, config: LayerConfig, *, keep_looks: bool = False, share: tuple[int, int] = (0, 1), workers: int = 0,
+    vlm: VLM, data: Data, config: LayerConfig, *, by_box: bool = True, by_answer: bool = False, share: tuple[int, int] = (0, 1), workers: int = 0,
     complain: Callable[[str], None] = lambda why: None, tick: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Lesson]:  # fmt: skip
-    """Every picture that has a question with evidence, or (`keep_looks`) with an answer.
+    """Every picture that has a question with evidence (`by_box`), or with an answer (`by_answer`).
 
     `share` (i, n): only every n-th picture, from the i-th on. `workers`: processes that look at the pictures while the model
     encodes them. What cannot be used is told to `complain`.
     """
+
+    def useful(sample: Sample) -> bool:
+        return (by_box and bool(sample.evidence)) or (by_answer and answered(sample))
+
+    wanted = [one for one in data.pictures if any(map(useful, one.samples))]
+    for one in wanted if share[0] == 0 else []:
+        if one.kind != "image":
+            complain(f"{one.name}: expected a still picture to learn from, got a video")
+    pictures = [one for one in wanted if one.kind == "image"][share[0] :: share[1]]
     found: list[Lesson] = []
-    pictures = [
-        one for one in data.pictures if one.kind == "image" and any(_useful(s, keep_looks) for s in one.samples)
-    ]
-    pictures = pictures[share[0] :: share[1]]
-    for number, (one, look, sight, bare) in enumerate(_seen(vlm, pictures, config, workers, complain)):
-        lesson = _lesson(vlm, one, look if keep_looks else None, sight, bare)
+    for number, (one, sight, bare) in enumerate(_seen(vlm, pictures, config, workers, complain)):
+        lesson = _lesson(vlm, one, [sample for sample in one.samples if useful(sample)], by_answer, sight, bare)
         if lesson.asked:
             found.append(lesson)
         tick(number + 1, len(pictures))
-    if not found:
-        raise DataError(f"expected questions with evidence boxes in {data.name!r}, found none that can be learned from")
     return found
 
 
-def _useful(sample: Sample, by_answer: bool) -> bool:
-    return bool(sample.evidence) or (by_answer and bool(sample.answers))
+def answered(sample: Sample) -> bool:
+    """Whether there is an answer to learn from; the first one is."""
+    return bool(sample.answers) and bool(sample.answers[0].strip())
 
 
 def _seen(
     vlm: VLM, pictures: Sequence[Picture], config: LayerConfig, workers: int, complain: Callable[[str], None]
-) -> Iterator[tuple[Picture, Look, Sight, list[Seen]]]:
+) -> Iterator[tuple[Picture, Sight, list[Seen]]]:
     if workers == 0:
         for one in pictures:
-            looked = _looked(vlm, one, complain)
-            if looked is not None:
-                yield one, *looked, _bare(one.image, looked[1].grid, config)
+            sight = _looked(vlm, one, complain)
+            if sight is not None:
+                yield one, sight, _bare(one.still, sight.grid, config)
         return
-    waiting: list[tuple[Picture, Look, Sight, Future[list[Seen]]]] = []
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+    waiting: list[tuple[Picture, Sight, Future[list[Seen]]]] = []
+    with ProcessPoolExecutor(workers, get_context("spawn"), _begin) as pool:
         for one in pictures:
-            looked = _looked(vlm, one, complain)
-            if looked is not None:
-                waiting.append((one, *looked, pool.submit(_bare, one.image, looked[1].grid, config)))
+            sight = _looked(vlm, one, complain)
+            if sight is not None:
+                waiting.append((one, sight, pool.submit(_bare, one.still, sight.grid, config)))
             if len(waiting) > AHEAD * workers:
                 first = waiting.pop(0)
-                yield *first[:3], first[3].result()
+                yield *first[:2], first[2].result()
         for first in waiting:
-            yield *first[:3], first[3].result()
+            yield *first[:2], first[2].result()
 
 
-def _looked(vlm: VLM, one: Picture, complain: Callable[[str], None]) -> tuple[Look, Sight] | None:
+def _begin() -> None:
+    """In a worker process: one thread, and ctrl-C is for whoever started it."""
+    torch.set_num_threads(1)
+    outlive_first_request()
+
+
+def _looked(vlm: VLM, one: Picture, complain: Callable[[str], None]) -> Sight | None:
     try:
-        look = vlm.look(one.still)
-        return look, sight_of(vlm, look, one.samples[0].question)
+        return sight_of(vlm, vlm.look(one.still), one.samples[0].question)
     except (ArrCocError, OSError) as error:
         complain(f"{one.name}: {error}")
         return None
 
 
-def _bare(image: Any, grid: Cells, config: LayerConfig) -> list[Seen]:
+def _bare(image: Still, grid: Cells, config: LayerConfig) -> list[Seen]:
     """What the texture tells about every view of a picture, in half precision: there may be thousands."""
     source = image_source(image if not isinstance(image, Path) else str(image))
-    torch.set_num_threads(1)
     texture = TextureArray.from_image(source.picture)
     made = (picture([texture], view, config) for view in grid.views)
     return [Seen(one.channels.half(), one.pixels.half()) for one in made]
 
 
-def _lesson(vlm: VLM, one: Picture, look: Look | None, sight: Sight, bare: list[Seen]) -> Lesson:
+def _lesson(vlm: VLM, one: Picture, samples: list[Sample], by_answer: bool, sight: Sight, bare: list[Seen]) -> Lesson:
     assert sight.tokens is not None
-    tokens, start, views = sight.tokens.detach().half().cpu(), 0, []
+    tokens, start, views = _halved(sight.tokens), 0, []
     for seen in bare:
         t, h, w = seen.shape
         stop = start + t * h * w
         views.append(Seen(seen.channels, seen.pixels, tokens[start:stop].view(t, h, w, -1)))
         start = stop
     asked = []
-    for sample in one.samples:
-        if not _useful(sample, look is not None):
+    for sample in samples:
+        ids = vlm.prompter.ids(sample.question)
+        if len(ids) == 0:
             continue
-        words = Words(sample.question, vlm.prompter.ids(sample.question), vlm.adapter.embed)
+        words = Words(sample.question, ids, vlm.adapter.embed)
         groups = evidence_cells(sample.evidence, sight.grid, one.size) if sample.evidence else []
-        asked.append(
-            Asked(sample, words.embeddings.detach().half().cpu(), tuple(group for group in groups if len(group)))
-        )
-    usable = [question for question in asked if question.groups or look is not None]
-    return Lesson(one.name, sight.grid, views, usable, look)
+        asked.append(Asked(sample, _halved(words.embeddings), tuple(group for group in groups if len(group))))
+    usable = [question for question in asked if question.groups or (by_answer and answered(question.sample))]
+    return Lesson(one.name, sight.grid, views, usable, one.still)
+
+
+def _halved(values: torch.Tensor) -> torch.Tensor:
+    """In half precision on the CPU; what a bfloat16 model says may be larger than half precision holds."""
+    most = torch.finfo(torch.float16).max
+    return values.detach().float().clamp(-most, most).half().cpu()

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import copy
 import os
-import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
-from arr_coc.errors import LayerError
+from arr_coc.errors import ArrCocError, LayerError, first_line
 from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.layer import ArrCocLayer
 from arr_coc.learning.lessons import Lesson
 from arr_coc.learning.measuring import measured
 from arr_coc.learning.settings import Settings
 from arr_coc.learning.steps import Batch, Draws, box_losses
-from arr_coc.learning.tutoring import model_losses
+from arr_coc.learning.tutoring import Looks, model_losses
 from arr_coc.training.journal import Journal
 from arr_coc.training.parallel import Team
 from arr_coc.training.stopping import Stopping
@@ -53,16 +52,35 @@ class Run:
         self.step, self.seconds = 0, 0.0
 
     def save(self, path: Path, settings: Settings) -> None:
+        if not all(bool(weights.isfinite().all()) for weights in self.layer.parameters()):
+            raise LayerError(
+                f"learning went astray before step {self.step}, and what was saved before is kept: try a lower learning rate (--lr)"
+            )
         parts = {name: getattr(self, name).state_dict() for name in ("layer", "average", "optimizer")}
         spare = path.with_suffix(".unfinished")
-        torch.save(parts | {"counts": (self.step, self.seconds), "shape": self.layer.config.to_dict()}, spare)
+        said = {"shape": self.layer.config.to_dict(), "settings": asdict(settings), "counts": (self.step, self.seconds)}
+        torch.save(parts | said, spare)
         os.replace(spare, path)  # a call killed while saving must not lose the last good one
 
-    def load(self, path: Path) -> None:
-        state = torch.load(path, map_location=self.layer.mean.device, weights_only=True)
+    def load(self, path: Path, settings: Settings) -> None:
+        """Go on from a checkpoint; only how long to learn may have changed since."""
+        try:
+            state = torch.load(path, map_location=self.layer.mean.device, weights_only=True)
+            before = Settings(**state["settings"])
+        except Exception as error:  # broken files are reported in many ways
+            raise LayerError(
+                f"cannot go on from {str(path)!r} ({first_line(error)}): start anew with --fresh"
+            ) from None
         if LayerConfig.from_dict(state["shape"]) != self.layer.config:
             raise LayerError(
                 f"{str(path)!r} is of another model or shape: name another folder, or start anew with --fresh"
+            )
+        if replace(before, steps=settings.steps, minutes=settings.minutes) != settings:
+            changed = [name for name, value in asdict(settings).items() if value != getattr(before, name)]
+            changed = [name for name in changed if name not in ("steps", "minutes")]
+            raise LayerError(
+                f"{str(path)!r} has learned with another {' and '.join(changed)}: go on as before, name another folder, or "
+                "start anew with --fresh"
             )
         for name in ("layer", "average", "optimizer"):
             getattr(self, name).load_state_dict(state[name])
@@ -70,6 +88,10 @@ class Run:
 
     def update(self, rate: float, keep: float, team: Team) -> None:
         """One step of the optimiser, and the moving average after it."""
+        if team.size > 1:
+            for parameter in self.layer.parameters():
+                if parameter.grad is None:  # this batch had no use for it, but another process's may
+                    parameter.grad = torch.zeros_like(parameter)
         team.average_gradients(self.layer.parameters())
         torch.nn.utils.clip_grad_norm_(self.layer.parameters(), 1.0)
         for group in self.optimizer.param_groups:
@@ -84,10 +106,15 @@ class Run:
 
 def standardise(layer: ArrCocLayer, lessons: Sequence[Lesson]) -> None:
     """Channels of any size, each with mean 0 and spread 1 over the lessons."""
-    values = torch.cat([view.channels.float().transpose(0, 1).flatten(1) for one in lessons for view in one.views], 1)
-    layer.mean.copy_(values.mean(1)[:, None, None])
-    spread = values.std(1)[:, None, None]
-    layer.spread.copy_(torch.where(spread > 1e-4, spread, 1.0))  # a channel that nobody supplied stays 0
+    count, total, squares = 0, torch.zeros(len(layer.mean)).double(), torch.zeros(len(layer.mean)).double()
+    for view in (view for one in lessons for view in one.views):
+        values = view.channels.double().transpose(0, 1).flatten(1)  # [C, t h w]
+        count, total, squares = count + values.shape[1], total + values.sum(1), squares + values.square().sum(1)
+    mean = total / count
+    spread = (squares / count - mean.square()).clamp(min=0).sqrt()
+    layer.mean.copy_(mean[:, None, None])
+    # A channel that nobody supplied stays 0.
+    layer.spread.copy_(torch.where(spread > 1e-4, spread, 1.0)[:, None, None])
 
 
 def learn(
@@ -95,18 +122,21 @@ def learn(
     settings: Settings = Settings(), *, journal: Journal, team: Team = Team(),  # noqa: B008
     tick: Callable[[float, str], None] = lambda progress, what: None,
 ) -> Learned:  # fmt: skip
-    """Learn until the schedule ends, or something asks to stop; goes on from `out`'s checkpoint."""
+    """Learn until the schedule ends, or something asks to stop; goes on from `out`'s checkpoint.
+
+    A schedule of steps goes on exactly: stopped and gone on with, it ends with the same weights. By the clock it cannot.
+    """
     device = vlm.device
     run = Run(config, settings, device)
     standardise(run.layer, lessons)
     standardise(run.average, lessons)
     path = out / CHECKPOINT
     if path.exists():
-        run.load(path)
-    team.share(run.layer.parameters())
-    draws = Draws(lessons, settings, settings.seed + 1000 * run.step + team.rank)
-    chance = random.Random(settings.seed + run.step + 77 * team.rank)
+        run.load(path, settings)
+    team.share(run.layer.state_dict().values())  # the channels' mean and spread, too: each process has other lessons
+    draws, looks = Draws(lessons, settings, team.rank), Looks(vlm)
     journal.open(run.step)
+    first, taught = run.step, False
     told = saved = looked = started = time.monotonic()
     before = run.seconds
     with Stopping() as stopping:
@@ -117,10 +147,11 @@ def learn(
             (progress, stop), _ = team.agree((progress, float(stopping.asked)), ())
             if progress >= 1 or stop:
                 break
-            losses = _losses(vlm, run.layer, draws.next(device), settings, chance)
+            losses = _losses(looks, run, draws.at(run.step, device), settings, team.rank)
             rate = settings.rate(run.step, progress)
             sum(losses.values()).backward()  # type: ignore[union-attr]
             run.update(rate, settings.average, team)
+            taught = taught or "nothing" not in losses
             if not team.leads:
                 continue
             if now - told > TELL_EVERY:
@@ -135,21 +166,26 @@ def learn(
             if now - looked > MEASURE_EVERY:
                 started += _measure(run, kept_back, device, journal)
                 looked = time.monotonic()
+    _, (teaching,) = team.agree((), (float(taught),))
+    if run.step > first == 0 and not teaching:
+        raise ArrCocError(
+            f"nothing was learned in {run.step} steps from {' and '.join(settings.learn)}: the model gave no right answer whose "
+            "attention could teach; learn from boxes or answers"
+        )
+    found: dict[str, float] = {}
     if team.leads:
         run.save(path, settings)
         run.average.save_pretrained(out)
-    found = measured(run.average, kept_back, device) if team.leads else {}
-    journal.note({"step": run.step, "seconds": round(run.seconds, 1), "recall": found, "settings": asdict(settings)})
+        found = measured(run.average, kept_back, device)
+        said = {"step": run.step, "seconds": round(run.seconds, 1), "recall": found, "settings": asdict(settings)}
+        journal.note(said)
     return Learned(run.average, run.step, run.seconds, found, progress >= 1)
 
 
-def _losses(
-    vlm: VLM, layer: ArrCocLayer, batch: Batch, settings: Settings, chance: random.Random
-) -> dict[str, torch.Tensor]:
-    judged = batch.judged(layer)
+def _losses(looks: Looks, run: Run, batch: Batch, settings: Settings, rank: int) -> dict[str, torch.Tensor]:
+    judged = batch.judged(run.layer)
     losses = box_losses(batch, judged) if "boxes" in settings.learn else {}
-    losses |= model_losses(vlm, batch, judged, settings, chance)
-    # Whatever a batch does not ask for still has a gradient, of nothing: all processes average all of them.
+    losses |= model_losses(looks, batch, judged, settings, settings.chance("ask", run.step, rank))
     return losses or {"nothing": 0 * judged.relevance.sum()}
 
 

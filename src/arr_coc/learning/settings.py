@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass
 
 from arr_coc.errors import ArrCocError
@@ -43,8 +44,12 @@ class Settings:
         for name in ("steps", "pictures", "questions"):
             if getattr(self, name) < 1:
                 raise ArrCocError(f"expected {name} from 1 on, got {getattr(self, name)}")
-        if not self.lr > 0 or (self.minutes is not None and not self.minutes > 0):
+        if not 0 < self.lr < math.inf or (self.minutes is not None and not self.minutes > 0):
             raise ArrCocError(f"expected a learning rate and minutes above 0, got {self.lr:g} and {self.minutes}")
+
+    def chance(self, what: str, step: int, rank: int) -> random.Random:
+        """Where chance comes from at one step, in one of the processes."""
+        return random.Random(f"{what} {self.seed}/{rank}/{step}")
 
     def progress(self, step: int, seconds: float) -> float:
         """How far the schedule has come, from 0 to 1: by steps or by the clock, whichever is ahead."""

@@ -32,36 +32,40 @@ class Batch:
 
 
 class Draws:
-    """Lessons in random order, shapes as often as they have pictures."""
+    """Lessons in random order, shapes as often as they have pictures.
 
-    def __init__(self, lessons: Sequence[Lesson], settings: Settings, seed: int) -> None:
-        self.settings, self.random = settings, random.Random(seed)
+    What a step draws depends on the seed, the process and the step alone: whoever goes on at a step draws the same.
+    """
+
+    def __init__(self, lessons: Sequence[Lesson], settings: Settings, rank: int = 0) -> None:
+        self.settings, self.rank = settings, rank
         self.shapes: dict[object, list[Lesson]] = defaultdict(list)
         for lesson in lessons:
             self.shapes[lesson.shape].append(lesson)
         self.keys = list(self.shapes)
         self.counts = [len(self.shapes[key]) for key in self.keys]
 
-    def next(self, device: torch.device) -> Batch:
-        mine = self.shapes[self.random.choices(self.keys, self.counts)[0]]
-        lessons = self.random.sample(mine, min(self.settings.pictures, len(mine)))
-        pictures = [[self._told(view, device) for view in lesson.views] for lesson in lessons]
+    def at(self, step: int, device: torch.device) -> Batch:
+        chance = self.settings.chance("draw", step, self.rank)
+        mine = self.shapes[chance.choices(self.keys, self.counts)[0]]
+        lessons = chance.sample(mine, min(self.settings.pictures, len(mine)))
+        pictures = [[self._told(view, device, chance) for view in lesson.views] for lesson in lessons]
         asked = [
             (number, one)
             for number, lesson in enumerate(lessons)
-            for one in self.random.sample(lesson.asked, min(self.settings.questions, len(lesson.asked)))
+            for one in chance.sample(lesson.asked, min(self.settings.questions, len(lesson.asked)))
         ]
         return collate(pictures, lessons, asked, device)
 
-    def _told(self, view: Seen, device: torch.device) -> Seen:
+    def _told(self, view: Seen, device: torch.device, draw: random.Random) -> Seen:
         """A view with all of its tokens, with some, or with none: what is known before and after a glance."""
-        chance = self.random.random()
+        chance = draw.random()
         placed = view.to(device)
         if chance < self.settings.blind:
             return replace(placed, tokens=None)
         if chance < self.settings.blind + self.settings.partly:
-            share = self.random.uniform(0.2, 0.7)
-            return replace(placed, encoded=torch.rand(view.shape, device=device) < share)
+            share, dice = draw.uniform(0.2, 0.7), torch.Generator().manual_seed(draw.getrandbits(31))
+            return replace(placed, encoded=(torch.rand(view.shape, generator=dice) < share).to(device))
         return placed
 
 
