@@ -42,7 +42,8 @@ def realize(
 ) -> Allocation:
     """Which cells of a picture matter for a question.
 
-    `grid`: rows and columns of cells; a model knows its own. `budget`: a count, a share ("12.5%"), "auto" or "all".
+    `grid`: rows and columns of cells; a model knows its own. `budget`: a count, a share ("12.5%"), "mass 90%" (as few
+    cells as hold that share of the relevance above its median), "auto" or "all".
     `using`: a wrapped model, or embeddings (or an encoder's name); None: the question is not used, and the result says so.
     `look`: what the model looked at already (`vlm.look(image)`), so that it encodes once for many questions. `previous`: an
     allocation to refine, for the next question about the same picture. Further settings are those of
@@ -92,7 +93,7 @@ def _by_texture(
     bound = limit(budget, cells.n)
     sight = Sight(
         cells, bound.k, torch.arange(cells.n), Words(question, torch.zeros(0, dtype=torch.long)), picture=lambda: texture,
-        couple=None if embeddings is None else partial(couple, embeddings),
+        couple=None if embeddings is None else partial(couple, embeddings), mass=bound.mass,
     )  # fmt: skip
     choice = realized(sight, settings)
     notes = [bound.note] if bound.note else []

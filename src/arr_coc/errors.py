@@ -21,7 +21,7 @@ class ChannelError(ArrCocError):
 
 
 class BudgetError(ArrCocError):
-    """A budget that is not a count, a share, `auto` or `all`."""
+    """A budget that is not a count, a share, a mass, `auto` or `all`."""
 
 
 class AllocationError(ArrCocError):

@@ -50,7 +50,7 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
         known, balanced = balancing.learned(known, plan, judgement)
     else:
         balanced = BALANCES[settings.balance](known, plan)
-    k = attending.automatic(balanced.relevance) if sight.k is None else min(sight.k, len(sight.candidates))
+    k = attending.how_many(balanced.relevance, sight.k, sight.mass)
     if plan.even:
         keep = Uniform().select(replace(sight, k=k))
     else:

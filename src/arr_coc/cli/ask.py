@@ -16,7 +16,8 @@ def add_parser(commands: Any) -> None:
         help="ask a model about an image",
         description=(
             "Ask a vision-language model about an image and let it read only some of the visual tokens. A budget is a count "
-            '(128), a share ("12.5%%"), "auto" (where the selector can tell) or "all".'
+            '(128), a share ("12.5%%"), "mass 90%%" (as few cells as hold that share of the relevance above its median) or '
+            '"auto", both where the selector scores every cell, or "all".'
         ),
         epilog='example: arr-coc ask receipt.jpg "What is the total amount?" --why why.png --where where.png',
     )

@@ -57,7 +57,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("data", nargs="?", metavar="DATA", help="a folder with samples.jsonl, or as --format says")
     parser.add_argument("--model", default="reader", metavar="FOLDER", help="a model folder or hub id (reader: ours)")
     parser.add_argument("--selectors", nargs="+", metavar="NAME", help="who takes part (the usual ones)")
-    parser.add_argument("--budgets", nargs="+", metavar="B", help='counts or shares (25%% 12.5%% 6.25%%); "all" once')
+    parser.add_argument(
+        "--budgets", nargs="+", metavar="B", help='counts, shares or "mass 90%%" (25%% 12.5%% 6.25%%); "all" once'
+    )
     parser.add_argument("--glance", default="all", help="cells that the vision encoder sees at all (all)")
     parser.add_argument("--glance-selector", metavar="NAME", help="who chooses those (each selector itself)")
     parser.add_argument(

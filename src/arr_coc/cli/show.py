@@ -25,7 +25,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--model", default="reader", metavar="FOLDER", help="a model folder or hub id, or none (reader)"
     )
-    parser.add_argument("--budget", default="auto", help="cells to keep: a count, a share, auto or all (auto)")
+    parser.add_argument(
+        "--budget",
+        default="auto",
+        help='cells to keep: a count, a share (12.5%%), a share of the relevance ("mass 90%%"), auto or all (auto)',
+    )
     parser.add_argument("--embeddings", metavar="NAME", help="an image-text encoder (labels)")
     parser.add_argument(
         "--layer",

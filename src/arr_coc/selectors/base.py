@@ -56,6 +56,7 @@ class Sight:
     learned: Callable[[Sight], Judgement] | None = field(
         default=None, repr=False
     )  # what a layer trained for the model says
+    mass: float | None = None  # beside a `k` of None: the share of the relevance that the kept cells are to hold
 
     @property
     def texture(self) -> TextureArray:
@@ -89,7 +90,10 @@ class Sight:
     def count(self) -> int:
         """How many cells to keep, for selectors that cannot set a budget themselves."""
         if self.k is None:
-            raise SelectorError('this selector scores nothing that "auto" could be read from: give a count or a share')
+            asked = '"auto"' if self.mass is None else "a mass"
+            raise SelectorError(
+                f"this selector scores nothing that {asked} could be read from: give a count or a share"
+            )
         return min(self.k, len(self.candidates))
 
 
