@@ -13,6 +13,7 @@ import torch
 from arr_coc.grid import Grid
 from arr_coc.knowing import cells
 from arr_coc.layer.config import LayerConfig
+from arr_coc.layer.familiarity import strangeness, told
 from arr_coc.layer.layer import ArrCocLayer, Judged
 from arr_coc.layer.scoring import WAYS
 from arr_coc.selectors.base import Sight
@@ -51,6 +52,7 @@ class Judgement:
     relevance: torch.Tensor  # chances from 0 to 1
     scores: dict[str, torch.Tensor]  # the three ways of knowing, from 0 to 1
     weights: dict[str, float]
+    strangeness: float = 0.0  # how unlike the pictures of training this one is: about 1 for one of them
 
 
 def judge(
@@ -161,4 +163,5 @@ def judged(layer: ArrCocLayer, sight: Sight) -> Judgement:
         relevance[sight.candidates],
         {name: score[sight.candidates] for name, score in zip(WAYS, scores, strict=True)},
         dict(zip(WAYS, made.weights[0].tolist(), strict=True)),
+        strangeness(told(views[0].channels, layer.config.channels), layer.usual, layer.unusual),
     )

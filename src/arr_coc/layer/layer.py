@@ -19,6 +19,7 @@ from arr_coc.embedding import storage
 from arr_coc.errors import LayerError
 from arr_coc.layer.blocks import Lines, Neighbours, Question, Words
 from arr_coc.layer.config import LayerConfig
+from arr_coc.layer.familiarity import size
 from arr_coc.layer.scoring import WAYS, Coupling, Information, Policy, Salience
 
 WEIGHTS, NOTE = "layer.safetensors", "layer.json"
@@ -55,6 +56,8 @@ class ArrCocLayer(nn.Module):
 
     mean: torch.Tensor  # [C, 1, 1] of the channels, over the pictures trained with
     spread: torch.Tensor
+    usual: torch.Tensor  # [S] what those pictures are like: see familiarity.py
+    unusual: torch.Tensor  # [S, S]
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
@@ -62,6 +65,8 @@ class ArrCocLayer(nn.Module):
         width, channels = config.width, len(config.channels)
         self.register_buffer("mean", torch.zeros(channels, 1, 1))
         self.register_buffer("spread", torch.ones(channels, 1, 1))
+        self.register_buffer("usual", torch.zeros(size(config.channels)))
+        self.register_buffer("unusual", torch.zeros(size(config.channels), size(config.channels)))
         self.from_channels = nn.Linear(channels + 4 * len(WAVES), width)
         self.from_pixels = nn.Sequential(
             nn.Linear(3 * config.pixels**2, 2 * width), nn.GELU(), nn.Linear(2 * width, width)

@@ -13,6 +13,7 @@ import torch
 
 from arr_coc.errors import ArrCocError, LayerError, first_line
 from arr_coc.layer.config import LayerConfig
+from arr_coc.layer.familiarity import told, usual
 from arr_coc.layer.layer import ArrCocLayer
 from arr_coc.learning.lessons import Lesson
 from arr_coc.learning.measuring import measured
@@ -105,7 +106,7 @@ class Run:
 
 
 def standardise(layer: ArrCocLayer, lessons: Sequence[Lesson]) -> None:
-    """Channels of any size, each with mean 0 and spread 1 over the lessons."""
+    """Channels of any size, each with mean 0 and spread 1 over the lessons; and what these pictures are like."""
     count, total, squares = 0, torch.zeros(len(layer.mean)).double(), torch.zeros(len(layer.mean)).double()
     for view in (view for one in lessons for view in one.views):
         values = view.channels.double().transpose(0, 1).flatten(1)  # [C, t h w]
@@ -113,6 +114,9 @@ def standardise(layer: ArrCocLayer, lessons: Sequence[Lesson]) -> None:
     mean = total / count
     spread = (squares / count - mean.square()).clamp(min=0).sqrt()
     layer.mean.copy_(mean[:, None, None])
+    mean, inverse = usual([told(one.views[0].channels, layer.config.channels) for one in lessons])
+    layer.usual.copy_(mean)
+    layer.unusual.copy_(inverse)
     # A channel that nobody supplied stays 0.
     layer.spread.copy_(torch.where(spread > 1e-4, spread, 1.0)[:, None, None])
 
