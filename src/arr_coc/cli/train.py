@@ -51,7 +51,9 @@ def add_parser(commands: Any) -> None:
         "--learn", nargs="+", default=["boxes"], metavar="FROM", help="boxes, attention, answers (boxes)"
     )
     parser.add_argument(
-        "--gate", default="log-gate", help="for answers: log-gate, straight-through or gumbel (log-gate)"
+        "--gate",
+        default="straight-through",
+        help="for answers: straight-through, gumbel or log-gate (straight-through)",
     )
     parser.add_argument("--adapt", metavar="WHAT", help="then adapt the model, too: layers:N or lora:RANK")
     parser.add_argument("--adapt-steps", type=int, default=200, metavar="N", help="steps of that (200)")
