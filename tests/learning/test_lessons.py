@@ -38,9 +38,11 @@ def test_a_lesson_has_every_question_and_the_cells_of_its_answer(tmp_path: Path)
 def test_threads_are_left_alone(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    squares.taught(squares.model(), tmp_path, 1)
-    assert torch.get_num_threads() == 2
-    torch.set_num_threads(before)
+    try:
+        squares.taught(squares.model(), tmp_path, 1)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_shares_are_all_pictures_and_none_twice(tmp_path: Path) -> None:

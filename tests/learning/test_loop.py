@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from arr_coc.errors import ArrCocError, LayerError
+from arr_coc.errors import ArrCocError, DataError, LayerError
 from arr_coc.evaluation.data import read_samples
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.fitting import config_for
@@ -98,6 +98,11 @@ def test_what_is_not_gone_on_from(tmp_path: Path) -> None:
     (tmp_path / CHECKPOINT).write_bytes(b"what is this")
     with pytest.raises(LayerError, match=r"cannot go on from .*: start anew with --fresh"):
         ran(vlm, found, tmp_path, settings)
+
+
+def test_nothing_to_learn_from(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="expected lessons to learn from, got none"):
+        ran(squares.model(), [], tmp_path, QUICK)
 
 
 def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path) -> None:

@@ -153,8 +153,9 @@ def _train(arguments: argparse.Namespace, settings: Any, team: Any) -> dict[str,
         with interruptible():
             mine, back = _lessons(arguments, settings, team, vlm, config, data, kept, tick)
         learned = learn(vlm, config, mine, back, arguments.output, settings, team=team, journal=journal, tick=tick)
+        _, (pictures,) = team.agree((), (len(mine),))
         result = {
-            "output": str(arguments.output), "pictures": len(mine), "kept_back": len(back), "steps": learned.steps,
+            "output": str(arguments.output), "pictures": round(pictures), "kept_back": len(back), "steps": learned.steps,
             "seconds": round(learned.seconds, 1), "evidence_recall": learned.found, "finished": learned.finished,
             "parameters": learned.layer.parameter_count,
         }  # fmt: skip
