@@ -51,7 +51,9 @@ def add_parser(commands: Any) -> None:
         "--learn", nargs="+", default=["boxes"], metavar="FROM", help="boxes, attention, answers (boxes)"
     )
     parser.add_argument(
-        "--gate", default="log-gate", help="for answers: log-gate, straight-through or gumbel (log-gate)"
+        "--gate",
+        default="straight-through",
+        help="for answers: straight-through, gumbel or log-gate (straight-through)",
     )
     parser.add_argument("--adapt", metavar="WHAT", help="then adapt the model, too: layers:N or lora:RANK")
     parser.add_argument("--adapt-steps", type=int, default=200, metavar="N", help="steps of that (200)")
@@ -151,8 +153,9 @@ def _train(arguments: argparse.Namespace, settings: Any, team: Any) -> dict[str,
         with interruptible():
             mine, back = _lessons(arguments, settings, team, vlm, config, data, kept, tick)
         learned = learn(vlm, config, mine, back, arguments.output, settings, team=team, journal=journal, tick=tick)
+        _, (pictures,) = team.agree((), (len(mine),))
         result = {
-            "output": str(arguments.output), "pictures": len(mine), "kept_back": len(back), "steps": learned.steps,
+            "output": str(arguments.output), "pictures": round(pictures), "kept_back": len(back), "steps": learned.steps,
             "seconds": round(learned.seconds, 1), "evidence_recall": learned.found, "finished": learned.finished,
             "parameters": learned.layer.parameter_count,
         }  # fmt: skip

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from arr_coc.adapters.loading import files_of
 from arr_coc.errors import ArrCocError, ModelError
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.fitting import identity
@@ -35,6 +36,7 @@ from arr_coc.vlm import VLM
 KINDS = {"layers": 2e-5, "lora": 2e-4}  # and the highest learning rate of each
 MEASURED, SHARE = 32, 0.125  # questions that are read before and after, and from how many of the cells
 FILES = (".json", ".jinja", ".model", ".txt")  # what a processor is made of
+WRITTEN = ("config.json", "generation_config.json", "layer.json")  # by the model and by the layer
 
 
 @dataclass(frozen=True)
@@ -158,13 +160,9 @@ def _measured(looks: Looks, layer: ArrCocLayer, lessons: Sequence[Lesson]) -> fl
 
 def write(vlm: VLM, name: str | Path, layer: ArrCocLayer, folder: Path) -> None:
     """An adapted model as a stock folder, with the processor of the model `name` and the layer beside it."""
-    from transformers.utils.hub import cached_file
-
     vlm.model.save_pretrained(folder)
-    source = Path(str(cached_file(str(name), "config.json"))).parent
-    for file in sorted(source.iterdir()):
-        own = file.name.endswith(".index.json") or file.name == "layer.json"  # of other weights
-        if file.suffix in FILES and not own and not (folder / file.name).exists():
+    for file in sorted(files_of(name).iterdir()):
+        if file.suffix in FILES and file.name not in WRITTEN and not file.name.endswith(".index.json"):
             shutil.copyfile(file, folder / file.name)
     layer.config = replace(layer.config, model=identity(vlm.adapter))
     layer.save_pretrained(folder)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from arr_coc.errors import ArrCocError, LayerError, first_line
+from arr_coc.errors import ArrCocError, DataError, LayerError, first_line
 from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.familiarity import told, usual
 from arr_coc.layer.layer import ArrCocLayer
@@ -66,7 +66,7 @@ class Run:
     def load(self, path: Path, settings: Settings) -> None:
         """Go on from a checkpoint; only how long to learn may have changed since."""
         try:
-            state = torch.load(path, map_location=self.layer.mean.device, weights_only=True)
+            state = torch.load(path, map_location="cpu", weights_only=True)  # step counts have to stay there
             before = Settings(**state["settings"])
         except Exception as error:  # broken files are reported in many ways
             raise LayerError(
@@ -130,6 +130,8 @@ def learn(
 
     A schedule of steps goes on exactly: stopped and gone on with, it ends with the same weights. By the clock it cannot.
     """
+    if not lessons:
+        raise DataError("expected lessons to learn from, got none")
     device = vlm.device
     run = Run(config, settings, device)
     standardise(run.layer, lessons)

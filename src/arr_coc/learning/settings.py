@@ -18,7 +18,7 @@ class Settings:
     """`learn` is what it learns from: boxes around the evidence, the model's own attention, the loss of its answers."""
 
     learn: tuple[str, ...] = ("boxes",)
-    gate: str = "log-gate"  # how the loss of the answers reaches the scores
+    gate: str = "straight-through"  # how the loss of the answers reaches the scores
     steps: int = 2000
     minutes: float | None = None  # at most; the learning rate then follows the clock
     lr: float = 2e-3

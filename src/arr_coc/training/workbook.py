@@ -86,6 +86,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that draw (1)")
     parser.add_argument("--validation", type=int, default=10, help="one receipt in so many is for validation (10)")
     given = parser.parse_args()
+    if given.count < 1 or given.workers < 1:
+        parser.error(f"expected --count and --workers from 1 on, got {given.count} and {given.workers}")
     try:
         FontShelf.open(given.fonts), read_receipts(given.receipts)  # complains here, not in a worker
         counts = write(given.fonts, given.receipts, given.out, given.count, given.seed, given.workers, given.validation)
