@@ -12,6 +12,7 @@ import torch
 
 from arr_coc import TextureArray
 from arr_coc.grid import Grid
+from arr_coc.layer.blocks import Lines
 from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.judging import judge, judged, seen
 from arr_coc.layer.layer import ArrCocLayer
@@ -109,3 +110,17 @@ def test_a_copied_texture_drags_no_layer_along(layer: ArrCocLayer) -> None:
         looks = int(layer.looks)  # type: ignore[arg-type]
         judged(layer, asked(1, picture=lambda made=made: made))
         assert layer.looks == looks + 1  # type: ignore[comparison-overlap]
+
+
+def test_lines_attend_along_their_row_and_column_only() -> None:
+    torch.manual_seed(0)
+    lines, cells = Lines(8, 2), torch.randn(2, 3, 5, 8)
+    into = lines.into(lines.norm(cells)).view(2, 3, 5, 3, 2, 4)
+    found = torch.zeros(2, 3, 5, 2, 4)
+    for picture in range(2):
+        for y in range(3):
+            for x in range(5):
+                for head, line in ((0, into[picture, y]), (1, into[picture, :, x])):
+                    share = (line[:, 1, head] @ into[picture, y, x, 0, head] / 2).softmax(0)
+                    found[picture, y, x, head] = share @ line[:, 2, head]
+    assert torch.allclose(lines(cells), cells + lines.out(found.flatten(-2)), atol=1e-5)
