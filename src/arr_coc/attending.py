@@ -18,11 +18,6 @@ from arr_coc.selectors.similarity import cosines, units
 FEWEST, MOST = 64, 400  # cells under `auto`
 PER_EFFECTIVE = 1.25  # cells kept for each that the relevance is effectively spread over
 COPY = 0.98  # tokens with a larger cosine show the same
-CLEAR, RIVAL = (
-    2.2,
-    6.0,
-)  # log odds below the best cell: down to here it is relevant, and down to here it may be taken for it
-ROOM = 3  # times all of these: from here on rivals come with their surroundings, and need not wait
 POOL = 2  # times the budget: how far down the ranking near-copies are looked for
 
 

@@ -111,4 +111,4 @@ def _stretched(values: torch.Tensor) -> torch.Tensor:
     if len(values) == 0:
         return values
     low, high = torch.aminmax(values.float())
-    return (values - low) / (high - low) if bool(high > low) else torch.zeros_like(values)
+    return torch.zeros_like(values) if bool(high == low) else (values - low) / (high - low)  # not a number passes

@@ -20,6 +20,7 @@ from arr_coc.selectors.ranking import laid_out, on_grid
 from arr_coc.selectors.uniform import Uniform
 
 COUPLINGS = ("auto", "layer", "scout", "embeddings", "tokens", "none")
+CASCADES = ("auto", "on", "off")
 BALANCES = {"weigh": balancing.weigh, "oppose": balancing.oppose}
 
 
@@ -32,8 +33,12 @@ class Settings:
     learned: bool = True  # use the layer that was trained for the model, where there is one
     diverse: bool = True  # near-copies wait until nothing else is left; a layer has seen to that itself
 
+    cascade: str = "auto"  # look closely only where it may matter: on, off, or where that pays (see `cascade.py`)
+
     def __post_init__(self) -> None:
-        for what, value, known in (("coupling", self.coupling, COUPLINGS), ("balance", self.balance, BALANCES)):
+        for what, value, known in (
+            ("coupling", self.coupling, COUPLINGS), ("balance", self.balance, BALANCES), ("cascade", self.cascade, CASCADES),
+        ):  # fmt: skip
             if value not in known:
                 raise ArrCocError(f"expected {what} as one of {', '.join(known)}, got {value!r}")
 

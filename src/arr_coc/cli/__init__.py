@@ -24,6 +24,7 @@ start here:
   arr-coc train FOLDER --model MODEL -o layer       learn which cells a model's questions need
   arr-coc bench texture                     how fast it is here, beside scikit-image
   arr-coc bench ask                         dense answers against sparse ones
+  arr-coc bench realize                     what deciding costs, and what it saves
 """
 
 

@@ -25,10 +25,11 @@ class Lines(nn.Module):
         batch, high, wide, width = cells.shape
         split = self.into(self.norm(cells)).view(batch, high, wide, 3, self.heads, width // self.heads)
         half = self.heads // 2
-        rows = split[..., :half, :].permute(3, 0, 1, 4, 2, 5)  # [3, B, h, heads, w, d]
-        columns = split[..., half:, :].permute(3, 0, 2, 4, 1, 5)  # [3, B, w, heads, h, d]
-        along = F.scaled_dot_product_attention(*rows).permute(0, 1, 3, 2, 4)  # [B, h, w, heads, d]
-        down = F.scaled_dot_product_attention(*columns).permute(0, 3, 1, 2, 4)
+        # Lines of all pictures are one batch: the fast kernels take four dimensions, not five.
+        rows = split[..., :half, :].permute(3, 0, 1, 4, 2, 5).flatten(1, 2)  # [3, B h, heads, w, d]
+        columns = split[..., half:, :].permute(3, 0, 2, 4, 1, 5).flatten(1, 2)  # [3, B w, heads, h, d]
+        along = F.scaled_dot_product_attention(*rows).unflatten(0, (batch, high)).permute(0, 1, 3, 2, 4)
+        down = F.scaled_dot_product_attention(*columns).unflatten(0, (batch, wide)).permute(0, 3, 1, 2, 4)
         return cells + self.out(torch.cat([along, down], dim=-2).flatten(-2))
 
 

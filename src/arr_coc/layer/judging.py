@@ -12,9 +12,10 @@ import torch
 
 from arr_coc.grid import Grid
 from arr_coc.knowing import cells
+from arr_coc.layer import remembering
 from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.familiarity import strangeness, told
-from arr_coc.layer.layer import ArrCocLayer, Judged
+from arr_coc.layer.layer import ArrCocLayer, Judged, View
 from arr_coc.layer.scoring import WAYS
 from arr_coc.selectors.base import Sight
 from arr_coc.selectors.pixels import textures
@@ -66,12 +67,30 @@ def judge(
 
     `owner` `[Q]`: which picture each question is about. The result is `[Q, N]` over all cells of all views.
     """
-    relevance, scores, weights = [], [], []
-    for views in zip(*pictures, strict=True):
-        moments = views[0].shape[0]
-        seen = layer.see(
+    return answer(layer, see(layer, pictures), [view.shape[0] for view in pictures[0]], owner, words, asked)
+
+
+def see(layer: ArrCocLayer, pictures: Sequence[Sequence[Seen]]) -> list[View]:
+    """The part of `judge` that is the same for every question: each view of all pictures."""
+    return [
+        layer.see(
             torch.cat([view.channels for view in views]), torch.cat([view.pixels for view in views]), *_tokens(views)
         )
+        for views in zip(*pictures, strict=True)
+    ]
+
+
+def answer(
+    layer: ArrCocLayer,
+    known: Sequence[View],
+    durations: Sequence[int],
+    owner: torch.Tensor,
+    words: torch.Tensor,
+    asked: torch.Tensor,
+) -> Judged:
+    """The other part of `judge`: questions about what was seen in views of so many moments each."""
+    relevance, scores, weights = [], [], []
+    for seen, moments in zip(known, durations, strict=True):
         which = (owner[:, None] * moments + torch.arange(moments, device=owner.device)).flatten()  # [Q t]
         made = layer.judge(seen[which], words.repeat_interleave(moments, 0), asked.repeat_interleave(moments, 0))
         asks = len(owner)
@@ -117,12 +136,9 @@ def _inside(texture: TextureArray, fine: Grid, each: int) -> torch.Tensor:
 
 def seen(sight: Sight, config: LayerConfig) -> list[Seen]:
     """All views of a sight, with the tokens of its candidates where they are encoded."""
-    frames = textures(sight)
-    key = f"layer {config.pixels} {config.channels}"
     found, start = [], 0
     tokens, encoded = _laid_out(sight)
-    for view in sight.grid.views:
-        bare = frames[0].once(f"{key} {view!r}", lambda view=view: picture(frames, view, config))  # type: ignore[misc]
+    for view, bare in zip(sight.grid.views, _bare(sight, config), strict=True):
         here, stop = slice(start, start + view.n), start + view.n
         shape = (view.t, view.h, view.w)
         found.append(
@@ -132,6 +148,15 @@ def seen(sight: Sight, config: LayerConfig) -> list[Seen]:
         )  # fmt: skip
         start = stop
     return found
+
+
+def _bare(sight: Sight, config: LayerConfig) -> list[Seen]:
+    """All views of a sight without tokens, made once for each texture and grid."""
+    frames, key = textures(sight), f"layer {config.pixels} {config.channels}"
+    return [
+        frames[0].once(f"{key} {view!r}", lambda view=view: picture(frames, view, config))  # type: ignore[misc]
+        for view in sight.grid.views
+    ]
 
 
 def _laid_out(sight: Sight) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -148,20 +173,33 @@ def _laid_out(sight: Sight) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     return whole, encoded
 
 
+def _known(layer: ArrCocLayer, sight: Sight) -> list[View]:
+    """All views of a sight as the layer sees them, whatever is asked; not seen again while tokens and weights stay."""
+    bare = _bare(sight, layer.config)
+    encoded = b"" if sight.tokens is None else sight.candidates.numpy().tobytes()
+
+    def look() -> list[View]:
+        return see(layer, [[one.to(layer.mean.device) for one in seen(sight, layer.config)]])
+
+    memory = textures(sight)[0].once("seen by layers", remembering.Remembered)
+    return memory.get((layer, sight.tokens, *bare), (remembering.state(layer), encoded), look)
+
+
 @torch.no_grad()
 def judged(layer: ArrCocLayer, sight: Sight) -> Judgement:
     """What a layer says about the candidates of a sight."""
     device = layer.mean.device
-    views = [one.to(device) for one in seen(sight, layer.config)]
     words = sight.words.embeddings.detach().float().to(device)[None]
-    made = judge(
-        layer, [views], torch.zeros(1, dtype=torch.long, device=device), words,
-        torch.ones(words.shape[:2], dtype=torch.bool, device=device),
+    made = answer(
+        layer, _known(layer, sight), [view.t for view in sight.grid.views],
+        torch.zeros(1, dtype=torch.long, device=device), words, torch.ones(words.shape[:2], dtype=torch.bool, device=device),
     )  # fmt: skip
     relevance, scores = made.relevance[0].sigmoid().cpu(), made.scores[0].sigmoid().cpu()
     return Judgement(
         relevance[sight.candidates],
         {name: score[sight.candidates] for name, score in zip(WAYS, scores, strict=True)},
         dict(zip(WAYS, made.weights[0].tolist(), strict=True)),
-        strangeness(told(views[0].channels, layer.config.channels), layer.usual, layer.unusual),
+        strangeness(
+            told(_bare(sight, layer.config)[0].channels, layer.config.channels), layer.usual.cpu(), layer.unusual.cpu()
+        ),
     )

@@ -29,14 +29,13 @@ WAVES = (1.0, 2.0, 4.0, 8.0, 16.0)  # half turns over the picture's width and he
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What is seen of `B` pictures with the same grid, whatever is asked: `[B, h, w, d]`, and what the scorers want."""
+    """What is seen of `B` pictures with the same grid, whatever is asked: `[B, h, w, d]`, and the two scores of that alone."""
 
     cells: torch.Tensor
-    channels: torch.Tensor  # [B, C, h, w]
-    pixels: torch.Tensor  # [B, P, h, w]
+    alone: torch.Tensor  # [B, 2, N] logits of information and salience
 
     def __getitem__(self, which: torch.Tensor) -> View:
-        return View(self.cells[which], self.channels[which], self.pixels[which])
+        return View(self.cells[which], self.alone[which])
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +106,8 @@ class ArrCocLayer(nn.Module):
             cells = cells + (told if encoded is None else torch.where(encoded[..., None], told, self.not_encoded))
         for block in self.seeing:
             cells = block(cells)
-        return View(cells, even, pixels)
+        alone = [self.information(even, pixels).flatten(1), self.salience(even).flatten(1)]
+        return View(cells, torch.stack(alone, dim=1))
 
     def judge(self, view: View, words: torch.Tensor, asked: torch.Tensor) -> Judged:
         """Each picture's question: word embeddings `[B, T, W]`, and which of them are there `[B, T]`."""
@@ -115,14 +115,7 @@ class ArrCocLayer(nn.Module):
         cells = view.cells
         for question, block in zip(self.questions, self.asking, strict=True):
             cells = block(question(cells, heard, asked))
-        scores = torch.stack(
-            [
-                self.information(view.channels, view.pixels).flatten(1),
-                self.salience(view.channels).flatten(1),
-                self.coupling(self.norm(cells), heard, asked).flatten(1),
-            ],
-            dim=1,
-        )
+        scores = torch.cat([view.alone, self.coupling(self.norm(cells), heard, asked).flatten(1)[:, None]], dim=1)
         weights = self.policy(heard, asked, scores)
         return Judged((weights[..., None] * scores).sum(1), scores, weights)
 

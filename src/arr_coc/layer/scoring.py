@@ -20,7 +20,9 @@ STATISTICS = 4  # of a score map: mean, spread, largest, evenness
 
 def entropy(pixels: torch.Tensor) -> torch.Tensor:
     """How many tones a cell's pixels `[B, P, h, w]` have, from 0 (one) to 1 (all alike often): `[B, 1, h, w]`."""
-    tone = (pixels.clamp(0, 1) * (TONES - 1)).round().long()
+    tone = (
+        (pixels.clamp(0, 1) * (TONES - 1)).round().to(torch.uint8)
+    )  # small, because it is gone over once for each tone
     share = torch.stack([(tone == level).float().mean(1) for level in range(TONES)], dim=1)
     return -(share * share.clamp(min=1e-9).log()).sum(1, keepdim=True) / math.log(TONES)
 
