@@ -19,6 +19,8 @@ from arr_coc.evaluation.data import read_samples
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.fitting import config_for
 from arr_coc.learning import loop
+from arr_coc.learning.accustoming import Adaptation, accustom
+from arr_coc.learning.gates import METHODS
 from arr_coc.learning.lessons import Lesson, lessons
 from arr_coc.learning.loop import CHECKPOINT, Learned, Run, learn, standardise
 from arr_coc.learning.measuring import measured
@@ -28,6 +30,7 @@ from arr_coc.training.parallel import Team
 from tests.learning import squares
 
 CPU = torch.device("cpu")
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 QUICK = Settings(steps=80, lr=1e-2, warmup_steps=5, average=0.9)
 
 
@@ -175,6 +178,25 @@ def test_every_family_learns_from_everything(family: str, tmp_path: Path) -> Non
     assert squares.model(family).adapter.layer is None
     used = type(vlm)(vlm.model, vlm.processor, layer=tmp_path / "out")
     assert used.layer is not None
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
+def test_a_model_in_bfloat16_teaches_in_both_phases(device: str, tmp_path: Path) -> None:
+    vlm = squares.model()
+    vlm.model.to(device, torch.bfloat16)
+    found = squares.taught(vlm, tmp_path / "data", 2, by_answer=True)
+    for gate in METHODS:
+        settings = Settings(learn=("answers", "attention", "boxes"), gate=gate, steps=1)
+        ran(vlm, found, tmp_path / gate, settings)
+        done = ran(vlm, found, tmp_path / gate, replace(settings, steps=2), found)  # going on, too
+        assert done.steps == 2
+        assert all(bool(weights.isfinite().all()) for weights in done.layer.parameters())
+    adapted = accustom(vlm, done.layer, found, found, Adaptation.of("layers:1", 1))
+    assert set(adapted.losses) == {"before", "after"}
+    assert vlm.model.dtype == torch.bfloat16
+    image = found[0].image
+    answer = type(vlm)(vlm.model, vlm.processor, layer=done.layer).ask(image, "red?", budget=8, max_new_tokens=1)
+    assert len(answer.allocations[0].keep) == 8
 
 
 class Pair(Team):
