@@ -110,7 +110,7 @@ def compare(kind: str, made: list[Page], opened: Embeddings) -> None:
                     cascade="on" if way == "cascade" else "off",
                 )  # fmt: skip
                 found.setdefault(f"{number} seconds, {way}", []).append(time.perf_counter() - start)
-            groups = metrics.evidence_cells(shown[question], kept[WAYS[1]].grid, page.size)  # type: ignore[arg-type]
+            groups = metrics.evidence_cells(shown[question], kept[WAYS[1]].grid, page.size)
             for way, one in kept.items():
                 found.setdefault(f"{number} recall, {way}", []).append(metrics.recall(one.keep, groups) or 0.0)
                 common = float(torch.isin(one.keep, kept["all windows"].keep).float().mean())

@@ -85,7 +85,7 @@ def coarse_to_fine(embeddings: Embeddings, told: Callable[[Closely], None], sigh
     )  # [h, w] of the encoder's one pass
     best = best_clusters(texture, scores, ROOM * count / view.n)
     windows = texture.once(f"windows of {embeddings.identity}", lambda: Windows(embeddings, texture, seen))
-    numbers = windows.sees_best[windows.near(best)].unique().tolist()
+    numbers = sorted(set(windows.sees_best[windows.near(best)].tolist()))
     made = windows.field(numbers)
     told(Closely(len(best), len(clusters(texture).share), len(numbers), len(windows.plan)))
     close, far = (torch.tensordot(question.to(one.features.device), one.view(view), dims=1) for one in (made, seen))
