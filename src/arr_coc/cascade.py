@@ -7,7 +7,8 @@ Scores of ready features are cheap vector operations, and a cascade over those s
 millisecond. What costs is seeing. An encoder in native mode goes over a large picture in windows; here it takes only those
 that have the question's best clusters in their middle. Where all windows over a cell were looked through, its score is the same
 as if everything had been; where nobody looked, it is what the one pass lets expect. Windows are kept in the texture: the next
-question pays only for what it has not seen yet.
+question pays only for what it has not seen yet. It is off unless asked for: with several questions about one picture,
+looking everywhere once costs no more, and misses nothing.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def serves(embeddings: Embeddings | None, texture: TextureArray, grid: Cells) ->
 
 
 def pays(embeddings: Embeddings | None, texture: TextureArray, grid: Cells) -> bool:
-    """Whether a cascade is worth its while: a large grid on a picture that takes several windows to see."""
+    """Whether a first question may gain by a cascade: a large grid on a picture that takes several windows to see."""
     return grid.n >= LARGE and not serves(embeddings, texture, grid)
 
 
@@ -84,7 +85,7 @@ def coarse_to_fine(embeddings: Embeddings, told: Callable[[Closely], None], sigh
     )  # [h, w] of the encoder's one pass
     best = best_clusters(texture, scores, ROOM * count / view.n)
     windows = texture.once(f"windows of {embeddings.identity}", lambda: Windows(embeddings, texture, seen))
-    numbers = windows.sees_best[windows.near(best)].unique().tolist()
+    numbers = sorted(set(windows.sees_best[windows.near(best)].tolist()))
     made = windows.field(numbers)
     told(Closely(len(best), len(clusters(texture).share), len(numbers), len(windows.plan)))
     close, far = (torch.tensordot(question.to(one.features.device), one.view(view), dims=1) for one in (made, seen))

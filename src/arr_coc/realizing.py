@@ -33,7 +33,7 @@ class Settings:
     learned: bool = True  # use the layer that was trained for the model, where there is one
     diverse: bool = True  # near-copies wait until nothing else is left; a layer has seen to that itself
 
-    cascade: str = "auto"  # look closely only where it may matter: on, off, or where that pays (see `cascade.py`)
+    cascade: str = "off"  # look closely only where it may matter: off, on, or auto on large grids (see `cascade.py`)
 
     def __post_init__(self) -> None:
         for what, value, known in (

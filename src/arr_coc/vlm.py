@@ -112,7 +112,8 @@ class VLM:
         Pictures and words come as `images`/`videos` and `text` (lists for a batch), as chat `messages`, as a `look` and
         `text`, or as `inputs`, a processor's output. `budget` is what to keep and `glance` what to encode at all, of all
         cells: a count, a share ("12.5%"), as few as hold a share of the relevance ("mass 90%"), "auto" or "all"; a list
-        has one for each picture. `shared`: one budget for all pictures of a prompt. `allocation`: cells decided beforehand. `gradients`: let them flow back through the encoder.
+        has one for each picture. `shared`: one budget for all pictures of a prompt. `allocation`: cells decided beforehand.
+        `gradients`: let them flow back through the encoder.
         `fps`: frames a second of the videos (2). `raw`: the text is a whole prompt with the picture tokens in it.
         """
         chosen = selector_of(selector)

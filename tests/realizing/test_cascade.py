@@ -135,16 +135,19 @@ def test_what_is_no_number_is_refused_as_without() -> None:
             arr_coc.realize(texture, "red", (64, 64), 64, native(float("nan")), coupling="embeddings", cascade=how)
 
 
-def test_it_is_used_by_itself_on_large_grids_of_large_pictures_only() -> None:
+def test_auto_is_for_large_grids_of_large_pictures_only() -> None:
     large = TextureArray.from_image(field_of_blocks(), max_side=None)
     small = TextureArray.from_image(field_of_blocks(64, 64, 0), max_side=None)
 
     def used(texture: TextureArray, side: int, embeddings: Embeddings | None, **settings: Any) -> bool:
-        found = arr_coc.realize(copy.copy(texture), "red", (side, side), 64, embeddings, **settings)
+        found = arr_coc.realize(
+            copy.copy(texture), "red", (side, side), 64, embeddings, **{"cascade": "auto"} | settings
+        )
         return any("windows" in note for note in found.notes)
 
     assert used(large, 64, native())
     assert not used(large, 64, native(), cascade="off")
+    assert not any("windows" in one for one in arr_coc.realize(large, "red", (64, 64), 64, native()).notes)
     assert not used(large, 63, native())
     assert not used(small, 64, native())
     assert not used(large, 64, native(mode="fast"))

@@ -26,7 +26,7 @@ from arr_coc.vlm import VLM
 
 QUESTIONS = ("What is the total amount?", "What is the date on the receipt?")
 DECIDING = ("texture", "glance", "judge", "scout", "gaze", "embed")
-ASKED = {
+ASKED: dict[str, dict[str, Any]] = {
     "dense": {"budget": "all"},
     "default": {"budget": "auto"},
     "default, glance 50%": {"budget": "auto", "glance": "50%"},

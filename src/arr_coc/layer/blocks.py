@@ -28,8 +28,8 @@ class Lines(nn.Module):
         # Lines of all pictures are one batch: the fast kernels take four dimensions, not five.
         rows = split[..., :half, :].permute(3, 0, 1, 4, 2, 5).flatten(1, 2)  # [3, B h, heads, w, d]
         columns = split[..., half:, :].permute(3, 0, 2, 4, 1, 5).flatten(1, 2)  # [3, B w, heads, h, d]
-        along = F.scaled_dot_product_attention(*rows).unflatten(0, (batch, high)).permute(0, 1, 3, 2, 4)
-        down = F.scaled_dot_product_attention(*columns).unflatten(0, (batch, wide)).permute(0, 3, 1, 2, 4)
+        along = F.scaled_dot_product_attention(*rows).reshape(batch, high, half, wide, -1).permute(0, 1, 3, 2, 4)
+        down = F.scaled_dot_product_attention(*columns).reshape(batch, wide, half, high, -1).permute(0, 3, 1, 2, 4)
         return cells + self.out(torch.cat([along, down], dim=-2).flatten(-2))
 
 
