@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from arr_coc import attending, balancing, coupling, strategy
 from arr_coc.coupling import Coupled
 from arr_coc.embedding.wording import ASKING, subject
-from arr_coc.errors import ArrCocError
+from arr_coc.errors import ArrCocError, SelectorError
 from arr_coc.knowing import Known, know
 from arr_coc.selectors.base import Choice, Sight
 from arr_coc.selectors.ranking import laid_out, on_grid
@@ -83,7 +83,7 @@ def couple(sight: Sight, known: Known, how: str) -> Coupled | None:
         if how == "layer" or judged.trust >= coupling.ENOUGH:
             return judged
     elif how == "layer":
-        raise ArrCocError(
+        raise SelectorError(
             "expected a learned layer for coupling 'layer', and this model has none: arr-coc train makes one"
         )
     if how == "auto":
