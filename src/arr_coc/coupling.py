@@ -13,7 +13,7 @@ the answer stands more often than not; one cell's glow is shared with its neighb
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +44,11 @@ class Coupled:
     trust: float = 1.0
     judgement: Judgement | None = None  # a layer's, with all of its scores
 
+    @property
+    def strange(self) -> bool:
+        """Whether the picture is of another kind than those that the layer was trained with."""
+        return self.judgement is not None and self.judgement.strangeness > STRANGE
+
     def __post_init__(self) -> None:
         if not bool(torch.isfinite(self.values).all()):
             raise ArrCocError(f"expected finite scores of the question from the {self.by}, got NaN or infinity")
@@ -58,9 +63,8 @@ def by_layer(sight: Sight) -> Coupled:
     judgement = sight.learned(sight)
     peak = float(judgement.relevance.max()) if len(judgement.relevance) else 0.0
     trust = min(1.0, max(0.0, (peak - DOUBTFUL) / (CERTAIN - DOUBTFUL)))
-    if judgement.strangeness > STRANGE:
-        trust = 0.0
-    return Coupled(judgement.scores["coupling"], "layer", trust, judgement)
+    found = Coupled(judgement.scores["coupling"], "layer", trust, judgement)
+    return replace(found, trust=0.0) if found.strange else found
 
 
 def by_scout(sight: Sight, worth: torch.Tensor) -> Coupled:

@@ -67,6 +67,7 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
         scores={name: laid_out(sight, values) for name, values in known.scores().items()},
         tensions={
             "trust": known.trust,
+            "learned": float(judgement is not None),
             **balanced.tensions,
             **{f"weight of {name}": value for name, value in balanced.weights.items()},
         },
@@ -78,16 +79,19 @@ def couple(sight: Sight, known: Known, how: str) -> Coupled | None:
     """What the cells have to do with the question, by the best that is at hand; None where nothing is."""
     if not sight.words.text.strip() or how == "none":
         return None
+    strange = False  # to a layer that was trained with pages, say
     if how in ("auto", "layer") and sight.learned is not None:
         judged = coupling.by_layer(sight)
         if how == "layer" or judged.trust >= coupling.ENOUGH:
             return judged
+        strange = judged.strange
     elif how == "layer":
         raise SelectorError(
             "expected a learned layer for coupling 'layer', and this model has none: arr-coc train makes one"
         )
     if how == "auto":
-        how = "scout" if sight.send is not None and (known.written or sight.couple is None) else "embeddings"
+        page = known.written and not strange
+        how = "scout" if sight.send is not None and (page or sight.couple is None) else "embeddings"
         if how == "embeddings" and sight.couple is None:
             return None
     if how == "scout":

@@ -25,7 +25,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("question", help="the question")
     parser.add_argument("--model", default="reader", metavar="FOLDER", help="a model folder or hub id (reader: ours)")
     parser.add_argument("--budget", default="auto", help="visual tokens that the language model reads (auto)")
-    parser.add_argument("--glance", default="all", help="cells that the vision encoder sees at all (all)")
+    parser.add_argument("--glance", default="auto", help="cells that the vision encoder sees at all (auto)")
     parser.add_argument("--selector", default="arr-coc", help="who chooses (arr-coc)")
     parser.add_argument(
         "--embeddings", metavar="NAME", help="an image-text encoder for selectors that ask one (labels)"
