@@ -44,12 +44,41 @@ def test_a_budget_is_a_count_or_a_share(budget: object, k: int) -> None:
     assert limit(budget, 100).k == k  # type: ignore[arg-type]
 
 
+def test_a_budget_by_mass_leaves_the_count_to_the_relevance() -> None:
+    bound = limit(" Mass 90% ", 100)
+    assert (bound.k, bound.mass, bound.everything) == (None, 0.9, False)
+    assert limit("mass100%", 100).mass == 1
+    assert limit("12.5%", 100).mass is None
+
+
 def test_a_budget_above_the_number_of_cells_is_clamped_and_said() -> None:
     assert limit(101, 100).k == 100
     assert "101 cells is more than the 100" in limit(101, 100).note
 
 
-@pytest.mark.parametrize("budget", [-1, 0.5, "x%", "-3%", "101%", "nan%", None, True, "3.5", [1], float("nan")])
+@pytest.mark.parametrize(
+    "budget",
+    [
+        -1,
+        0.5,
+        "x%",
+        "-3%",
+        "mass",
+        "mass 90",
+        "mass x%",
+        "mass 101%",
+        "mass -1%",
+        "mass nan%",
+        "90% mass",
+        "101%",
+        "nan%",
+        None,
+        True,
+        "3.5",
+        [1],
+        float("nan"),
+    ],
+)
 def test_a_bad_budget_is_one_sentence(budget: object) -> None:
     with pytest.raises(BudgetError, match="expected budget as a count"):
         limit(budget, 100)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from arr_coc.embedding.compression import Projection
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import ArrCocError, ChannelError, ImageError
 from arr_coc.grid import Grid
+from arr_coc.layer import ArrCocLayer
 from arr_coc.texture import FULL40, LAYOUTS, MVP13, Channel, TextureArray, TextureBatch, all_channels, channel
 from arr_coc.wrapping import evaluate, load, wrap
 
@@ -24,6 +25,7 @@ __all__ = [
     "MVP13",
     "Allocation",
     "ArrCocError",
+    "ArrCocLayer",
     "Channel",
     "ChannelError",
     "EmbeddingCache",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from arr_coc import cascade
 from arr_coc.allocation import Allocation
 from arr_coc.budgets import Budget, limit
 from arr_coc.embedding.embeddings import Embeddings
@@ -42,7 +43,8 @@ def realize(
 ) -> Allocation:
     """Which cells of a picture matter for a question.
 
-    `grid`: rows and columns of cells; a model knows its own. `budget`: a count, a share ("12.5%"), "auto" or "all".
+    `grid`: rows and columns of cells; a model knows its own. `budget`: a count, a share ("12.5%"), "mass 90%" (as few
+    cells as hold that share of the relevance above its median), "auto" or "all".
     `using`: a wrapped model, or embeddings (or an encoder's name); None: the question is not used, and the result says so.
     `look`: what the model looked at already (`vlm.look(image)`), so that it encodes once for many questions. `previous`: an
     allocation to refine, for the next question about the same picture. Further settings are those of
@@ -90,12 +92,20 @@ def _by_texture(
 ) -> Allocation:  # fmt: skip
     cells = _grid(texture, grid)
     bound = limit(budget, cells.n)
+    asked = None if embeddings is None else partial(couple, embeddings)
+    looked: list[cascade.Closely] = []
+    if settings.cascade == "on" and (why := cascade.serves(embeddings, texture, cells)):
+        raise ArrCocError(f"expected {why}, for cascade='on'")
+    if embeddings is not None and (
+        settings.cascade == "on" or (settings.cascade == "auto" and cascade.pays(embeddings, texture, cells))
+    ):
+        asked = partial(cascade.coarse_to_fine, embeddings, looked.append)
     sight = Sight(
         cells, bound.k, torch.arange(cells.n), Words(question, torch.zeros(0, dtype=torch.long)), picture=lambda: texture,
-        couple=None if embeddings is None else partial(couple, embeddings),
+        couple=asked, mass=bound.mass,
     )  # fmt: skip
     choice = realized(sight, settings)
-    notes = [bound.note] if bound.note else []
+    notes = [*([bound.note] if bound.note else []), *map(str, looked)]
     if embeddings is None and question.strip():
         notes.append("the question was not used: nothing that understands it was passed as using=")
     height, width = texture.original_size
@@ -117,6 +127,8 @@ def _by_model(
         raise ArrCocError(
             f"expected using= as a wrapped model, embeddings or an encoder's name, got {type(vlm).__name__}"
         )
+    if settings.get("cascade") == "on":
+        raise ArrCocError("expected embeddings as using= for cascade='on', got a model: it encodes all of a picture")
     notes: tuple[str, ...] = ()
     if look is None:
         look, notes = _looked(vlm, texture)

@@ -1,6 +1,7 @@
 """Attending: from relevance to the cells that are kept.
 
-- how many: a count is given, or it follows from how the relevance is spread (`auto`);
+- how many: a count is given, or as few as hold a share of the relevance (`mass`), or it follows from how that is spread
+  (`auto`);
 - which: the most relevant ones, but near-copies of what is chosen already wait until nothing else is left.
 """
 
@@ -11,12 +12,20 @@ import math
 import numpy as np
 import torch
 
+from arr_coc.budgets import holding
 from arr_coc.selectors.similarity import cosines, units
 
 FEWEST, MOST = 64, 400  # cells under `auto`
 PER_EFFECTIVE = 1.25  # cells kept for each that the relevance is effectively spread over
 COPY = 0.98  # tokens with a larger cosine show the same
 POOL = 2  # times the budget: how far down the ranking near-copies are looked for
+
+
+def how_many(relevance: torch.Tensor, k: int | None, mass: float | None = None) -> int:
+    """How many of the cells `[M]` a budget keeps: `k` of them, or as many as hold `mass` of the relevance, or `auto`."""
+    if k is not None:
+        return min(k, len(relevance))
+    return automatic(relevance) if mass is None else holding(relevance, mass)
 
 
 def automatic(relevance: torch.Tensor) -> int:

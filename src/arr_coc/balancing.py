@@ -12,11 +12,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from arr_coc.knowing import Known, unit
+from arr_coc.layer.judging import Judgement
 from arr_coc.strategy import Strategy
 
 PEAKED = 4  # the power that relevance is raised to: no order changes, but what stands out stands out
@@ -50,6 +51,16 @@ def weigh(known: Known, strategy: Strategy) -> Balanced:
         "text": (0.2 + 0.8 * explore) * min(1.0, 4 * known.writing),
     }
     return Balanced(_sum(known, weights), weights, found)
+
+
+def learned(known: Known, strategy: Strategy, judgement: Judgement) -> tuple[Known, Balanced]:
+    """What a trained layer's own policy makes of its own scores; and those scores in place of the untrained ones."""
+    scores = judgement.scores
+    own = replace(known, information=scores["information"], salience=scores["salience"], coupling=scores["coupling"])
+    total = judgement.relevance
+    for values in known.supplied.values():
+        total = total + SUPPLIED * values
+    return own, Balanced(total.clamp(0, 1), dict(judgement.weights), tensions(own, strategy))
 
 
 def oppose(known: Known, strategy: Strategy) -> Balanced:

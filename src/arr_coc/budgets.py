@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
+
 from arr_coc.errors import BudgetError, whole_number
 
 Budget = int | float | str
@@ -12,11 +14,15 @@ Budget = int | float | str
 
 @dataclass(frozen=True)
 class Limit:
-    """A budget applied to `n` cells: `k` of them, or None where the selector decides (`auto`)."""
+    """A budget applied to `n` cells: `k` of them, or None where it follows from the selector's scores.
+
+    `mass`: the share of the relevance that the kept cells hold; None beside a `k` of None: the selector decides (`auto`).
+    """
 
     n: int
     k: int | None
     note: str = ""
+    mass: float | None = None
 
     @property
     def everything(self) -> bool:
@@ -24,20 +30,25 @@ class Limit:
 
 
 def limit(budget: Budget, n: int, what: str = "budget") -> Limit:
-    """`128`, `"12.5%"`, `"auto"` or `"all"` for `n` cells. A share of at least one cell keeps at least one.
+    """`128`, `"12.5%"`, `"mass 90%"`, `"auto"` or `"all"` for `n` cells. A share of at least one cell keeps at least one.
 
-    >>> limit("12.5%", 900).k, limit(64, 900).k, limit("all", 900).k
-    (113, 64, 900)
+    >>> limit("12.5%", 900).k, limit(64, 900).k, limit("all", 900).k, limit("mass 90%", 900).mass
+    (113, 64, 900, 0.9)
     """
-    expected = f'expected {what} as a count (128), a share ("12.5%"), "auto" or "all", got {budget!r}'
+    expected = (
+        f'expected {what} as a count (128), a share ("12.5%"), a share of the relevance ("mass 90%"), "auto" or "all", '
+        f"got {budget!r}"
+    )
     if isinstance(budget, str):
         text = budget.strip().lower()
         if text == "auto":
             return Limit(n, None)
         if text == "all":
             return Limit(n, n)
+        if text.startswith("mass"):
+            return Limit(n, None, mass=_share(text.removeprefix("mass"), expected))
         if text.endswith("%"):
-            return Limit(n, _share(text[:-1], n, expected))
+            return Limit(n, math.ceil(_share(text, expected) * n - 1e-9))
         try:
             budget = int(text)
         except ValueError:
@@ -68,11 +79,29 @@ def divide(total: int, sizes: list[int]) -> list[int]:
     return parts
 
 
-def _share(text: str, n: int, expected: str) -> int:
+def holding(relevance: torch.Tensor, mass: float) -> int:
+    """As few of the cells `[M]` as hold this share of the relevance above its median; equals share it alike.
+
+    >>> holding(torch.tensor([0.0, 0, 0, 0, 1, 3]), 0.75), holding(torch.ones(8), 0.75)
+    (1, 6)
+    """
+    values = relevance.detach().double().cpu()
+    if not bool(torch.isfinite(values).all()):
+        raise BudgetError("expected finite relevance for a budget by mass, got NaN or infinity")
+    above = (values - values.median()).clamp(min=0) if len(values) else values
+    if not bool(above.sum() > 0):
+        above = torch.ones_like(above)  # nothing stands out: each counts as much as any other
+    held = above.sort(descending=True).values.cumsum(0)
+    return int((held < mass * held[-1] * (1 - 1e-12)).sum()) + 1 if len(held) and mass > 0 else 0
+
+
+def _share(text: str, expected: str) -> float:
     try:
-        share = float(text) / 100
+        share = float(text.strip().removesuffix("%")) / 100 if text.endswith("%") else math.nan
     except ValueError:
         raise BudgetError(expected) from None
+    if math.isnan(share):
+        raise BudgetError(expected)
     if not 0 <= share <= 1:
         raise BudgetError(f"{expected}: a share lies between 0% and 100%")
-    return math.ceil(share * n - 1e-9)
+    return share

@@ -1,6 +1,6 @@
 """Asking a selector, and what happens when it fails: the answer still comes, and the result says why.
 
-Under an explicit budget a failing selector is replaced by evenly spaced cells, under `auto` by every cell.
+Under a count or a share a failing selector is replaced by evenly spaced cells, under `auto` or a mass by every cell.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def relevance(selector: Selector, sight: Sight) -> tuple[torch.Tensor | None, st
 
 
 def fallback(sight: Sight) -> torch.Tensor:
-    """Every candidate under `auto`, evenly spaced ones under a budget."""
+    """Evenly spaced candidates under a count or a share, every one under `auto` or a mass."""
     return sight.candidates if sight.k is None else Uniform().select(sight)
 
 

@@ -2,6 +2,7 @@
 
 | who | what it takes | good for |
 |---|---|---|
+| layer | what `arr-coc train` learned for the model | what it was trained with |
 | scout | a short run of the language model over half of the cells | documents, whatever the model reads well |
 | embeddings | an image-text encoder | things on photographs |
 | tokens | the model's own tokens and word embeddings | models whose encoder was trained beside their words |
@@ -12,18 +13,22 @@ the answer stands more often than not; one cell's glow is shared with its neighb
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 
 from arr_coc.errors import ArrCocError
 from arr_coc.grid import Cells
+from arr_coc.layer.judging import Judgement
 from arr_coc.selectors.base import Sight
 from arr_coc.selectors.similarity import to_question
 
 SCOUTED, AT_LEAST = 0.5, 448  # of the candidates; of few, all
 LOST, SURE = 0.03, 0.06  # the strongest attention of a scout that finds nothing, and of one that does
+DOUBTFUL, CERTAIN = 0.2, 0.8  # a layer's largest chance where it finds nothing, and where it does
+STRANGE = 3.3  # from here on a picture is of another kind than those that the layer was trained with
+ENOUGH = 0.5  # trust from which a layer is not doubted
 DEPTHS = (0.5, 2 / 3)  # of the language model's layers
 FAINT = 1e-3  # of the strongest attention: as good as none
 ALONG = (0.1, 0.25, 0.5, 1.0, 0.5, 0.25, 0.1)  # how much of its glow a cell lends to its neighbours in the same row
@@ -37,10 +42,29 @@ class Coupled:
     values: torch.Tensor
     by: str
     trust: float = 1.0
+    judgement: Judgement | None = None  # a layer's, with all of its scores
+
+    @property
+    def strange(self) -> bool:
+        """Whether the picture is of another kind than those that the layer was trained with."""
+        return self.judgement is not None and self.judgement.strangeness > STRANGE
 
     def __post_init__(self) -> None:
         if not bool(torch.isfinite(self.values).all()):
             raise ArrCocError(f"expected finite scores of the question from the {self.by}, got NaN or infinity")
+
+
+def by_layer(sight: Sight) -> Coupled:
+    """What the layer that was trained for the model says; to be trusted as far as it says that there is something.
+
+    Not at all on a picture of a kind that it never saw in training.
+    """
+    assert sight.learned is not None
+    judgement = sight.learned(sight)
+    peak = float(judgement.relevance.max()) if len(judgement.relevance) else 0.0
+    trust = min(1.0, max(0.0, (peak - DOUBTFUL) / (CERTAIN - DOUBTFUL)))
+    found = Coupled(judgement.scores["coupling"], "layer", trust, judgement)
+    return replace(found, trust=0.0) if found.strange else found
 
 
 def by_scout(sight: Sight, worth: torch.Tensor) -> Coupled:
@@ -91,4 +115,4 @@ def _stretched(values: torch.Tensor) -> torch.Tensor:
     if len(values) == 0:
         return values
     low, high = torch.aminmax(values.float())
-    return (values - low) / (high - low) if bool(high > low) else torch.zeros_like(values)
+    return torch.zeros_like(values) if bool(high == low) else (values - low) / (high - low)  # not a number passes

@@ -21,7 +21,7 @@ class ChannelError(ArrCocError):
 
 
 class BudgetError(ArrCocError):
-    """A budget that is not a count, a share, `auto` or `all`."""
+    """A budget that is not a count, a share, a mass, `auto` or `all`."""
 
 
 class AllocationError(ArrCocError):
@@ -46,6 +46,10 @@ class EncoderError(ArrCocError):
 
 class ProjectionError(ArrCocError):
     """A compression of embeddings that cannot be fitted, read, or used with this encoder."""
+
+
+class LayerError(ArrCocError):
+    """A learned layer that is damaged, or made for another model."""
 
 
 class DataError(ArrCocError):

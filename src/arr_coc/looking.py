@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,8 @@ from arr_coc.allocation import Allocation
 from arr_coc.budgets import Limit, divide
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import SelectorError
+from arr_coc.layer.judging import Judgement, judged
+from arr_coc.layer.layer import ArrCocLayer
 from arr_coc.look import Encoding, Look, Source
 from arr_coc.selectors import Choice, Sight, Smaller, Words
 from arr_coc.selectors.coupling import couple
@@ -67,7 +69,7 @@ class Scene:
     )  # picture -> cells that a language layer has read on average
 
     def sight(
-        self, number: int, k: int | None, seen: Encoded | None = None, everything: Sequence[Encoded] = ()
+        self, number: int, bound: Limit, seen: Encoded | None = None, everything: Sequence[Encoded] = ()
     ) -> Sight:
         """What is known about a picture: before the encoder, or with its answer (and that for all pictures)."""
         visual, source = self.visuals[number], self.sources[number]
@@ -77,10 +79,11 @@ class Scene:
             known = {"tokens": seen.tokens, "attention": seen.attention}
             known["send"] = partial(self.scout, number, everything)
         return Sight(
-            visual.grid, k, torch.arange(visual.n) if seen is None else seen.cells, self.words[visual.row],
+            visual.grid, bound.k, torch.arange(visual.n) if seen is None else seen.cells, self.words[visual.row],
             picture=None if source is None else lambda: source.texture(self.watch),
             couple=None if source is None or source.embeddings is None else partial(self.couple, source.embeddings),
-            kind=visual.kind, seed=self.wish.seed + SEED_STEP * place, **known,
+            learned=None if source is None or self.adapter.layer is None else partial(self.judge, self.adapter.layer),
+            kind=visual.kind, seed=self.wish.seed + SEED_STEP * place, mass=bound.mass, **known,
         )  # fmt: skip
 
     def scout(
@@ -91,6 +94,11 @@ class Scene:
         self.scouted[number] = self.scouted.get(number, 0.0) + len(cells) * run_layers(depths, layers)[-1] / layers
         with self.watch.stage("scout"):
             return scout(self.adapter, self.inputs, self.visuals, encoded, number, cells, depths)
+
+    def judge(self, layer: ArrCocLayer, sight: Sight) -> Judgement:
+        """What the layer that was trained for the model says about the candidates."""
+        with self.watch.stage("judge"):
+            return judged(layer.to(self.adapter.device), sight)  # the model may have moved since
 
     def couple(self, embeddings: Embeddings, sight: Sight) -> torch.Tensor:
         """What the question has in common with each candidate: `[M]`."""
@@ -140,7 +148,7 @@ def _after(shrunk: Shrink, visuals: list[Visual]) -> list[Limit]:
     if shrunk.limits is None:
         return [Limit(visual.n, visual.n, note) for visual, note in zip(visuals, shrunk.notes, strict=True)]
     return [
-        Limit(visual.n, None if bound.k is None else min(bound.k, visual.n), bound.note or note)
+        replace(bound, n=visual.n, k=None if bound.k is None else min(bound.k, visual.n), note=bound.note or note)
         for visual, bound, note in zip(visuals, shrunk.limits, shrunk.notes, strict=True)
     ]
 
@@ -158,12 +166,14 @@ def _glance(
             notes[number] += [bound.note] if bound.note else []
     if all(bound.everything for bound in bounds):
         return None
+    if not scene.adapter.glances and all(bound.k is None and bound.mass is None for bound in bounds):
+        return None  # left open, and there is no choice
     if not scene.adapter.glances and not wish.selector.early:
         raise SelectorError(f"{scene.adapter.family} encodes whole pictures only: leave glance out and set a budget")
     with scene.watch.stage("glance"):
         answers: list[Choice | Smaller] = []
         for number, bound in enumerate(bounds):
-            answer, reasons[number] = choosing.glance(selector, scene.sight(number, bound.k))
+            answer, reasons[number] = choosing.glance(selector, scene.sight(number, bound))
             answers.append(answer)
     if not any(isinstance(answer, Smaller) for answer in answers):
         return [answer for answer in answers if isinstance(answer, Choice)]
@@ -188,8 +198,8 @@ def _gaze(scene: Scene, encoded: list[Encoded], limits: list[Limit], reasons: li
     if scene.wish.shared:
         ks = _shared(scene, encoded, limits, reasons)
     choices = []
-    for number, (k, seen) in enumerate(zip(ks, encoded, strict=True)):
-        choice, why = choosing.gaze(scene.wish.selector, scene.sight(number, k, seen, encoded))
+    for number, (bound, k, seen) in enumerate(zip(limits, ks, encoded, strict=True)):
+        choice, why = choosing.gaze(scene.wish.selector, scene.sight(number, replace(bound, k=k), seen, encoded))
         reasons[number] = "; ".join(part for part in (reasons[number], why) if part)
         choices.append(choice)
     return choices
@@ -202,7 +212,7 @@ def _shared(scene: Scene, encoded: list[Encoded], limits: list[Limit], reasons: 
         total = sum(limits[i].k or 0 for i in members)
         worth: list[torch.Tensor | None] = []
         for i in members:
-            sight = scene.sight(i, limits[i].k, encoded[i], encoded)
+            sight = scene.sight(i, limits[i], encoded[i], encoded)
             values, reasons[i] = choosing.relevance(scene.wish.selector, sight)
             worth.append(values)
         sizes = [len(encoded[i].cells) for i in members]

@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from arr_coc import attending, balancing, coupling, strategy
 from arr_coc.coupling import Coupled
 from arr_coc.embedding.wording import ASKING, subject
-from arr_coc.errors import ArrCocError
+from arr_coc.errors import ArrCocError, SelectorError
 from arr_coc.knowing import Known, know
 from arr_coc.selectors.base import Choice, Sight
 from arr_coc.selectors.ranking import laid_out, on_grid
 from arr_coc.selectors.uniform import Uniform
 
-COUPLINGS = ("auto", "scout", "embeddings", "tokens", "none")
+COUPLINGS = ("auto", "layer", "scout", "embeddings", "tokens", "none")
+CASCADES = ("auto", "on", "off")
 BALANCES = {"weigh": balancing.weigh, "oppose": balancing.oppose}
 
 
@@ -27,12 +28,17 @@ BALANCES = {"weigh": balancing.weigh, "oppose": balancing.oppose}
 class Settings:
     """What can be chosen; the defaults are what the measurements recommend."""
 
-    coupling: str = "auto"  # auto, scout, embeddings, tokens or none
+    coupling: str = "auto"  # auto, layer, scout, embeddings, tokens or none
     balance: str = "weigh"  # or oppose: fixed formulas
-    diverse: bool = True  # near-copies wait until nothing else is left
+    learned: bool = True  # use the layer that was trained for the model, where there is one
+    diverse: bool = True  # near-copies wait until nothing else is left; a layer has seen to that itself
+
+    cascade: str = "off"  # look closely only where it may matter: off, on, or auto on large grids (see `cascade.py`)
 
     def __post_init__(self) -> None:
-        for what, value, known in (("coupling", self.coupling, COUPLINGS), ("balance", self.balance, BALANCES)):
+        for what, value, known in (
+            ("coupling", self.coupling, COUPLINGS), ("balance", self.balance, BALANCES), ("cascade", self.cascade, CASCADES),
+        ):  # fmt: skip
             if value not in known:
                 raise ArrCocError(f"expected {what} as one of {', '.join(known)}, got {value!r}")
 
@@ -40,16 +46,20 @@ class Settings:
 def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: B008
     """The cells of a sight that matter for its question."""
     known = know(sight)
-    coupled = couple(sight, known, settings.coupling)
+    coupled = couple(sight if settings.learned else replace(sight, learned=None), known, settings.coupling)
     if coupled is not None:
         known = replace(known, coupling=coupled.values, coupled_by=coupled.by, trust=coupled.trust)
     plan = strategy.decide(sight, known, names_something(sight.words.text))
-    balanced = BALANCES[settings.balance](known, plan)
-    k = attending.automatic(balanced.relevance) if sight.k is None else min(sight.k, len(sight.candidates))
+    judgement = None if coupled is None or plan.coupling == 0 else coupled.judgement
+    if judgement is not None:
+        known, balanced = balancing.learned(known, plan, judgement)
+    else:
+        balanced = BALANCES[settings.balance](known, plan)
+    k = attending.how_many(balanced.relevance, sight.k, sight.mass)
     if plan.even:
         keep = Uniform().select(replace(sight, k=k))
     else:
-        tokens = sight.tokens if settings.diverse else None
+        tokens = sight.tokens if settings.diverse and judgement is None else None
         keep = sight.candidates[attending.most_relevant(balanced.relevance, k, tokens)]
     return Choice(
         keep,
@@ -57,6 +67,7 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
         scores={name: laid_out(sight, values) for name, values in known.scores().items()},
         tensions={
             "trust": known.trust,
+            "learned": float(judgement is not None),
             **balanced.tensions,
             **{f"weight of {name}": value for name, value in balanced.weights.items()},
         },
@@ -68,8 +79,19 @@ def couple(sight: Sight, known: Known, how: str) -> Coupled | None:
     """What the cells have to do with the question, by the best that is at hand; None where nothing is."""
     if not sight.words.text.strip() or how == "none":
         return None
+    strange = False  # to a layer that was trained with pages, say
+    if how in ("auto", "layer") and sight.learned is not None:
+        judged = coupling.by_layer(sight)
+        if how == "layer" or judged.trust >= coupling.ENOUGH:
+            return judged
+        strange = judged.strange
+    elif how == "layer":
+        raise SelectorError(
+            "expected a learned layer for coupling 'layer', and this model has none: arr-coc train makes one"
+        )
     if how == "auto":
-        how = "scout" if sight.send is not None and (known.written or sight.couple is None) else "embeddings"
+        page = known.written and not strange
+        how = "scout" if sight.send is not None and (page or sight.couple is None) else "embeddings"
         if how == "embeddings" and sight.couple is None:
             return None
     if how == "scout":

@@ -13,7 +13,19 @@ from typing import Any
 
 import torch
 
-STAGES = ("preprocess", "texture", "embed", "glance", "encode", "scout", "gaze", "assemble", "prefill", "decode")
+STAGES = (
+    "preprocess",
+    "texture",
+    "embed",
+    "glance",
+    "encode",
+    "judge",
+    "scout",
+    "gaze",
+    "assemble",
+    "prefill",
+    "decode",
+)
 
 
 class Stopwatch(Mapping[str, float]):

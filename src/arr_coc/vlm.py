@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from arr_coc.asking import conversation, follow_up, generate, last_words
 from arr_coc.budgets import Budget
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import ModelError, PromptError, SelectorError
+from arr_coc.layer import ArrCocLayer, fitting
 from arr_coc.look import Look
 from arr_coc.selectors import SelectorLike
 from arr_coc.selectors import selector as selector_of
@@ -43,14 +45,19 @@ class VLM:
         *,
         batch_windows: bool = False,
         embeddings: Embeddings | str | None = None,
+        layer: ArrCocLayer | str | Path | None = None,
     ) -> None:
         """`batch_windows`: whole pictures, too, are encoded with all windows in one call; equal to the stock encoder to
         rounding, and much faster on a GPU where its attention is divided into windows (Qwen2.5-VL). `embeddings`: what
-        selectors may ask about picture and question before the model sees either; or an encoder's name."""
+        selectors may ask about picture and question before the model sees either; or an encoder's name. `layer`: what
+        `arr-coc train` learned for this model, or its folder."""
         self.model = model
         self.adapter = adapter_of(model)
         self.adapter.batched = batch_windows
         self.embeddings = Embeddings(embeddings) if isinstance(embeddings, str) else embeddings
+        if layer is not None:
+            made = layer if isinstance(layer, ArrCocLayer) else ArrCocLayer.from_pretrained(layer)
+            self.adapter.layer = fitting.check(made, self.adapter)
         self.processor = processor
         self.adapter.image_processor = getattr(processor, "image_processor", None)
         self._prompter = (
@@ -58,6 +65,11 @@ class VLM:
         )
         if self._prompter is not None:
             self._prompter.check(self.adapter)
+
+    @property
+    def layer(self) -> ArrCocLayer | None:
+        """What was learned for this model; None: nothing was, and relevance is worked out without training."""
+        return self.adapter.layer
 
     @property
     def device(self) -> torch.device:
@@ -99,8 +111,9 @@ class VLM:
 
         Pictures and words come as `images`/`videos` and `text` (lists for a batch), as chat `messages`, as a `look` and
         `text`, or as `inputs`, a processor's output. `budget` is what to keep and `glance` what to encode at all, of all
-        cells: a count, a share ("12.5%"), "auto" or "all"; a list has one for each picture. `shared`: one budget for all
-        pictures of a prompt. `allocation`: cells decided beforehand. `gradients`: let them flow back through the encoder.
+        cells: a count, a share ("12.5%"), as few as hold a share of the relevance ("mass 90%"), "auto" or "all"; a list
+        has one for each picture. `shared`: one budget for all pictures of a prompt. `allocation`: cells decided beforehand.
+        `gradients`: let them flow back through the encoder.
         `fps`: frames a second of the videos (2). `raw`: the text is a whole prompt with the picture tokens in it.
         """
         chosen = selector_of(selector)

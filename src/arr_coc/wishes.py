@@ -71,7 +71,7 @@ def limits(budget: Budget | Sequence[Budget], pictures: Sequence[Picture], what:
     for members in rows(pictures):
         whole = limit(budget, sum(pictures[i].n for i in members), what)  # type: ignore[arg-type]
         if whole.k is None:
-            raise BudgetError('expected a count or a share for a shared budget, got "auto"')
+            raise BudgetError(f"expected a count or a share for a shared budget, got {budget!r}")
         for i, part in zip(members, divide(whole.k, [pictures[i].n for i in members]), strict=True):
             found[i] = Limit(pictures[i].n, part, whole.note)
     return [found[i] for i in range(len(pictures))]

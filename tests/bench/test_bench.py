@@ -10,6 +10,7 @@ import pytest
 from arr_coc import FULL40, TextureArray, pictures
 from arr_coc.bench import obvious
 from arr_coc.bench.memory import peak_megabytes
+from arr_coc.bench.realize import Found, Goal
 from arr_coc.bench.texture import families
 from arr_coc.bench.timing import interleave
 from arr_coc.cli import main
@@ -71,3 +72,31 @@ def test_alone_needs_no_comparison(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert all(row["obvious"] is None for row in json.loads(capsys.readouterr().out)["sizes"][0]["rows"])
     assert main(["bench", "texture", "--sizes", "32", "--rounds", "1"]) == 2
     assert "pip install scikit-image" in capsys.readouterr().err
+
+
+def test_bench_realize_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["bench", "realize", "--rounds", "1", "--tokens", "1", "--side", "8"]
+    assert main([*options, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert {"texture", "realize", "allocator, first question", "allocator, second question", "ask, dense"} <= set(
+        said["ms"]
+    )
+    assert {"default", "default, glance 50%", "default, glance 25%"} <= {
+        name.removeprefix("ask, ") for name in said["ms"] if name.startswith("ask, ")
+    }
+    assert all(one["is"] > 0 and one["goal"] and isinstance(one["reached"], bool) for one in said["goals"])
+    assert main(["bench", "realize", "--rounds", "0"]) == 2
+    assert "expected --rounds of at least 1" in capsys.readouterr().err
+
+
+def test_a_goal_is_reached_from_its_own_side() -> None:
+    assert Goal("time", 9, at_most=10).reached
+    assert not Goal("time", 11, at_most=10).reached
+    assert Goal("faster", 2, at_least=1.5).reached
+    assert not Goal("faster", 1.4, at_least=1.5).reached
+
+
+def test_ratios_are_of_each_round() -> None:
+    found = Found({"one": [1.0, 20.0, 3.0], "other": [2.0, 40.0, 3.0]})
+    assert found.ratio("one", "other") == 0.5
+    assert (found.median("one"), found.best("one")) == (3.0, 1.0)

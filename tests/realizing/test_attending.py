@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from arr_coc.attending import COPY, FEWEST, MOST, automatic, most_relevant
+from arr_coc.attending import COPY, FEWEST, MOST, automatic, how_many, most_relevant
+from arr_coc.budgets import holding
+from arr_coc.errors import BudgetError
 
 
 def bump(height: int, width: int, size: float) -> torch.Tensor:
@@ -56,3 +61,39 @@ def test_near_copies_by_definition() -> None:
             chosen.append(place)
     rest = [place for place in relevance.argsort(descending=True)[:30].tolist() if place not in chosen]
     assert kept.tolist() == sorted(chosen + rest[: 15 - len(chosen)])
+
+
+@given(st.lists(st.floats(0, 1, width=32), max_size=40), st.floats(0, 1))
+def test_a_mass_is_held_by_as_few_cells_as_can_be(values: list[float], mass: float) -> None:
+    relevance = torch.tensor(values)
+    count = holding(relevance, mass)
+    assert 0 <= count <= len(values)
+    if not values:
+        return
+    above = (relevance.double() - relevance.double().median()).clamp(min=0).sort(descending=True).values
+    if float(above.sum()) > 0 and mass > 0:
+        assert float(above[:count].sum()) >= (mass - 1e-9) * float(above.sum())
+        assert float(above[: count - 1].sum()) < mass * float(above.sum())
+
+
+def test_more_mass_takes_more_cells_and_all_of_it_no_more_than_the_better_half() -> None:
+    hot = bump(36, 36, 4)
+    counts = [holding(hot, mass) for mass in (0.0, 0.25, 0.5, 0.9, 1.0)]
+    assert counts == sorted(counts)
+    assert counts[0] == 0 < counts[1]
+    assert counts[-1] <= 1296 / 2
+    assert holding(hot, 0.9) == holding(hot * 7 + 3, 0.9)
+    assert holding(torch.ones(100), 0.25) == 25  # nothing stands out: each counts alike
+
+
+def test_a_mass_of_what_is_no_number_is_refused() -> None:
+    with pytest.raises(BudgetError, match="finite relevance"):
+        holding(torch.tensor([0.0, float("nan")]), 0.5)
+
+
+def test_a_count_comes_first_then_a_mass_then_auto() -> None:
+    hot = bump(36, 36, 4)
+    assert how_many(hot, 5, 0.9) == 5
+    assert how_many(hot, 9999) == 1296
+    assert how_many(hot, None, 0.9) == holding(hot, 0.9)
+    assert how_many(hot, None) == automatic(hot)

@@ -169,7 +169,7 @@ def test_a_previous_allocation_is_remembered() -> None:
         ({"grid": (0, 3)}, "at least one cell"),
         ({"grid": "many"}, "rows, columns"),
         ({"using": 3}, "got int"),
-        ({"colour": 1}, "settings among coupling, balance, diverse, got colour"),
+        ({"colour": 1}, "settings among coupling, balance, learned, diverse, cascade, got colour"),
         ({"question": None}, "question as text, got NoneType"),
         ({"budget": "some"}, "budget as a count"),
         ({"balance": "nothing"}, "balance"),
@@ -198,3 +198,25 @@ def test_it_is_a_selector_like_any_other() -> None:
     values = made.relevance(look())
     assert values is not None
     assert values.shape == (100,)
+
+
+def test_a_budget_by_mass_keeps_what_holds_it() -> None:
+    texture = TextureArray.from_image(page())
+    counts = [arr_coc.realize(texture, "", (10, 10), f"mass {share}%").k for share in (20, 60, 100)]
+    assert 0 < counts[0] < counts[1] < counts[2] <= 50
+    with pytest.raises(ArrCocError, match='"mass 90%"'):
+        arr_coc.realize(texture, "", (10, 10), "mass of 9")
+
+
+def test_a_budget_by_mass_is_for_selectors_that_score() -> None:
+    assert 0 < len(choice(selector("ink").select(look(None, mass=0.5))).keep) < 50
+    with pytest.raises(ArrCocError, match="nothing that a mass could be read from"):
+        selector("uniform").select(look(None, mass=0.5))
+
+
+def test_a_model_is_asked_by_mass_at_both_stages() -> None:
+    vlm = wrapped("qwen2_vl")
+    made = vlm.prepare(images=[picture()], text="What is it?", budget="mass 50%", glance="mass 90%").allocations[0]
+    assert 0 < made.k <= len(made.encoded) < made.n
+    with pytest.raises(ArrCocError, match="shared budget, got 'mass 50%'"):
+        vlm.prepare(images=[[picture(), picture()]], text="What is it?", budget="mass 50%", shared=True)

@@ -9,13 +9,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 
 from arr_coc.devices import placed
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.grid import Cells
+
+if TYPE_CHECKING:
+    from arr_coc.layer.layer import ArrCocLayer
 
 Inputs = Mapping[str, Any]  # what a processor returns
 
@@ -90,6 +93,7 @@ class Adapter(ABC):
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # inputs that hold pixels
     kinds: ClassVar[tuple[str, ...]] = ("image",)
     images_by_row: ClassVar[bool] = False  # whether the processor wants each row's images in a list of their own
+    layer: ArrCocLayer | None = None  # what was learned for this model
     medium: Medium | None = None  # None: the encoder's tokens are kept and read as they are
     image_processor: Any = None  # where known: its settings say which part of a picture it turned into pixels
 

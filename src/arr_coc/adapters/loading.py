@@ -82,6 +82,13 @@ def without_video(base: type) -> type:
     return Processor
 
 
+def files_of(name: str | Path) -> Path:
+    """The folder that the files of a model were read from: its own, or the hub's copy."""
+    from transformers.utils.hub import cached_file
+
+    return Path(str(cached_file(str(name), "config.json"))).parent
+
+
 def _video_settings(name: str | Path) -> dict[str, Any]:
     """What a model folder says about its videos; empty where it says nothing."""
     from transformers.utils.hub import cached_file

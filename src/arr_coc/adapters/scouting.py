@@ -6,7 +6,8 @@ The prompt is read as far as the deepest layer that is asked for and no further.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -66,6 +67,16 @@ def attention_maps(
 
     `queries(T)` says which tokens, `[Q]`.
     """
+    with suppress(_FarEnough), watching(adapter, wanted, queries, stop=True) as found:
+        adapter.model(**given, use_cache=False)
+    return found
+
+
+@contextmanager
+def watching(
+    adapter: Adapter, wanted: Sequence[int], queries: Callable[[int], torch.Tensor], stop: bool = False
+) -> Iterator[dict[int, torch.Tensor]]:
+    """Inside, a run of the model leaves those maps behind; `stop`: it ends where the last of them is taken."""
     thread = threading.get_ident()
     found: dict[int, torch.Tensor] = {}
 
@@ -77,7 +88,7 @@ def attention_maps(
             cos, sin = (table[0] for table in kwargs["position_embeddings"])
             maps = causal_attention(layer, hidden[0], cos, sin, queries(hidden.shape[1]))
             found[number] = maps.cpu()
-            if number == max(wanted):
+            if stop and number == max(wanted):
                 raise _FarEnough
 
         return hook
@@ -85,13 +96,10 @@ def attention_maps(
     layers = list(adapter.text_model.layers)
     handles = [layers[number].register_forward_pre_hook(hooked(number), with_kwargs=True) for number in wanted]
     try:
-        adapter.model(**given, use_cache=False)
-    except _FarEnough:
-        pass
+        yield found
     finally:
         for handle in handles:
             handle.remove()
-    return found
 
 
 def _first_row(visual: Visual) -> Visual:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from arr_coc import __version__
-from arr_coc.cli import ask, bench, channels, demo, eval, fit_embeddings, show
+from arr_coc.cli import ask, bench, channels, demo, eval, fit_embeddings, show, train
 from arr_coc.errors import ArrCocError
 
 _EPILOG = """\
@@ -21,8 +21,10 @@ start here:
   arr-coc channels photo.jpg -o sheet.png   see what the texture array sees
   arr-coc channels --json                   every channel: meaning, range, pooling, cost
   arr-coc fit-embeddings photos -o e.safetensors    compress an encoder's features
+  arr-coc train FOLDER --model MODEL -o layer       learn which cells a model's questions need
   arr-coc bench texture                     how fast it is here, beside scikit-image
   arr-coc bench ask                         dense answers against sparse ones
+  arr-coc bench realize                     what deciding costs, and what it saves
 """
 
 
@@ -35,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"arr-coc {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (ask, show, eval, channels, fit_embeddings, bench, demo):
+    for module in (ask, show, eval, channels, fit_embeddings, train, bench, demo):
         module.add_parser(commands)
     return parser
 

@@ -16,7 +16,8 @@ def add_parser(commands: Any) -> None:
         help="ask a model about an image",
         description=(
             "Ask a vision-language model about an image and let it read only some of the visual tokens. A budget is a count "
-            '(128), a share ("12.5%%"), "auto" (where the selector can tell) or "all".'
+            '(128), a share ("12.5%%"), "mass 90%%" (as few cells as hold that share of the relevance above its median) or '
+            '"auto", both where the selector scores every cell, or "all".'
         ),
         epilog='example: arr-coc ask receipt.jpg "What is the total amount?" --why why.png --where where.png',
     )
@@ -24,10 +25,16 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("question", help="the question")
     parser.add_argument("--model", default="reader", metavar="FOLDER", help="a model folder or hub id (reader: ours)")
     parser.add_argument("--budget", default="auto", help="visual tokens that the language model reads (auto)")
-    parser.add_argument("--glance", default="all", help="cells that the vision encoder sees at all (all)")
+    parser.add_argument("--glance", default="auto", help="cells that the vision encoder sees at all (auto)")
     parser.add_argument("--selector", default="arr-coc", help="who chooses (arr-coc)")
     parser.add_argument(
         "--embeddings", metavar="NAME", help="an image-text encoder for selectors that ask one (labels)"
+    )
+    parser.add_argument(
+        "--layer",
+        default="auto",
+        metavar="DIR",
+        help="what arr-coc train learned for the model, or none (the model's own)",
     )
     parser.add_argument("--tokens", type=int, default=160, metavar="N", help="longest answer in tokens (160)")
     parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
@@ -58,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     read_picture(arguments.image)
     with progress() as bar:
         task = bar.add_task("loading the model", total=2)
-        vlm = _load(arguments.model, arguments.device, arguments.embeddings)
+        vlm = _load(arguments.model, arguments.device, arguments.embeddings, arguments.layer)
         bar.update(task, advance=1, description="reading the image")
         prepared = vlm.prepare(
             arguments.image, arguments.question, budget=arguments.budget, glance=arguments.glance,
@@ -84,12 +91,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _load(name: str, device: str, embeddings: str | None) -> Any:
+def _load(name: str, device: str, embeddings: str | None, layer: str) -> Any:
     """The model on its device, loaded without a word."""
     import arr_coc
     from arr_coc.adapters.loading import keep_quiet
 
     keep_quiet()
-    vlm = arr_coc.load(name, embeddings=embeddings)
+    vlm = arr_coc.load(name, embeddings=embeddings, layer=None if layer == "none" else layer)
     vlm.model.to(device)
     return vlm

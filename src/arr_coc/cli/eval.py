@@ -57,11 +57,19 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("data", nargs="?", metavar="DATA", help="a folder with samples.jsonl, or as --format says")
     parser.add_argument("--model", default="reader", metavar="FOLDER", help="a model folder or hub id (reader: ours)")
     parser.add_argument("--selectors", nargs="+", metavar="NAME", help="who takes part (the usual ones)")
-    parser.add_argument("--budgets", nargs="+", metavar="B", help='counts or shares (25%% 12.5%% 6.25%%); "all" once')
+    parser.add_argument(
+        "--budgets", nargs="+", metavar="B", help='counts, shares or "mass 90%%" (25%% 12.5%% 6.25%%); "all" once'
+    )
     parser.add_argument("--glance", default="all", help="cells that the vision encoder sees at all (all)")
     parser.add_argument("--glance-selector", metavar="NAME", help="who chooses those (each selector itself)")
     parser.add_argument(
         "--embeddings", metavar="NAME", help="an image-text encoder for selectors that ask one (labels)"
+    )
+    parser.add_argument(
+        "--layer",
+        default="auto",
+        metavar="DIR",
+        help="what arr-coc train learned for the model, or none (the model's own)",
     )
     parser.add_argument("--format", default="samples", metavar="NAME", help="the data's layout (samples)")
     parser.add_argument("--kinds", nargs="+", metavar="KIND", help="only questions of these kinds")
@@ -129,7 +137,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     data = check(arguments.data, **options)  # what can be wrong is looked at before a model is loaded
     _complain("note", data.notes)
     said = {"data": str(Path(arguments.data).resolve()), "model": arguments.model, "device": arguments.device}
-    said |= options | {"embeddings": arguments.embeddings}
+    said |= options | {"embeddings": arguments.embeddings, "layer": arguments.layer}
     sources = [one.source for one in contestants(arguments.selectors)]
     folder = arguments.run_folder or cache_folder() / fingerprint(said, sources)
     with progress() as bar:
@@ -144,12 +152,16 @@ def _compare(arguments: argparse.Namespace) -> int:
 
         report = evaluate(
             arguments.model, arguments.data, **options, device=arguments.device, embeddings=arguments.embeddings,
-            run=folder, fresh=arguments.fresh, tick=tick, then=finish,
+            layer=_layer(arguments), run=folder, fresh=arguments.fresh, tick=tick, then=finish,
         )  # fmt: skip
     _complain("left out", report.problems)
     invalid = [f"{one['selector']} at {one['budget']}" for one in report.records if not one["valid"]]
     _complain("invalid, because the selector failed", invalid)
     return 1 if report.problems or invalid else 0
+
+
+def _layer(arguments: argparse.Namespace) -> str | None:
+    return None if arguments.layer == "none" else arguments.layer
 
 
 def _complain(what: str, lines: Sequence[str]) -> None:
@@ -194,7 +206,7 @@ def _robustness(arguments: argparse.Namespace) -> int:
         report = evaluate(
             arguments.model, data, arguments.selectors, arguments.budgets or ["25%"], glance=arguments.glance,
             glance_selector=arguments.glance_selector, kinds=arguments.kinds, limit=arguments.limit, seed=arguments.seed, seeds=1,
-            answers=False, device=arguments.device, embeddings=arguments.embeddings,
+            answers=False, device=arguments.device, embeddings=arguments.embeddings, layer=_layer(arguments),
             tick=lambda done, total, what: bar.update(task, completed=done, total=total, description=what),
         )  # fmt: skip
     print(f"{report.model}: drawn cases, passed by selector (what each case asks for: arr_coc.evaluation.robustness)\n")

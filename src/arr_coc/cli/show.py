@@ -25,8 +25,18 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--model", default="reader", metavar="FOLDER", help="a model folder or hub id, or none (reader)"
     )
-    parser.add_argument("--budget", default="auto", help="cells to keep: a count, a share, auto or all (auto)")
+    parser.add_argument(
+        "--budget",
+        default="auto",
+        help='cells to keep: a count, a share (12.5%%), a share of the relevance ("mass 90%%"), auto or all (auto)',
+    )
     parser.add_argument("--embeddings", metavar="NAME", help="an image-text encoder (labels)")
+    parser.add_argument(
+        "--layer",
+        default="auto",
+        metavar="DIR",
+        help="what arr-coc train learned for the model, or none (the model's own)",
+    )
     parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
     parser.add_argument("--json", action="store_true", help="print cells, strategy and tensions as JSON, too")
     parser.set_defaults(run=run)
@@ -49,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         task = bar.add_task("loading the model", total=2)
         using: Any = arguments.embeddings
         if arguments.model != "none":
-            using = arr_coc.load(arguments.model, embeddings=arguments.embeddings)
+            layer = None if arguments.layer == "none" else arguments.layer
+            using = arr_coc.load(arguments.model, embeddings=arguments.embeddings, layer=layer)
             using.model.to(arguments.device)
         bar.update(task, advance=1, description="looking")
         found = arr_coc.realize(arguments.image, arguments.question, budget=arguments.budget, using=using)

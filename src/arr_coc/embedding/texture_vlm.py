@@ -143,7 +143,7 @@ class TextureEmbeddingVLM:
     ) -> Answer | list[Answer]:
         """An answer from samples of the texture.
 
-        `keep`: how many cells to read, as a budget (128, "12.5%", "auto", "all"; `selector=` chooses them), or the cells
+        `keep`: how many cells to read, as a budget (128, "12.5%", "mass 90%", "auto", "all"; `selector=` chooses them), or the cells
         themselves, as an allocation or a tensor of their numbers. Other options are those of the wrapped model's `ask`.
         """
         cells = isinstance(keep, Allocation | torch.Tensor | np.ndarray)

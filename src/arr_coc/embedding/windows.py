@@ -10,7 +10,7 @@ Notable:
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,13 +37,41 @@ class Windowed(Encoder):
     def encode(self, pixels: torch.Tensor, mode: Mode) -> torch.Tensor:
         height, width = pixels.shape[1:]
         own = self.side // self.cell
-        if mode == "native" and max(height, width) > self.side:
-            windows = plan(native_grid(height, width, self.cell), (own, own), self.overlap)
-            if len(windows) > 1:
-                whole = resized(pixels, (windows.grid[0] * self.cell, windows.grid[1] * self.cell))
-                return blended(whole, windows, self.cell, lambda views: unit(self.look(views), dim=1), self.at_once)
+        windows = self.plan(pixels) if mode == "native" else None
+        if windows is not None:
+            whole = resized(pixels, (windows.grid[0] * self.cell, windows.grid[1] * self.cell))
+            return blended(windows, self.through(whole, windows))
         rows, columns = fitted_grid(height, width, own * own)
         return self.look(resized(pixels, (rows * self.cell, columns * self.cell))[None])[0]
+
+    def plan(self, pixels: torch.Tensor) -> Plan | None:
+        """The windows of native mode on a picture `[3, H, W]`; None where one pass sees all of it."""
+        height, width = pixels.shape[1:]
+        if max(height, width) <= self.side:
+            return None
+        own = self.side // self.cell
+        windows = plan(native_grid(height, width, self.cell), (own, own), self.overlap)
+        return windows if len(windows) > 1 else None
+
+    def through(self, pixels: torch.Tensor, windows: Plan, some: Sequence[int] | None = None) -> Iterator[torch.Tensor]:
+        """What each window of a picture `[3, rows * cell, columns * cell]`, or each of `some`, sees: `[D, rows, columns]`.
+
+        All go in one call, or in as few as `at_once` cells at a time allow.
+        """
+        rows, columns = windows.window
+        at_once = max(1, self.at_once // (rows * columns))
+        corners = list(windows)
+        corners = corners if some is None else [corners[number] for number in some]
+        for start in range(0, len(corners), at_once):
+            views = [
+                pixels[
+                    :,
+                    top * self.cell : (top + rows) * self.cell,
+                    left * self.cell : (left + columns) * self.cell,
+                ]
+                for top, left in corners[start : start + at_once]
+            ]
+            yield from unit(self.look(torch.stack(views)), dim=1)
 
 
 def fitted_grid(height: int, width: int, cells: int) -> tuple[int, int]:
@@ -108,27 +136,14 @@ def profile(side: int) -> torch.Tensor:
     return FLOOR + (1 - FLOOR) * (0.5 - 0.5 * torch.cos(2 * torch.pi * place))
 
 
-def blended(
-    pixels: torch.Tensor, windows: Plan, cell: int, look: Callable[[torch.Tensor], torch.Tensor], cells: int
-) -> torch.Tensor:
-    """A picture `[3, rows * cell, columns * cell]` through windows: the weighted mean `[D, rows, columns]` of `look`.
-
-    All windows go in one call, or in as few as `cells` cells at a time allow.
-    """
+def blended(windows: Plan, seen: Iterable[torch.Tensor]) -> torch.Tensor:
+    """What all windows see, `[D, rows, columns]` each, as one weighted mean over the grid: `[D, rows, columns]`."""
     rows, columns = windows.window
-    at_once = max(1, cells // (rows * columns))
-    corners, weights = list(windows), windows.weights().to(pixels.device)
     total: torch.Tensor | None = None
-    for start in range(0, len(corners), at_once):
-        part = corners[start : start + at_once]
-        views = [
-            pixels[:, top * cell : (top + rows) * cell, left * cell : (left + columns) * cell] for top, left in part
-        ]
-        features = look(torch.stack(views)).float()  # [B, D, rows, columns]
+    for (top, left), features, share in zip(windows, seen, windows.weights(), strict=True):
         if total is None:
-            total = features.new_zeros(features.shape[1], *windows.grid)
-        for (top, left), seen, share in zip(part, features, weights[start : start + at_once], strict=True):
-            total[:, top : top + rows, left : left + columns] += seen * share
+            total = features.new_zeros(len(features), *windows.grid)
+        total[:, top : top + rows, left : left + columns] += features * share.to(features.device)
     assert total is not None
     return total
 

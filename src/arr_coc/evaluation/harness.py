@@ -22,6 +22,7 @@ from arr_coc.evaluation.data import Data, Picture
 from arr_coc.evaluation.measuring import Rules, Setting, Surcharge, measure, surcharge
 from arr_coc.evaluation.records import Records, fingerprint
 from arr_coc.evaluation.report import Report, report
+from arr_coc.layer import fitting
 from arr_coc.selectors import SelectorLike
 from arr_coc.vlm import VLM
 
@@ -62,6 +63,7 @@ def evaluate(
     answers: bool = True,
     device: str | torch.device | None = None,
     embeddings: Embeddings | str | None = None,
+    layer: str | Path | None = "auto",
     run: str | Path | None = None,
     fresh: bool = False,
     tick: Tick | None = None,
@@ -75,7 +77,7 @@ def evaluate(
     itself (evenly where it cannot). `limit`: so many pictures; `kinds`: only such questions. `seeds`: how often the
     random choice is drawn. `tokens`: the longest answer; `answers=False` generates none and looks at the cells alone.
     `embeddings`, or an encoder's name: for selectors that ask an image-text encoder (`coupling`), where the model was not
-    wrapped with any. `run`: a folder that keeps what is done, so that an interrupted run goes on there; `fresh` starts anew. `then` gets the
+    wrapped with any. `layer`: a learned layer's folder, "auto" for the model's own, None to do without. `run`: a folder that keeps what is done, so that an interrupted run goes on there; `fresh` starts anew. `then` gets the
     report, to write it somewhere, before the folder forgets the run.
     """
     asked = check(
@@ -92,10 +94,11 @@ def evaluate(
                     f"selector {one.name!r} asks an image-text encoder, and there is none: name one with embeddings= "
                     "(--embeddings labels)"
                 )
-    vlm, name = _model(model, device, embeddings)
+    vlm, name = _model(model, device, embeddings, layer)
     folder = None if run is None else Path(run)
     settings_said = {
         "model": name, "weights": _weights(vlm), "data": _asked(asked), "rules": repr(rules), "device": str(vlm.device),
+        "layer": "" if vlm.layer is None else fitting.mark(vlm.layer),
         "embeddings": "" if vlm.embeddings is None else vlm.embeddings.identity,
         "plan": [(one.contestant.name, one.contestant.settings, str(one.budget), one.seed) for one in plan],
     }  # fmt: skip
@@ -227,16 +230,21 @@ def _seeded(setting: Setting, picture: Picture) -> Setting:
 
 
 def _model(
-    model: str | Path | VLM, device: str | torch.device | None, embeddings: Embeddings | str | None
+    model: str | Path | VLM,
+    device: str | torch.device | None,
+    embeddings: Embeddings | str | None,
+    layer: str | Path | None,
 ) -> tuple[VLM, str]:
     if isinstance(model, VLM):
+        if layer != "auto":
+            raise ArrCocError("this model is wrapped already: pass layer= to arr_coc.wrap or arr_coc.load instead")
         if embeddings is not None:
             raise ArrCocError("this model is wrapped already: pass embeddings= to arr_coc.wrap or arr_coc.load instead")
         vlm, name = model, str(getattr(model.model.config, "name_or_path", "") or type(model.model).__name__)
     else:
         from arr_coc.wrapping import load
 
-        vlm, name = load(model, embeddings=embeddings), str(model)
+        vlm, name = load(model, embeddings=embeddings, layer=layer), str(model)
     if device is not None:
         vlm.model.to(device)
     return vlm, name

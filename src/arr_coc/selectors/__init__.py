@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from arr_coc.errors import SelectorError
 from arr_coc.selectors.all import All
-from arr_coc.selectors.arr_coc import ArrCoc
+from arr_coc.selectors.arr_coc import ArrCoc, Untrained
 from arr_coc.selectors.base import Choice, Function, Inside, Selector, Sight, Smaller, Words
 from arr_coc.selectors.cdpruner import CDPruner
 from arr_coc.selectors.centre import Centre
@@ -34,7 +34,7 @@ _KNOWN: dict[str, Callable[[], Selector]] = {
     maker.name: maker
     for maker in (
         All, Random, Uniform, Centre, Resize, Saliency, Ink, Coupling, DivPrune, CDPruner, Scope, MMR, VisionZip, VisPruner, HiPrune,
-        ToMe, FastV, SparseVLM, EVS, Oracle, ArrCoc,
+        ToMe, FastV, SparseVLM, EVS, Oracle, ArrCoc, Untrained,
     )
 }  # fmt: skip
 

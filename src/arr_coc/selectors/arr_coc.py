@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from arr_coc.selectors.base import Choice, Selector, Sight
 
+GLANCED = 0.5  # share of the cells that is encoded under `auto`
 DOUBTED = 0.1  # what relevance counts for beside other pictures where nothing answers to the question
 
 
@@ -27,10 +30,28 @@ class ArrCoc(Selector):
 
         return realized(sight, Settings(**self.options))
 
-    before_encoding = select
+    def before_encoding(self, sight: Sight) -> Choice:
+        """Under `auto`, half of the cells where a layer knows what the question is about, and else all of them."""
+        if sight.k is not None or sight.mass is not None:
+            return self.select(sight)
+        chosen = self.select(replace(sight, k=math.ceil(GLANCED * sight.grid.n)))
+        if chosen.tensions.get("learned"):
+            return chosen
+        return Choice(
+            sight.candidates, strategy="everything: before the encoder nobody knows what the question is about"
+        )
 
     def relevance(self, sight: Sight) -> torch.Tensor:
         """Each candidate's relevance `[M]`; less in a picture where nothing answers to the question."""
         chosen = self.select(sight)
         assert chosen.relevance is not None
         return chosen.relevance[sight.candidates] * max(DOUBTED, chosen.tensions["trust"])
+
+
+class Untrained(ArrCoc):
+    """ARR-COC without anything learned, whatever the model has: what a model gets that nobody trained a layer for."""
+
+    name = "arr-coc-untrained"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"learned": False} | options)

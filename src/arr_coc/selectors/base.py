@@ -13,12 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 
 from arr_coc.errors import SelectorError
 from arr_coc.grid import Cells
 from arr_coc.texture import TextureArray
+
+if TYPE_CHECKING:
+    from arr_coc.layer.judging import Judgement
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,10 @@ class Sight:
     seed: int = 0
     couple: Callable[[Sight], torch.Tensor] | None = field(default=None, repr=False)
     send: Callable[[torch.Tensor, tuple[float, ...]], torch.Tensor] | None = field(default=None, repr=False)
+    learned: Callable[[Sight], Judgement] | None = field(
+        default=None, repr=False
+    )  # what a layer trained for the model says
+    mass: float | None = None  # beside a `k` of None: the share of the relevance that the kept cells are to hold
 
     @property
     def texture(self) -> TextureArray:
@@ -82,7 +90,10 @@ class Sight:
     def count(self) -> int:
         """How many cells to keep, for selectors that cannot set a budget themselves."""
         if self.k is None:
-            raise SelectorError('this selector scores nothing that "auto" could be read from: give a count or a share')
+            asked = '"auto"' if self.mass is None else "a mass"
+            raise SelectorError(
+                f"this selector scores nothing that {asked} could be read from: give a count or a share"
+            )
         return min(self.k, len(self.candidates))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from arr_coc.budgets import holding
 from arr_coc.errors import SelectorError
 from arr_coc.selectors.base import Choice, Sight
 
@@ -34,8 +35,9 @@ def on_grid(sight: Sight, values: torch.Tensor) -> torch.Tensor:
 
 
 def best_cells(sight: Sight, values: torch.Tensor, strategy: str) -> Choice:
-    """The `k` candidates with the largest values `[M]`, which are also their relevance."""
-    keep = sight.candidates[best(values, sight.count).cpu()].sort().values
+    """The `k` candidates with the largest values `[M]`, which are also their relevance; or as many as hold its `mass`."""
+    count = sight.count if sight.mass is None else holding(values, sight.mass)
+    keep = sight.candidates[best(values, count).cpu()].sort().values
     return Choice(keep, relevance=on_grid(sight, values), strategy=strategy)
 
 

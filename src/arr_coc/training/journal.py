@@ -58,7 +58,7 @@ class Journal:
     def told(self, progress: float, entry: dict[str, float]) -> None:
         """Losses and pace at one step."""
         self.note(entry)
-        self._draw({tag: entry[name] for name, tag in _TAGS.items() if name in entry}, int(entry["step"]))
+        self.draw({tag: entry[name] for name, tag in _TAGS.items() if name in entry}, int(entry["step"]))
         if self._lines:
             print(f"{progress:4.0%} " + "  ".join(f"{name} {value}" for name, value in entry.items()), flush=True)
 
@@ -66,7 +66,7 @@ class Journal:
         """Accuracy at one step, and a few of the answers that were wrong."""
         self.note({"minutes": minutes, "step": step, "measured": report})
         measures = ("exact", "similarity")
-        self._draw({f"{measure}/{name}": row[measure] for measure in measures for name, row in report.items()}, step)
+        self.draw({f"{measure}/{name}": row[measure] for measure in measures for name, row in report.items()}, step)
         for name, row in report.items():
             numbers = f"exact {row['exact']:.3f}  similarity {row['similarity']:.3f}  of {row['count']}"
             print(f"  {name:42s} {numbers}", flush=True)
@@ -78,7 +78,8 @@ class Journal:
         with self._log.open("a") as file:
             file.write(json.dumps(entry) + "\n")
 
-    def _draw(self, values: dict[str, float], step: int) -> None:
+    def draw(self, values: dict[str, float], step: int) -> None:
+        """Curves for TensorBoard, where they are asked for."""
         if self._writer is None:
             return
         for tag, value in values.items():

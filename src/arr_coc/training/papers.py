@@ -55,7 +55,7 @@ def _family(
         number += 1
 
 
-class _Paper:
+class Paper:
     """A folder of pictures that grows with its `samples.jsonl`."""
 
     def __init__(self, out: Path) -> None:
@@ -63,7 +63,7 @@ class _Paper:
         self.out, self.counts = out, Counter[str]()
         self._file = (out / "samples.jsonl").open("w")
 
-    def __enter__(self) -> "_Paper":
+    def __enter__(self) -> "Paper":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,20 +72,30 @@ class _Paper:
     def add(self, name: str, document: Document, asked: Iterable[tuple[str, Question]]) -> None:
         """A picture with its questions, each under the name of its kind."""
         Image.fromarray(document.image).save(self.out / name)
-        height, width = document.image.shape[:2]
-        for kind, question in asked:
-            self.counts[kind] += 1
-            row: dict[str, Any] = {"image": name, "question": question.text, "answer": question.answer, "kind": kind}
-            row |= {"width": width, "height": height}
-            if question.evidence:
-                boxes = [document.lines[index].box for index in question.evidence]
-                row["evidence"] = [[[round(float(side), 1) for side in box] for box in boxes]]
+        self.add_rows(rows_of(name, document, asked))
+
+    def add_rows(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Questions about a picture that is in the folder already."""
+        for row in rows:
+            self.counts[row["kind"]] += 1
             self._file.write(json.dumps(row) + "\n")
+
+
+def rows_of(name: str, document: Document, asked: Iterable[tuple[str, Question]]) -> Iterator[dict[str, Any]]:
+    """The lines of `samples.jsonl` for a picture's questions, each under the name of its kind."""
+    height, width = document.image.shape[:2]
+    for kind, question in asked:
+        row: dict[str, Any] = {"image": name, "question": question.text, "answer": question.answer, "kind": kind}
+        row |= {"width": width, "height": height}
+        if question.evidence:
+            boxes = [document.lines[index].box for index in question.evidence]
+            row["evidence"] = [[[round(float(side), 1) for side in box] for box in boxes]]
+        yield row
 
 
 def write(fonts: FontShelf, out: Path, count: int, held_out: bool = False, least: int = 0) -> Counter[str]:
     """Write `count` drawings of every family, or more until each kind is asked `least` times; returns questions by kind."""
-    with _Paper(out) as paper:
+    with Paper(out) as paper:
         for family in FAMILIES:
             for number, document, questions in _family(fonts, family, count, least, held_out):
                 asked = [(f"{family}: {kind_of(question)}", question) for question in questions]
@@ -95,7 +105,7 @@ def write(fonts: FontShelf, out: Path, count: int, held_out: bool = False, least
 
 def write_scans(receipts: list[Receipt], out: Path, held_out: bool = False) -> Counter[str]:
     """Write the four questions about each of these receipts; returns questions by kind."""
-    with _Paper(out) as paper:
+    with Paper(out) as paper:
         for sheet in receipt_sheets(receipts, held_out):
             for number, (document, questions) in enumerate(zip(sheet.documents, sheet.questions, strict=True)):
                 name = f"scan_{sheet.grid[0]}x{sheet.grid[1]}_{number:03d}.png"

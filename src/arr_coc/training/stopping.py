@@ -1,6 +1,8 @@
 """Stopping in good order when something outside, such as `timeout` or ctrl-C, asks for it: what was learned is written first."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -26,6 +28,16 @@ class Stopping:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Inside, SIGTERM is like ctrl-C: blocks are left in good order, and worker processes end with them."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def outlive_first_request() -> None:

@@ -1,0 +1,120 @@
+"""A layer in use: loaded with a model, asked for by name, left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import arr_coc
+from arr_coc.adapters.sources import is_image
+from arr_coc.errors import ArrCocError, LayerError
+from arr_coc.layer import ArrCocLayer
+from arr_coc.layer.fitting import config_for
+from arr_coc.layer.judging import judged, picture, seen
+from arr_coc.learning.lessons import lessons, read, sight_of
+from arr_coc.reader import folder as folders
+from arr_coc.reader.model import TINY, build
+from arr_coc.selectors.arr_coc import ArrCoc
+from tests.adapters.conftest import picture as noisy
+from tests.learning import squares
+
+ASKED: dict[str, Any] = {"budget": 9, "max_new_tokens": 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    return folders.write(build(TINY), tmp_path_factory.mktemp("model"), torch.float32)
+
+
+def test_loading_with_and_without(folder: Path, tmp_path: Path) -> None:
+    bare = arr_coc.load(folder)
+    assert bare.layer is None
+    layer = ArrCocLayer(config_for(bare.adapter, **squares.SHAPE))
+    layer.save_pretrained(tmp_path)
+    assert arr_coc.load(folder, layer=tmp_path).layer is not None
+    assert arr_coc.load(folder, layer=layer).layer is layer
+    layer.save_pretrained(folder)
+    try:
+        assert arr_coc.load(folder).layer is not None  # auto: it lies beside the model
+        assert arr_coc.load(folder, dtype="bfloat16").layer is not None
+        assert arr_coc.load(folder, layer=None).layer is None
+    finally:
+        for name in ("layer.safetensors", "layer.json"):
+            (folder / name).unlink()
+    with pytest.raises(LayerError, match="holds no learned layer"):
+        arr_coc.load(folder, layer=tmp_path / "nowhere")
+
+
+def test_coupling_by_a_layer_that_is_not_there() -> None:
+    vlm = squares.model()
+    sight = sight_of(vlm, vlm.look(noisy(64, 64)), "Which?")
+    with pytest.raises(ArrCocError, match="expected a learned layer for coupling 'layer', and this model has none"):
+        ArrCoc(coupling="layer").select(sight)
+
+
+def test_untrained_is_what_a_model_without_a_layer_gets() -> None:
+    vlm = squares.model()
+    taught = arr_coc.wrap(vlm.model, vlm.processor, layer=sure(squares.layer(vlm)))
+    image = noisy(64, 64)
+    plain = vlm.ask(image, "Which one?", **ASKED).allocations[0]
+    untrained = taught.ask(image, "Which one?", selector="arr-coc-untrained", **ASKED).allocations[0]
+    learned = taught.ask(image, "Which one?", **ASKED).allocations[0]
+    assert torch.equal(plain.keep, untrained.keep)
+    assert torch.equal(plain.relevance, untrained.relevance)
+    assert not torch.equal(plain.relevance, learned.relevance)
+
+
+def sure(layer: ArrCocLayer) -> ArrCocLayer:
+    """One that is never in doubt: otherwise others are asked."""
+    with torch.no_grad():
+        layer.coupling.own.bias += 20
+        layer.coupling.own.weight *= 20
+    return layer
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "llava_next", "idefics3"])
+def test_training_and_use_see_the_same(family: str, tmp_path: Path) -> None:
+    vlm = squares.model(family)
+    layer = squares.layer(vlm).eval()
+    data = read(squares.draw(tmp_path, 1, side=80))
+    (lesson,) = lessons(vlm, data, layer.config)
+    image = data.pictures[0].still
+    assert is_image(image)
+    sight = sight_of(vlm, vlm.look(image), lesson.asked[0].sample.question)
+    used = seen(sight, layer.config)
+    assert [view.shape for view in used] == list(lesson.shape)
+    for mine, its in zip(used, lesson.views, strict=True):
+        assert torch.allclose(mine.channels, its.channels.float(), atol=1e-3)
+        assert torch.allclose(mine.pixels, its.pixels.float(), atol=1e-3)
+        assert its.tokens is not None
+        assert torch.allclose(mine.tokens, its.tokens.float(), atol=2e-3)
+    assert judged(layer, sight).relevance.shape == (sight.grid.n,)
+
+
+def test_a_video_is_judged_moment_by_moment() -> None:
+    vlm = squares.model()
+    layer = sure(squares.layer(vlm))
+    taught = arr_coc.wrap(vlm.model, vlm.processor, layer=layer)
+    frames = [noisy(48, 48, seed=number) for number in range(4)]
+    prepared = taught.prepare(videos=[frames], text="Which one?", budget=10, selector="arr-coc")
+    (found,) = prepared.allocations
+    assert found.grid.views[0].t == 2
+    assert len(found.keep) == 10
+    textures = [arr_coc.TextureArray.from_image(np.asarray(frame)) for frame in frames]
+    shown = picture(textures, found.grid.views[0], layer.config)
+    halves = [
+        picture(textures[:2], _still(found.grid), layer.config),
+        picture(textures[2:], _still(found.grid), layer.config),
+    ]
+    assert torch.allclose(shown.channels, torch.cat([half.channels for half in halves]), atol=1e-6)
+
+
+def _still(grid: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(grid.views[0], t=1)
