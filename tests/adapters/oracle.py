@@ -22,6 +22,11 @@ def choose(visuals: list[Visual], share: float = 0.4, seed: int = 3) -> list[tor
     ]
 
 
+def at_hand(adapter: Adapter, inputs: dict[str, Any]) -> dict[str, Any]:
+    """A processor's output as `prepare` hands it on: only the pixels lie on the model's device."""
+    return {name: value if name in adapter.pixel_keys else value.cpu() for name, value in inputs.items()}
+
+
 def sparse(
     adapter: Adapter,
     inputs: dict[str, Any],
@@ -29,6 +34,7 @@ def sparse(
     encoded: list[Encoded] | None = None,
 ) -> tuple[dict[str, Any], torch.Tensor]:
     """Our way: keywords for the model, and where each token of the pruned prompt came from."""
+    inputs = at_hand(adapter, inputs)
     visuals = adapter.visuals(inputs)
     encoded = adapter.encode(inputs, visuals, None, ()) if encoded is None else encoded
     keeps = [seen.cells for seen in encoded] if keeps is None else keeps
@@ -38,12 +44,14 @@ def sparse(
 
 def masked(adapter: Adapter, inputs: dict[str, Any], keeps: list[torch.Tensor]) -> dict[str, Any]:
     """The dense prompt, every feature in it, with the dropped tokens masked at every layer."""
+    inputs = at_hand(adapter, inputs)
     visuals = adapter.visuals(inputs)
     dense, _ = sparse(adapter, inputs)
     mask = inputs["attention_mask"].clone()
     for visual, keep in zip(visuals, keeps, strict=True):
         mask[visual.row, visual.places] = visual.tokens_kept(keep).long()
-    return dense | {"attention_mask": mask, "position_ids": adapter.positions(inputs)}
+    positions = adapter.positions(inputs)
+    return dense | {"attention_mask": mask.to(adapter.device), "position_ids": positions.to(adapter.device)}
 
 
 def at_source(dense: torch.Tensor, source: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from arr_coc.adapters.families import adapter
 from arr_coc.adapters.segments import Segments
 from tests.adapters import tiny, tiny_processor
 from tests.adapters.conftest import picture
-from tests.adapters.oracle import at_source, choose, masked, real, sparse
+from tests.adapters.oracle import at_hand, at_source, choose, masked, real, sparse
 from tests.adapters.test_glance import truth
 from tests.adapters.test_vlm import GREEDY
 
@@ -51,7 +51,7 @@ def test_keeping_some_is_masking_the_others(family: str, case: str) -> None:
     model = tiny.model(family).cuda()
     reader = adapter(model)
     inputs = {name: value.cuda() for name, value in tiny.prompt(tiny.PROMPTS[case], family).items()}
-    keeps = choose(reader.visuals(inputs))
+    keeps = choose(reader.visuals(at_hand(reader, inputs)))
     ours, source = sparse(reader, inputs, keeps)
     difference = real(model(**ours).logits, source) - at_source(model(**masked(reader, inputs, keeps)).logits, source)
     assert difference.abs().max() < 1e-4
@@ -64,6 +64,7 @@ def test_keeping_some_is_masking_the_others(family: str, case: str) -> None:
 def test_encoding_some_cells_is_masking_the_other_patches(family: str, dtype: torch.dtype, tolerance: float) -> None:
     reader = adapter(tiny.model(family).to("cuda", dtype))
     inputs = {name: value.cuda() for name, value in tiny.prompt(tiny.PROMPTS["ragged"], family).items()}
+    inputs = at_hand(reader, inputs)
     visuals = reader.visuals(inputs)
     keeps = choose(visuals)
     slow = tiny.model(family)
