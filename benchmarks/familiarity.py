@@ -1,0 +1,49 @@
+"""How strange pictures are to the reader's layer: those of the kind that it was trained with, and others.
+
+    python benchmarks/familiarity.py SCANS PHOTOS
+
+Folders with pictures. A picture whose strangeness is above `arr_coc.coupling.STRANGE` is not left to the layer.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from arr_coc import reader
+from arr_coc.coupling import STRANGE
+from arr_coc.grid import Grid
+from arr_coc.layer import ArrCocLayer
+from arr_coc.layer.familiarity import strangeness, told
+from arr_coc.layer.judging import picture
+from arr_coc.texture import TextureArray
+
+CELL = 28
+
+
+def strange(layer: ArrCocLayer, path: Path) -> float:
+    texture = TextureArray.from_image(path)
+    height, width = texture.original_size
+    seen = picture([texture], Grid(1, max(1, round(height / CELL)), max(1, round(width / CELL))), layer.config)
+    return strangeness(told(seen.channels, layer.config.channels), layer.usual, layer.unusual)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path)
+    layer = ArrCocLayer.from_pretrained(reader.WEIGHTS)
+    for folder in parser.parse_args().folders:
+        endings = Image.registered_extensions()
+        values = torch.tensor([strange(layer, path) for path in sorted(folder.iterdir()) if path.suffix in endings])
+        low, middle, high = torch.quantile(values, torch.tensor([0.05, 0.5, 0.95])).tolist()
+        print(
+            f"{folder.name}: {len(values)} pictures, median {middle:.2f}, 90% of them {low:.2f} to {high:.2f}; "
+            f"{float((values > STRANGE).float().mean()):.2f} above {STRANGE}"
+        )
+
+
+if __name__ == "__main__":
+    main()
