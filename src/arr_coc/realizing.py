@@ -67,7 +67,6 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
         scores={name: laid_out(sight, values) for name, values in known.scores().items()},
         tensions={
             "trust": known.trust,
-            "learned": float(judgement is not None),
             **balanced.tensions,
             **{f"weight of {name}": value for name, value in balanced.weights.items()},
         },

@@ -50,12 +50,13 @@ def run(arguments: argparse.Namespace) -> int:
         vlm.ask(receipt, "?", max_new_tokens=1)  # the first call of a process is slower than all others
         for name, question in QUESTIONS.items():
             bar.update(task, advance=1, description=question)
-            dense, sparse = vlm.ask(receipt, question), vlm.ask(receipt, question, budget="auto")
+            dense, sparse = vlm.ask(receipt, question), vlm.ask(receipt, question, budget="auto", glance="auto")
             shown[f"why_{name}"] = why.sheet(sparse.allocation, receipt, question, sparse.text)
             lines.append(question)
             for answer, what in ((dense, "all"), (sparse, "those that matter")):
                 tokens, spent = answer.tokens, sum(answer.timings.values())
-                lines.append(f"  {answer.text:24}{tokens['kept']:4} of {tokens['all']} tokens ({what}), {spent:.0f} ms")
+                read = f"{tokens['kept']:4} of {tokens['all']} tokens read ({what}), {tokens['encoded']} encoded"
+                lines.append(f"  {answer.text:24}{read}, {spent:.0f} ms")
             if name == "total":
                 prepared = vlm.prepare(receipt, question)
                 where = vlm.point(prepared, vlm.generate(prepared)[0])[0]

@@ -34,9 +34,10 @@ class ArrCoc(Selector):
         """Under `auto`, half of the cells where a layer knows what the question is about, and else all of them."""
         if sight.k is not None or sight.mass is not None:
             return self.select(sight)
-        chosen = self.select(replace(sight, k=math.ceil(GLANCED * sight.grid.n)))
-        if chosen.tensions.get("learned"):
-            return chosen
+        from arr_coc.coupling import ENOUGH, by_layer
+
+        if self.options.get("learned", True) and sight.learned is not None and by_layer(sight).trust >= ENOUGH:
+            return self.select(replace(sight, k=math.ceil(GLANCED * sight.grid.n)))
         return Choice(
             sight.candidates, strategy="everything: before the encoder nobody knows what the question is about"
         )
