@@ -166,8 +166,9 @@ def _glance(
             notes[number] += [bound.note] if bound.note else []
     if all(bound.everything for bound in bounds):
         return None
-    if not scene.adapter.glances and all(bound.k is None and bound.mass is None for bound in bounds):
-        return None  # left open, and there is no choice
+    open_ = all(bound.k is None and bound.mass is None for bound in bounds)
+    if open_ and not wish.selector.early and not (scene.adapter.glances and selector.glances):
+        return None  # nobody can choose
     if not scene.adapter.glances and not wish.selector.early:
         raise SelectorError(f"{scene.adapter.family} encodes whole pictures only: leave glance out and set a budget")
     with scene.watch.stage("glance"):

@@ -247,6 +247,8 @@ def fit_slowly(pictures: Path, out: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*command, "--encoder", "tests.embedding.fake:slow"], stderr=subprocess.PIPE, text=True, start_new_session=True,
         env=os.environ | {"SLOW_READY": str(out.with_name("ready"))},
+        # Tests that are run in a shell's background do not hear ctrl-C, and neither would what they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 

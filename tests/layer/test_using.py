@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ import arr_coc
 from arr_coc.adapters.sources import is_image
 from arr_coc.errors import ArrCocError, LayerError
 from arr_coc.layer import ArrCocLayer
+from arr_coc.layer.config import CHANNELS
+from arr_coc.layer.familiarity import strangeness, told, usual
 from arr_coc.layer.fitting import config_for
 from arr_coc.layer.judging import judged, picture, seen
 from arr_coc.learning.lessons import lessons, read, sight_of
 from arr_coc.reader import folder as folders
 from arr_coc.reader.model import TINY, build
-from arr_coc.selectors.arr_coc import ArrCoc
+from arr_coc.selectors.arr_coc import GLANCED, ArrCoc
+from arr_coc.vlm import VLM
 from tests.adapters.conftest import picture as noisy
 from tests.learning import squares
 
@@ -118,3 +122,44 @@ def _still(grid: Any) -> Any:
     from dataclasses import replace
 
     return replace(grid.views[0], t=1)
+
+
+def test_how_much_is_encoded_is_left_to_a_layer_that_is_sure() -> None:
+    vlm = squares.model()
+    taught = arr_coc.wrap(vlm.model, vlm.processor, layer=sure(squares.layer(vlm)))
+    image = noisy(128, 128)
+    every = vlm.ask(image, "Which one?", glance="all", **ASKED).tokens["encoded"]
+
+    def encoded(model: VLM, **options: Any) -> int:
+        return int(model.ask(image, "Which one?", glance="auto", **ASKED | options).tokens["encoded"])
+
+    assert encoded(taught) == math.ceil(GLANCED * every) < every
+    assert encoded(vlm) == every  # nothing was learned for this model
+    assert encoded(taught, selector="arr-coc-untrained") == every
+    assert encoded(taught, selector="divprune") == every  # it cannot say
+    strange = sure(squares.layer(vlm))
+    strange.unusual.copy_(1e6 * torch.eye(len(strange.usual)))
+    assert encoded(arr_coc.wrap(vlm.model, vlm.processor, layer=strange)) == every
+
+
+def test_pictures_of_another_kind_are_strange() -> None:
+    channels = [torch.rand(1, 10, 6, 5, generator=torch.Generator().manual_seed(seed)) for seed in range(64)]
+    mean, inverse = usual([told(one, CHANNELS) for one in channels])
+    like = [strangeness(told(one, CHANNELS), mean, inverse) for one in channels]
+    assert sum(like) / len(like) == pytest.approx(1, abs=0.2)
+    assert strangeness(told(0.1 * channels[0], CHANNELS), mean, inverse) > 10 * max(like)
+    moved = channels[0].clone()
+    moved[:, [CHANNELS.index(name) for name in ("x", "y", "eccentricity")]] = (
+        0.9  # where cells lie is the same everywhere
+    )
+    assert strangeness(told(moved, CHANNELS), mean, inverse) == pytest.approx(like[0])
+
+
+def test_a_strange_picture_is_not_left_to_a_layer() -> None:
+    vlm = squares.model()
+    layer = sure(squares.layer(vlm))
+    taught = arr_coc.wrap(vlm.model, vlm.processor, layer=layer)
+    image = noisy(64, 64)
+    assert "layer" in taught.ask(image, "Which one?", **ASKED).allocation.strategy
+    layer.unusual.copy_(1e6 * torch.eye(len(layer.usual)))
+    assert "layer" not in taught.ask(image, "Which one?", **ASKED).allocation.strategy

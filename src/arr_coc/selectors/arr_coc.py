@@ -21,6 +21,7 @@ class ArrCoc(Selector):
     """
 
     name = "arr-coc"
+    glances = True
 
     def __init__(self, **options: Any) -> None:
         self.options = options

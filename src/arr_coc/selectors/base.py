@@ -148,6 +148,7 @@ class Selector:
     early: bool = False  # its budget is spent before encoding: `before_encoding` is asked in place of `select`
     depths: tuple[float, ...] = ()  # language model depths (0 to 1) at which `at_layer` is asked
     kinds: tuple[str, ...] = ("image", "video")  # what it can choose from
+    glances: bool = False  # it can say itself how much is worth encoding (glance "auto"); else everything is
     asks_embeddings: bool = False  # it cannot do without an image-text encoder
 
     def select(self, sight: Sight) -> Choice | torch.Tensor:
@@ -174,6 +175,7 @@ class Function(Selector):
 
     def __init__(self, function: Callable[[Sight], Choice | torch.Tensor]) -> None:
         self.function = function
+        self.glances = True
         self.name = getattr(function, "__name__", type(function).__name__)
 
     def select(self, sight: Sight) -> Choice | torch.Tensor:
