@@ -10,7 +10,7 @@ import torch
 
 from arr_coc.selectors.base import Choice, Selector, Sight
 
-GLANCED = 0.5  # share of the cells that is encoded under `auto`
+GLANCED = 0.6  # share of the cells that is encoded under `auto`
 DOUBTED = 0.1  # what relevance counts for beside other pictures where nothing answers to the question
 
 
@@ -32,7 +32,7 @@ class ArrCoc(Selector):
         return realized(sight, Settings(**self.options))
 
     def before_encoding(self, sight: Sight) -> Choice:
-        """Under `auto`, half of the cells where a layer knows what the question is about, and else all of them."""
+        """Under `auto`, three fifths of the cells where a layer knows what the question is about, and else all of them."""
         if sight.k is not None or sight.mass is not None:
             return self.select(sight)
         from arr_coc.coupling import ENOUGH, by_layer
