@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import arr_coc
 from arr_coc.adapters.families import adapter
@@ -17,19 +16,16 @@ from tests.adapters.conftest import picture
 from tests.adapters.oracle import at_hand, at_source, choose, masked, real, sparse
 from tests.adapters.test_glance import truth
 from tests.adapters.test_vlm import GREEDY
+from tests.precision import full_precision
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 FAMILIES = list(tiny.CONFIGS)
 
 
 @pytest.fixture
-def full_precision() -> Iterator[None]:
-    """float32 as it is: no TF32 in convolutions, no attention kernel that rounds on the way."""
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    with sdpa_kernel(SDPBackend.MATH):
+def exact() -> Iterator[None]:
+    with full_precision():
         yield
-    torch.backends.cudnn.allow_tf32 = before
 
 
 @torch.no_grad()
@@ -44,7 +40,7 @@ def test_keeping_all_is_the_stock_model(family: str, case: str, dtype: torch.dty
 
 
 @torch.no_grad()
-@pytest.mark.usefixtures("full_precision")
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("case", ["image", "ragged"])
 def test_keeping_some_is_masking_the_others(family: str, case: str) -> None:
@@ -58,7 +54,7 @@ def test_keeping_some_is_masking_the_others(family: str, case: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.usefixtures("full_precision")
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
 def test_encoding_some_cells_is_masking_the_other_patches(family: str, dtype: torch.dtype, tolerance: float) -> None:

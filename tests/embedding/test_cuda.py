@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import arr_coc
 from arr_coc import EmbeddingCache, Embeddings, Projection, TextureArray
@@ -28,6 +27,7 @@ from tests.adapters import tiny as tiny_vlm
 from tests.adapters import tiny_processor
 from tests.adapters.conftest import picture
 from tests.embedding import test_open_clip, tiny
+from tests.precision import full_precision
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 DEVICE = torch.device("cuda")
@@ -49,13 +49,9 @@ wrapping = pytest.mark.skipif(too_old(), reason="this transformers is too old to
 
 
 @pytest.fixture(autouse=True)
-def full_precision() -> Iterator[None]:
-    """float32 as it is: no TF32 in convolutions, no attention kernel that rounds on the way."""
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    with sdpa_kernel(SDPBackend.MATH):
+def exact() -> Iterator[None]:
+    with full_precision():
         yield
-    torch.backends.cudnn.allow_tf32 = before
 
 
 def photo(height: int = 50, width: int = 70, seed: int = 0) -> Image.Image:

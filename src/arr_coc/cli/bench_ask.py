@@ -6,13 +6,12 @@ import argparse
 from datetime import date
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
 from arr_coc.bench.timing import machine
+from arr_coc.cli import bench_options
 from arr_coc.cli.output import print_json, progress
-from arr_coc.errors import ArrCocError
 
 STAGES = ("encode", "prefill", "overhead", "first", "decode")
 
@@ -28,21 +27,12 @@ def add_parser(subjects: Any) -> None:
         ),
         epilog="example: arr-coc bench ask --rounds 3 --side 16",
     )
-    parser.add_argument("--side", type=int, default=32, help="cells along each side of the picture (32)")
-    parser.add_argument("--rounds", type=int, default=5, help="repetitions of everything (5)")
-    parser.add_argument("--tokens", type=int, default=16, help="tokens to generate (16)")
-    parser.add_argument("--threads", type=int, help="torch's threads (as many as it takes by itself)")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    bench_options.add(parser, side=32, side_is="the picture", tokens=16)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    for name in ("side", "rounds", "tokens", "threads"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise ArrCocError(f"expected --{name} of at least 1, got {value}")
-    if arguments.threads is not None:
-        torch.set_num_threads(arguments.threads)
+    bench_options.settle(arguments)
     from arr_coc.bench import ask
 
     vlm = ask.medium()
