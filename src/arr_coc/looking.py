@@ -214,7 +214,8 @@ def _shared(scene: Scene, encoded: list[Encoded], limits: list[Limit], reasons: 
         worth: list[torch.Tensor | None] = []
         for i in members:
             sight = scene.sight(i, limits[i], encoded[i], encoded)
-            values, reasons[i] = choosing.relevance(scene.wish.selector, sight)
+            values, why = choosing.relevance(scene.wish.selector, sight)
+            reasons[i] = "; ".join(part for part in (reasons[i], why) if part)
             worth.append(values)
         sizes = [len(encoded[i].cells) for i in members]
         known = [values for values in worth if values is not None]

@@ -137,6 +137,10 @@ def test_how_much_is_encoded_is_left_to_a_layer_that_is_sure() -> None:
     assert encoded(vlm) == every  # nothing was learned for this model
     assert encoded(taught, selector="arr-coc-untrained") == every
     assert encoded(taught, selector="divprune") == every  # it cannot say
+    for coupling in ("none", "scout", "tokens"):  # the layer has no say
+        assert encoded(taught, selector=ArrCoc(coupling=coupling)) == every
+    for vague in ("What is this?", " "):
+        assert taught.ask(image, vague, glance="auto", **ASKED).tokens["encoded"] == every
     strange = sure(squares.layer(vlm))
     strange.unusual.copy_(1e6 * torch.eye(len(strange.usual)))
     assert encoded(arr_coc.wrap(vlm.model, vlm.processor, layer=strange)) == every

@@ -122,6 +122,7 @@ def _train(arguments: argparse.Namespace, settings: Any, team: Any) -> dict[str,
     import arr_coc
     from arr_coc.layer.config import CHANNELS
     from arr_coc.layer.fitting import config_for
+    from arr_coc.learning.accustoming import Adaptation
     from arr_coc.learning.lessons import apart, read
     from arr_coc.learning.loop import CHECKPOINT, learn
     from arr_coc.training.journal import Journal
@@ -135,6 +136,8 @@ def _train(arguments: argparse.Namespace, settings: Any, team: Any) -> dict[str,
         data, kept = map(list, zip(*map(apart, data), strict=True))
     vlm = arr_coc.load(arguments.model, layer=None, **({} if arguments.dtype is None else {"dtype": arguments.dtype}))
     vlm.model.to(team.device)
+    if arguments.adapt is not None:
+        Adaptation.of(arguments.adapt).check(vlm)
     config = config_for(
         vlm.adapter, pooling=arguments.pooling,
         channels=tuple(name for name in CHANNELS if name not in arguments.without),
@@ -175,6 +178,7 @@ def _lessons(
         "by_box": "boxes" in settings.learn,
         "by_answer": bool({"attention", "answers"} & set(settings.learn)),
     }
+    what = "evidence boxes" if by["by_box"] else "answers"
     options: dict[str, Any] = {
         "workers": arguments.workers,
         "complain": lambda why: _complain([why]),
@@ -185,19 +189,14 @@ def _lessons(
         found = lessons(vlm, one, config, share=(team.rank, team.size), **by, **options)
         _, (count,) = team.agree((), (len(found),))
         if not count:
-            raise DataError(
-                f"expected questions with {'evidence boxes' if by['by_box'] else 'answers'} in {one.name!r}, found none "
-                "that can be learned from"
-            )
+            raise DataError(f"expected questions with {what} in {one.name!r}, found none that can be learned from")
         mine += found
     _, (idle,) = team.agree((), (float(not mine),))
     if idle:
         raise DataError(f"expected pictures to learn from for each of {team.size} processes, and {idle:.0f} have none")
-    back = [lesson for one in kept for lesson in lessons(vlm, one, config, **options)] if team.leads else []
+    back = [lesson for one in kept for lesson in lessons(vlm, one, config, **by, **options)] if team.leads else []
     if arguments.validation is not None and team.leads and not back:
-        raise DataError(
-            f"expected questions with evidence boxes in {str(arguments.validation)!r}, found none to measure on"
-        )
+        raise DataError(f"expected questions with {what} in {str(arguments.validation)!r}, found none to measure on")
     return mine, back
 
 

@@ -22,7 +22,7 @@ from arr_coc.adapters.loading import files_of
 from arr_coc.errors import ArrCocError, ModelError
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.fitting import identity
-from arr_coc.learning.adapting import last_layers, lora
+from arr_coc.learning.adapting import last, last_layers, lora, peft_package
 from arr_coc.learning.gates import hard_top
 from arr_coc.learning.lessons import Asked, Lesson, answered
 from arr_coc.learning.reading import answer_loss
@@ -57,6 +57,13 @@ class Adaptation:
         if steps < 1:
             raise ArrCocError(f"expected steps of adapting from 1 on, got {steps}")
         return cls(kind, int(size), steps)
+
+    def check(self, vlm: VLM) -> None:
+        """Complain before the work about what the model or the machine does not have."""
+        if self.kind == "layers":
+            last(vlm, self.size)
+        else:
+            peft_package()
 
     def inside(self, vlm: VLM) -> AbstractContextManager[list[torch.nn.Parameter]]:
         return last_layers(vlm, self.size) if self.kind == "layers" else lora(vlm, self.size)

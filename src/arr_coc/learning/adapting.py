@@ -30,7 +30,7 @@ STRENGTH = 2.0  # what LoRA's product of two small matrices is multiplied by
 @contextmanager
 def last_layers(vlm: VLM, count: int) -> Iterator[list[torch.nn.Parameter]]:
     """Inside, the parameters of the last `count` language layers ask for gradients and no others do."""
-    trained = [weights for layer in _last(vlm, count) for weights in layer.parameters()]
+    trained = [weights for layer in last(vlm, count) for weights in layer.parameters()]
     with _asking(vlm.model):
         vlm.model.requires_grad_(False)
         for weights in trained:
@@ -52,10 +52,10 @@ def lora(
     """
     if whole_number(rank) is None:
         raise ArrCocError(f"expected a rank of 1 or more, got {rank!r}")
-    peft = _peft()
+    peft = peft_package()
     inside = {
         id(module)
-        for layer in _last(vlm, layers)
+        for layer in last(vlm, layers)
         for module in layer.modules()
         if isinstance(module, torch.nn.Linear)
     }  # fmt: skip
@@ -73,7 +73,7 @@ def lora(
         tuned.merge_and_unload()
 
 
-def _last(vlm: VLM, count: int | None) -> list[torch.nn.Module]:
+def last(vlm: VLM, count: int | None) -> list[torch.nn.Module]:
     layers = list(vlm.adapter.text_model.layers)
     if count is None:
         return layers
@@ -93,7 +93,7 @@ def _asking(model: torch.nn.Module) -> Iterator[None]:
             weights.requires_grad_(asks)
 
 
-def _peft() -> Any:
+def peft_package() -> Any:
     try:
         import peft
     except ImportError as error:

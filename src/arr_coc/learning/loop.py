@@ -139,7 +139,8 @@ def learn(
     path = out / CHECKPOINT
     if path.exists():
         run.load(path, settings)
-    team.share(run.layer.state_dict().values())  # the channels' mean and spread, too: each process has other lessons
+    # The channels' mean and spread, too: each process has other lessons.
+    team.share([*run.layer.state_dict().values(), *run.average.state_dict().values()])
     draws, looks = Draws(lessons, settings, team.rank), Looks(vlm)
     journal.open(run.step)
     first, taught = run.step, False
@@ -201,5 +202,6 @@ def _measure(run: Run, kept_back: Sequence[Lesson], device: torch.device, journa
     found = measured(run.average, kept_back, device)
     journal.note({"step": run.step, "seconds": round(run.seconds, 1), "recall": found})
     journal.draw({f"evidence recall/{name}": value for name, value in found.items()}, run.step)
-    print("  " + "  ".join(f"{name} {value:.3f}" for name, value in found.items()), flush=True)
+    if found:
+        print("  " + "  ".join(f"{name} {value:.3f}" for name, value in found.items()), flush=True)
     return time.monotonic() - started

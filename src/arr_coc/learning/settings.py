@@ -7,9 +7,9 @@ import random
 from dataclasses import dataclass
 
 from arr_coc.errors import ArrCocError
+from arr_coc.learning.gates import METHODS
 
 SOURCES = ("boxes", "attention", "answers")
-GATES = ("log-gate", "straight-through", "gumbel")
 LEAST, MOST = 1 / 16, 1 / 2  # shares of the cells that answers are asked for with: one layer serves every budget
 
 
@@ -39,8 +39,8 @@ class Settings:
         wrong = [one for one in self.learn if one not in SOURCES]
         if wrong or not self.learn:
             raise ArrCocError(f"expected to learn from {', '.join(SOURCES)}, got {', '.join(wrong) or 'nothing'}")
-        if self.gate not in GATES:
-            raise ArrCocError(f"expected a gate among {', '.join(GATES)}, got {self.gate!r}")
+        if self.gate not in METHODS:
+            raise ArrCocError(f"expected a gate among {', '.join(METHODS)}, got {self.gate!r}")
         for name in ("steps", "pictures", "questions"):
             if getattr(self, name) < 1:
                 raise ArrCocError(f"expected {name} from 1 on, got {getattr(self, name)}")

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from arr_coc.errors import SelectorError
 from arr_coc.selectors.base import Choice, Selector, Sight
 
+BY_LAYER, TRUSTED = "(coupling by layer)", ("relevance", "camouflage")  # how a choice ends and begins that a layer made
 GLANCED = 0.6  # share of the cells that is encoded under `auto`
 DOUBTED = 0.1  # what relevance counts for beside other pictures where nothing answers to the question
 
@@ -24,6 +26,8 @@ class ArrCoc(Selector):
     glances = True
 
     def __init__(self, **options: Any) -> None:
+        if options.get("cascade") == "on":
+            raise SelectorError("the cascade is for arr_coc.realize with embeddings in native mode: leave it out here")
         self.options = options
 
     def select(self, sight: Sight) -> Choice:
@@ -35,10 +39,10 @@ class ArrCoc(Selector):
         """Under `auto`, three fifths of the cells where a layer knows what the question is about, and else all of them."""
         if sight.k is not None or sight.mass is not None:
             return self.select(sight)
-        from arr_coc.coupling import ENOUGH, by_layer
-
-        if self.options.get("learned", True) and sight.learned is not None and by_layer(sight).trust >= ENOUGH:
-            return self.select(replace(sight, k=math.ceil(GLANCED * sight.grid.n)))
+        if sight.learned is not None and self.options.get("coupling", "auto") in ("auto", "layer"):
+            chosen = self.select(replace(sight, k=math.ceil(GLANCED * sight.grid.n)))
+            if chosen.strategy.endswith(BY_LAYER) and chosen.strategy.startswith(TRUSTED):
+                return chosen
         return Choice(
             sight.candidates, strategy="everything: before the encoder nobody knows what the question is about"
         )
