@@ -147,8 +147,8 @@ def test_demo_writes_its_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[
         "why_company.png", "why_total.png",
     ]  # fmt: skip
     said = capsys.readouterr().out
-    assert re.search(r"37\.40 +860 of 860 tokens", said)
-    assert re.search(r"37\.40 +(\d+) of 860 tokens \(those that matter", said)
+    assert re.search(r"37\.40 +860 of 860 tokens read \(all\), 860 encoded", said)
+    assert re.search(r"37\.40 +(\d+) of 860 tokens read \(those that matter\), 516 encoded", said)
     assert said.count("HARBOUR MILL BAKERY") == 2
     (tmp_path / "file").write_text("")
     assert main(["demo", "-o", str(tmp_path / "file" / "out")]) == 2
