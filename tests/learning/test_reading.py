@@ -20,6 +20,10 @@ from tests.adapters.conftest import picture
 QUESTION, ANSWER = "Which?", "It is 4"
 
 
+def logits_of(*asked: Any, **options: Any) -> torch.Tensor:
+    return answer_logits(*asked, **options)[0]
+
+
 @lru_cache
 def wrapped(family: str) -> Any:
     if family == "qwen3_vl_moe":
@@ -58,16 +62,16 @@ def test_shut_gates_are_the_pruned_prompt_and_open_ones_the_stock_model(family: 
     n = cells(vlm, look)
     dense = written(vlm, vlm.prepare(look=look, text=QUESTION, selector="all"))
     for bias in (None, torch.zeros(n)):
-        assert torch.allclose(answer_logits(vlm, look, QUESTION, ANSWER, bias), dense, atol=1e-4)
+        assert torch.allclose(logits_of(vlm, look, QUESTION, ANSWER, bias), dense, atol=1e-4)
     kept = hard_top(scored(n), n // 4)
     sizes = [allocation.n for allocation in vlm.prepare(look=look, text=QUESTION, selector="all").allocations]
     pruned = written(vlm, vlm.prepare(look=look, text=QUESTION, allocation=list(kept.split(sizes))))
     assert (pruned - dense).abs().max() > 1e-2
-    assert torch.allclose(answer_logits(vlm, look, QUESTION, ANSWER, hard_gates(kept)), pruned, atol=1e-4)
+    assert torch.allclose(logits_of(vlm, look, QUESTION, ANSWER, hard_gates(kept)), pruned, atol=1e-4)
     keep = list(kept.split(sizes))
-    assert torch.allclose(answer_logits(vlm, look, QUESTION, ANSWER, keep=keep), pruned, atol=1e-4)
+    assert torch.allclose(logits_of(vlm, look, QUESTION, ANSWER, keep=keep), pruned, atol=1e-4)
     some = torch.zeros(n // 4)
-    assert torch.allclose(answer_logits(vlm, look, QUESTION, ANSWER, some, keep=keep), pruned, atol=1e-4)
+    assert torch.allclose(logits_of(vlm, look, QUESTION, ANSWER, some, keep=keep), pruned, atol=1e-4)
 
 
 @torch.no_grad()
@@ -76,7 +80,7 @@ def test_a_video_s_cells_are_gated_too() -> None:
     look = vlm.look(videos=[[picture(48, 40, i) for i in range(4)]])
     kept = hard_top(scored(cells(vlm, look)), 9)
     pruned = written(vlm, vlm.prepare(look=look, text=QUESTION, allocation=kept))
-    assert torch.allclose(answer_logits(vlm, look, QUESTION, ANSWER, hard_gates(kept)), pruned, atol=1e-4)
+    assert torch.allclose(logits_of(vlm, look, QUESTION, ANSWER, hard_gates(kept)), pruned, atol=1e-4)
 
 
 @torch.no_grad()
@@ -85,13 +89,13 @@ def test_cold_log_gates_and_straight_through_read_the_pruned_prompt(family: str)
     vlm = wrapped(family)
     look = vlm.look(picture(90, 40))
     scores = scored(cells(vlm, look))
-    hard = answer_logits(vlm, look, QUESTION, ANSWER, hard_gates(hard_top(scores, 12)))
+    hard = logits_of(vlm, look, QUESTION, ANSWER, hard_gates(hard_top(scores, 12)))
     off = [
-        (answer_logits(vlm, look, QUESTION, ANSWER, log_gates(scores, 12, "log-gate", t)) - hard).abs().max()
+        (logits_of(vlm, look, QUESTION, ANSWER, log_gates(scores, 12, "log-gate", t)) - hard).abs().max()
         for t in (1.0, 0.1, 1e-4)
     ]
     assert off[2] < 1e-4 < off[1] < off[0]
-    through = answer_logits(vlm, look, QUESTION, ANSWER, log_gates(scores, 12, "straight-through"))
+    through = logits_of(vlm, look, QUESTION, ANSWER, log_gates(scores, 12, "straight-through"))
     assert torch.equal(through, hard)
 
 

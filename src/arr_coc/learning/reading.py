@@ -43,25 +43,17 @@ def answer_loss(
     `keep`: only these cells are in the prompt at all, as with `allocation=` elsewhere, and the bias `[K]` is theirs: fewer
     cells are read faster. `frozen`: the model's parameters get no gradient, whatever they ask for.
     """
-    prepared, wanted = _prepared(vlm, look, question, answer, keep)
-    logits = _logits(vlm, prepared, wanted, bias, frozen)
+    logits, wanted = answer_logits(vlm, look, question, answer, bias, keep, frozen)
     logits = logits if logits.dtype == torch.float64 else logits.float()
     return F.cross_entropy(logits, wanted.to(logits.device))
 
 
 def answer_logits(
-    vlm: VLM,
-    look: Look,
-    question: str,
-    answer: str,
-    bias: torch.Tensor | None = None,
-    *,
-    keep: Any = None,
-    frozen: bool = True,
-) -> torch.Tensor:
-    """What `answer_loss` is taken from: the logits `[A + 1, V]` for the answer's tokens and its end."""
+    vlm: VLM, look: Look, question: str, answer: str, bias: torch.Tensor | None = None, keep: Any = None, frozen: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """What `answer_loss` is taken from: logits `[A + 1, V]` for the answer's tokens and its end, and these tokens."""
     prepared, wanted = _prepared(vlm, look, question, answer, keep)
-    return _logits(vlm, prepared, wanted, bias, frozen)
+    return _logits(vlm, prepared, wanted, bias, frozen), wanted
 
 
 @torch.no_grad()
