@@ -12,12 +12,13 @@ from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.config import POOLINGS
 from arr_coc.learning.gates import METHODS, hard_gates, hard_top, soft_top
 from arr_coc.learning.lessons import Lesson
+from arr_coc.learning.looks import Looks
 from arr_coc.learning.loop import standardise
 from arr_coc.learning.reading import answer_loss
 from arr_coc.learning.settings import Settings
 from arr_coc.learning.steps import Batch, Draws, box_losses
 from arr_coc.learning.targets import attention_loss
-from arr_coc.learning.tutoring import Looks, model_losses
+from arr_coc.learning.tutoring import model_losses
 from tests.learning import squares
 
 CPU = torch.device("cpu")
@@ -86,7 +87,7 @@ def test_a_hard_choice_alone_teaches_nothing(found: list[Lesson]) -> None:
     layer, drawn = fresh(found), batch(found)
     logits = drawn.judged(layer).relevance[0]
     sample = drawn.asked[0].sample
-    look = Looks(vlm()).at(drawn.lessons[0])
+    look = Looks(vlm()).at(drawn.lessons[0].image)
     for lost in (
         answer_loss(vlm(), look, sample.question, sample.answers[0], hard_gates(hard_top(logits, 8))),
         answer_loss(vlm(), look, sample.question, sample.answers[0], keep=hard_top(logits, 8)),

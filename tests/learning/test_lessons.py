@@ -12,11 +12,12 @@ from arr_coc.errors import DataError
 from arr_coc.evaluation.data import read_samples
 from arr_coc.layer.fitting import config_for
 from arr_coc.learning.lessons import apart, lessons, read
+from arr_coc.learning.looks import Looks
 from arr_coc.learning.loop import standardise
 from arr_coc.learning.measuring import measured
 from arr_coc.learning.settings import Settings
 from arr_coc.learning.steps import Draws, box_losses
-from arr_coc.learning.tutoring import Looks, attention
+from arr_coc.learning.tutoring import attention
 from tests.learning import squares
 
 CPU = torch.device("cpu")
@@ -116,16 +117,28 @@ def test_channels_are_standardised_over_all_lessons(tmp_path: Path) -> None:
     assert torch.allclose(layer.spread.flatten().double(), torch.where(spread > 1e-4, spread, 1.0), atol=1e-4)
 
 
-def test_only_the_latest_looks_are_kept(tmp_path: Path) -> None:
+def test_the_looks_asked_for_longest_ago_make_room(tmp_path: Path) -> None:
     vlm = squares.model()
-    found, looks = squares.taught(vlm, tmp_path, 3), Looks(vlm, most=2)
-    first = looks.at(found[0])
-    assert looks.at(found[0]) is first
-    looks.at(found[1])
-    looks.at(found[0])
-    looks.at(found[2])  # found[1] was asked for longest ago
-    assert looks.at(found[0]) is first
-    assert len(looks._kept) == 2
+    images = [one.image for one in squares.taught(vlm, tmp_path, 3)]
+    one = Looks(vlm)
+    one.at(images[0])
+    looks = Looks(vlm, room=round(2.5 * one.used))
+    first = looks.at(images[0])
+    assert looks.at(images[0]) is first
+    looks.at(images[1])
+    looks.at(images[0])
+    looks.at(images[2])  # the second was asked for longest ago
+    assert looks.at(images[0]) is first
+    assert len(looks) == 2
+    assert looks.used == 2 * one.used
+
+
+def test_lessons_leave_their_looks_to_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vlm = squares.model()
+    looks = Looks(vlm)
+    found = squares.taught(vlm, tmp_path, 2, looks=looks)
+    monkeypatch.setattr(vlm, "look", lambda image: pytest.fail("looked at again"))
+    assert [looks.at(lesson.image).rows for lesson in found] == [1, 1]
 
 
 def test_attention_is_learned_from_right_answers_only(tmp_path: Path) -> None:

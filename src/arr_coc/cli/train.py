@@ -61,6 +61,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--minutes", type=float, metavar="M", help="of the whole schedule, at most")
     parser.add_argument("--lr", type=float, default=2e-3, help="highest learning rate (0.002)")
     parser.add_argument("--pictures", type=int, default=8, metavar="N", help="to a step (8)")
+    parser.add_argument(
+        "--answers", type=int, default=1, metavar="N", help="questions to a step that the model itself is asked (1)"
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N pictures of each folder")
     parser.add_argument("--pooling", default="learned", help="learned, max, mean or sum (learned)")
     parser.add_argument("--without", nargs="+", default=[], metavar="CHANNEL", help="channels that are left out")
@@ -85,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     settings = Settings(
         learn=tuple(sorted(set(arguments.learn))), gate=arguments.gate, steps=arguments.steps,
-        minutes=arguments.minutes, lr=arguments.lr, pictures=arguments.pictures, seed=arguments.seed,
+        minutes=arguments.minutes, lr=arguments.lr, pictures=arguments.pictures, answers=arguments.answers, seed=arguments.seed,
     )  # fmt: skip
     if arguments.workers < 0:
         raise ArrCocError(f"expected --workers from 0 on, got {arguments.workers}")
@@ -124,6 +127,7 @@ def _train(arguments: argparse.Namespace, settings: Any, team: Any) -> dict[str,
     from arr_coc.layer.fitting import config_for
     from arr_coc.learning.accustoming import Adaptation
     from arr_coc.learning.lessons import apart, read
+    from arr_coc.learning.looks import Looks
     from arr_coc.learning.loop import CHECKPOINT, learn
     from arr_coc.training.journal import Journal
     from arr_coc.training.stopping import interruptible
@@ -147,6 +151,7 @@ def _train(arguments: argparse.Namespace, settings: Any, team: Any) -> dict[str,
             (arguments.output / name).unlink(missing_ok=True)
     team.wait()
     journal = Journal(arguments.output, events=arguments.tensorboard and team.leads, lines=not sys.stderr.isatty())
+    looks = Looks(vlm, room=None if {"attention", "answers"} & set(settings.learn) else 0)
     with progress(shown=team.leads) as bar, journal:
         task = bar.add_task("looking", total=None)
 
@@ -154,8 +159,10 @@ def _train(arguments: argparse.Namespace, settings: Any, team: Any) -> dict[str,
             bar.update(task, completed=share, total=1.0, description=what)
 
         with interruptible():
-            mine, back = _lessons(arguments, settings, team, vlm, config, data, kept, tick)
-        learned = learn(vlm, config, mine, back, arguments.output, settings, team=team, journal=journal, tick=tick)
+            mine, back = _lessons(arguments, settings, team, looks, config, data, kept, tick)
+        learned = learn(
+            vlm, config, mine, back, arguments.output, settings, looks=looks, team=team, journal=journal, tick=tick
+        )
         _, (pictures,) = team.agree((), (len(mine),))
         result = {
             "output": str(arguments.output), "pictures": round(pictures), "kept_back": len(back), "steps": learned.steps,
@@ -163,12 +170,12 @@ def _train(arguments: argparse.Namespace, settings: Any, team: Any) -> dict[str,
             "parameters": learned.layer.parameter_count,
         }  # fmt: skip
         if arguments.adapt is not None and learned.finished:
-            result |= _adapt(arguments, settings, team, vlm, learned.layer, mine, back, tick)
+            result |= _adapt(arguments, settings, team, looks, learned.layer, mine, back, tick)
     return result
 
 
 def _lessons(
-    arguments: argparse.Namespace, settings: Any, team: Any, vlm: Any, config: Any, data: Sequence[Any], kept: Sequence[Any],
+    arguments: argparse.Namespace, settings: Any, team: Any, looks: Any, config: Any, data: Sequence[Any], kept: Sequence[Any],
     tick: Any,
 ) -> tuple[list[Any], list[Any]]:  # fmt: skip
     """This process's share of the pictures to learn from, and, where it leads, those to measure on."""
@@ -177,6 +184,7 @@ def _lessons(
     by: dict[str, Any] = {
         "by_box": "boxes" in settings.learn,
         "by_answer": bool({"attention", "answers"} & set(settings.learn)),
+        "looks": looks,
     }
     what = "evidence boxes" if by["by_box"] else "answers"
     options: dict[str, Any] = {
@@ -186,7 +194,7 @@ def _lessons(
     }
     mine = []
     for one in data:
-        found = lessons(vlm, one, config, share=(team.rank, team.size), **by, **options)
+        found = lessons(looks.vlm, one, config, share=(team.rank, team.size), **by, **options)
         _, (count,) = team.agree((), (len(found),))
         if not count:
             raise DataError(f"expected questions with {what} in {one.name!r}, found none that can be learned from")
@@ -194,25 +202,25 @@ def _lessons(
     _, (idle,) = team.agree((), (float(not mine),))
     if idle:
         raise DataError(f"expected pictures to learn from for each of {team.size} processes, and {idle:.0f} have none")
-    back = [lesson for one in kept for lesson in lessons(vlm, one, config, **by, **options)] if team.leads else []
+    back = [lesson for one in kept for lesson in lessons(looks.vlm, one, config, **by, **options)] if team.leads else []
     if arguments.validation is not None and team.leads and not back:
         raise DataError(f"expected questions with {what} in {str(arguments.validation)!r}, found none to measure on")
     return mine, back
 
 
 def _adapt(
-    arguments: argparse.Namespace, settings: Any, team: Any, vlm: Any, layer: Any, mine: Sequence[Any],
+    arguments: argparse.Namespace, settings: Any, team: Any, looks: Any, layer: Any, mine: Sequence[Any],
     back: Sequence[Any], tick: Any,
 ) -> dict[str, Any]:  # fmt: skip
     from arr_coc import reader
     from arr_coc.learning.accustoming import Adaptation, accustom, write
 
     adaptation = Adaptation.of(arguments.adapt, arguments.adapt_steps)
-    done = accustom(vlm, layer, mine, back, adaptation, settings, team=team, tick=tick)
+    done = accustom(looks.vlm, layer, mine, back, adaptation, settings, looks=looks, team=team, tick=tick)
     result: dict[str, Any] = {"adapted_steps": done.steps, "answer_loss": done.losses, "finished": done.finished}
     if done.finished and team.leads:
         name = reader.WEIGHTS if arguments.model == reader.NAME else arguments.model
-        write(vlm, name, layer, arguments.output / "model")
+        write(looks.vlm, name, layer, arguments.output / "model")
         result["model"] = str(arguments.output / "model")
     return result
 

@@ -13,6 +13,7 @@ CHANNELS = (
     "edges", "edges_inverted", "highpass", "lowpass", "saliency", "text", "distance", "x", "y", "eccentricity",
 )  # fmt: skip
 POOLINGS = ("learned", "max", "mean", "sum")
+BALANCES = ("sigmoid", "softmax")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class LayerConfig:
     pixels: int = 8  # a cell's pixels, so many across and down
     channels: tuple[str, ...] = CHANNELS
     pooling: str = "learned"  # how a cell's likeness to the question's tokens becomes one number
+    balance: str = "sigmoid"  # weights of the ways of knowing: each for itself, or shares of 1
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -44,6 +46,8 @@ class LayerConfig:
             raise LayerError(f"expected the names of one channel or more, got {self.channels!r}")
         if self.pooling not in POOLINGS:
             raise LayerError(f"expected pooling as one of {', '.join(POOLINGS)}, got {self.pooling!r}")
+        if self.balance not in BALANCES:
+            raise LayerError(f"expected balance as one of {', '.join(BALANCES)}, got {self.balance!r}")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

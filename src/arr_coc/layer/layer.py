@@ -85,7 +85,7 @@ class ArrCocLayer(nn.Module):
         self.information = Information(channels)
         self.salience = Salience(channels)
         self.coupling = Coupling(width, config.pooling)
-        self.policy = Policy(width)
+        self.policy = Policy(width, balance=config.balance)
 
     def see(
         self,

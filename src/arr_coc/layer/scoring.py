@@ -84,13 +84,14 @@ class Coupling(nn.Module):
 
 
 class Policy(nn.Module):
-    """How much each way counts, from the question and from the score maps' statistics: sigmoid weights `[B, 3]`.
+    """How much each way counts, from the question and from the score maps' statistics: weights `[B, 3]`.
 
-    They do not sum to 1: two ways of knowing may both be right.
+    By sigmoids they do not sum to 1: two ways of knowing may both be right.
     """
 
-    def __init__(self, width: int, hidden: int = 64) -> None:
+    def __init__(self, width: int, hidden: int = 64, balance: str = "sigmoid") -> None:
         super().__init__()
+        self.balance = balance
         self.attend = nn.Linear(width, 1, bias=False)
         self.into = nn.Linear(width + STATISTICS * len(WAYS), hidden)
         self.out = nn.Linear(hidden, len(WAYS))
@@ -98,7 +99,8 @@ class Policy(nn.Module):
     def forward(self, words: torch.Tensor, asked: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         heed = self.attend(words)[..., 0].masked_fill(~asked, -math.inf).softmax(-1)
         question = (heed[:, None] @ words)[:, 0]
-        return torch.sigmoid(self.out(F.gelu(self.into(torch.cat([question, statistics(scores)], dim=-1)))))
+        weights = self.out(F.gelu(self.into(torch.cat([question, statistics(scores)], dim=-1))))
+        return weights.sigmoid() if self.balance == "sigmoid" else weights.softmax(-1)
 
 
 def statistics(scores: torch.Tensor) -> torch.Tensor:

@@ -25,10 +25,10 @@ from arr_coc.layer.fitting import identity
 from arr_coc.learning.adapting import last, last_layers, lora, peft_package
 from arr_coc.learning.gates import hard_top
 from arr_coc.learning.lessons import Asked, Lesson, answered
+from arr_coc.learning.looks import Looks
 from arr_coc.learning.reading import answer_loss
 from arr_coc.learning.settings import LEAST, MOST, Settings
 from arr_coc.learning.steps import collate
-from arr_coc.learning.tutoring import Looks
 from arr_coc.training.parallel import Team
 from arr_coc.training.stopping import Stopping
 from arr_coc.vlm import VLM
@@ -107,7 +107,7 @@ class Masters:
 
 def accustom(
     vlm: VLM, layer: ArrCocLayer, lessons: Sequence[Lesson], kept_back: Sequence[Lesson], adaptation: Adaptation,
-    settings: Settings = Settings(), *, team: Team = Team(),  # noqa: B008
+    settings: Settings = Settings(), *, looks: Looks | None = None, team: Team = Team(),  # noqa: B008
     tick: Callable[[float, str], None] = lambda progress, what: None,
 ) -> Accustomed:  # fmt: skip
     """Train a part of the model on what the layer keeps. After an interruption the model is of no use."""
@@ -117,7 +117,7 @@ def accustom(
     _, (idle,) = team.agree((), (float(not asked),))
     if idle:
         raise ArrCocError("expected questions with answers for every process to adapt with, found none")
-    looks, done, stop = Looks(vlm), 0, 0.0
+    looks, done, stop = Looks(vlm) if looks is None else looks, 0, 0.0
     before = _measured(looks, layer, kept_back) if team.leads else None
     torch.manual_seed(settings.seed)  # LoRA's matrices begin at random
     with Stopping() as stopping, adaptation.inside(vlm) as parameters:
@@ -151,7 +151,7 @@ def best(layer: ArrCocLayer, lesson: Lesson, one: Asked, share: float) -> torch.
 
 def _lost(looks: Looks, lesson: Lesson, one: Asked, keep: torch.Tensor, frozen: bool) -> torch.Tensor:
     sample = one.sample
-    return answer_loss(looks.vlm, looks.at(lesson), sample.question, sample.answers[0], keep=keep, frozen=frozen)
+    return answer_loss(looks.vlm, looks.at(lesson.image), sample.question, sample.answers[0], keep=keep, frozen=frozen)
 
 
 @torch.no_grad()

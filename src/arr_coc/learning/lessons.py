@@ -18,6 +18,7 @@ from arr_coc.evaluation.metrics import evidence_cells
 from arr_coc.grid import Cells
 from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.judging import Seen, picture
+from arr_coc.learning.looks import Looks
 from arr_coc.look import Look
 from arr_coc.selectors import Sight, Words
 from arr_coc.selectors.base import Function
@@ -83,13 +84,15 @@ def sight_of(vlm: VLM, look: Look, question: str) -> Sight:
 
 
 def lessons(
-    vlm: VLM, data: Data, config: LayerConfig, *, by_box: bool = True, by_answer: bool = False, share: tuple[int, int] = (0, 1), workers: int = 0,
+    vlm: VLM, data: Data, config: LayerConfig, *, by_box: bool = True, by_answer: bool = False, looks: Looks | None = None,
+    share: tuple[int, int] = (0, 1), workers: int = 0,
     complain: Callable[[str], None] = lambda why: None, tick: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Lesson]:  # fmt: skip
     """Every picture that has a question with evidence (`by_box`), or with an answer (`by_answer`).
 
     `share` (i, n): only every n-th picture, from the i-th on. `workers`: processes that look at the pictures while the model
-    encodes them. What cannot be used is told to `complain`.
+    encodes them. `looks`: where looks are kept for a model that will be asked itself. What cannot be used is told to
+    `complain`.
     """
 
     def useful(sample: Sample) -> bool:
@@ -101,7 +104,9 @@ def lessons(
             complain(f"{one.name}: expected a still picture to learn from, got a video")
     pictures = [one for one in wanted if one.kind == "image"][share[0] :: share[1]]
     found: list[Lesson] = []
-    for number, (one, sight, bare) in enumerate(_seen(vlm, pictures, config, workers, complain)):
+    for number, (one, sight, bare) in enumerate(
+        _seen(Looks(vlm, room=0) if looks is None else looks, pictures, config, workers, complain)
+    ):
         lesson = _lesson(vlm, one, [sample for sample in one.samples if useful(sample)], by_answer, sight, bare)
         if lesson.asked:
             found.append(lesson)
@@ -115,18 +120,18 @@ def answered(sample: Sample) -> bool:
 
 
 def _seen(
-    vlm: VLM, pictures: Sequence[Picture], config: LayerConfig, workers: int, complain: Callable[[str], None]
+    looks: Looks, pictures: Sequence[Picture], config: LayerConfig, workers: int, complain: Callable[[str], None]
 ) -> Iterator[tuple[Picture, Sight, list[Seen]]]:
     if workers == 0:
         for one in pictures:
-            sight = _looked(vlm, one, complain)
+            sight = _looked(looks, one, complain)
             if sight is not None:
                 yield one, sight, _bare(one.still, sight.grid, config)
         return
     waiting: list[tuple[Picture, Sight, Future[list[Seen]]]] = []
     with ProcessPoolExecutor(workers, get_context("spawn"), _begin) as pool:
         for one in pictures:
-            sight = _looked(vlm, one, complain)
+            sight = _looked(looks, one, complain)
             if sight is not None:
                 waiting.append((one, sight, pool.submit(_bare, one.still, sight.grid, config)))
             if len(waiting) > AHEAD * workers:
@@ -142,9 +147,9 @@ def _begin() -> None:
     outlive_first_request()
 
 
-def _looked(vlm: VLM, one: Picture, complain: Callable[[str], None]) -> Sight | None:
+def _looked(looks: Looks, one: Picture, complain: Callable[[str], None]) -> Sight | None:
     try:
-        return sight_of(vlm, vlm.look(one.still), one.samples[0].question)
+        return sight_of(looks.vlm, looks.at(one.still), one.samples[0].question)
     except (ArrCocError, OSError) as error:
         complain(f"{one.name}: {error}")
         return None

@@ -16,10 +16,11 @@ from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.familiarity import told, usual
 from arr_coc.layer.layer import ArrCocLayer
 from arr_coc.learning.lessons import Lesson
+from arr_coc.learning.looks import Looks
 from arr_coc.learning.measuring import measured
 from arr_coc.learning.settings import Settings
 from arr_coc.learning.steps import Batch, Draws, box_losses
-from arr_coc.learning.tutoring import Looks, model_losses
+from arr_coc.learning.tutoring import model_losses
 from arr_coc.training.journal import Journal
 from arr_coc.training.parallel import Team
 from arr_coc.training.stopping import Stopping
@@ -123,7 +124,7 @@ def standardise(layer: ArrCocLayer, lessons: Sequence[Lesson]) -> None:
 
 def learn(
     vlm: VLM, config: LayerConfig, lessons: Sequence[Lesson], kept_back: Sequence[Lesson], out: Path,
-    settings: Settings = Settings(), *, journal: Journal, team: Team = Team(),  # noqa: B008
+    settings: Settings = Settings(), *, journal: Journal, looks: Looks | None = None, team: Team = Team(),  # noqa: B008
     tick: Callable[[float, str], None] = lambda progress, what: None,
 ) -> Learned:  # fmt: skip
     """Learn until the schedule ends, or something asks to stop; goes on from `out`'s checkpoint.
@@ -141,7 +142,7 @@ def learn(
         run.load(path, settings)
     # The channels' mean and spread, too: each process has other lessons.
     team.share([*run.layer.state_dict().values(), *run.average.state_dict().values()])
-    draws, looks = Draws(lessons, settings, team.rank), Looks(vlm)
+    draws, looks = Draws(lessons, settings, team.rank), Looks(vlm) if looks is None else looks
     journal.open(run.step)
     first, taught = run.step, False
     told = saved = looked = started = time.monotonic()

@@ -41,7 +41,7 @@ class Settings:
             raise ArrCocError(f"expected to learn from {', '.join(SOURCES)}, got {', '.join(wrong) or 'nothing'}")
         if self.gate not in METHODS:
             raise ArrCocError(f"expected a gate among {', '.join(METHODS)}, got {self.gate!r}")
-        for name in ("steps", "pictures", "questions"):
+        for name in ("steps", "pictures", "questions", "answers"):
             if getattr(self, name) < 1:
                 raise ArrCocError(f"expected {name} from 1 on, got {getattr(self, name)}")
         if not 0 < self.lr < math.inf or (self.minutes is not None and not self.minutes > 0):

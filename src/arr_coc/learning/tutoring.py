@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
 
 import torch
 
@@ -11,30 +10,10 @@ from arr_coc.layer.layer import Judged
 from arr_coc.learning import targets
 from arr_coc.learning.gates import log_gates
 from arr_coc.learning.lessons import Asked, Lesson, answered
+from arr_coc.learning.looks import Looks
 from arr_coc.learning.reading import answer_attention, answer_loss
 from arr_coc.learning.settings import LEAST, MOST, Settings
 from arr_coc.learning.steps import Batch
-from arr_coc.look import Look
-from arr_coc.vlm import VLM
-
-MOST_LOOKS = 128  # kept, with what is encoded of them: of thousands of pictures, a GPU has no room for all
-
-
-class Looks:
-    """Looks at the pictures that the model itself is asked about. The latest ones are kept."""
-
-    def __init__(self, vlm: VLM, most: int = MOST_LOOKS) -> None:
-        self.vlm, self.most = vlm, most
-        self._kept: OrderedDict[int, Look] = OrderedDict()
-
-    def at(self, lesson: Lesson) -> Look:
-        key = id(lesson)
-        if key not in self._kept:
-            self._kept[key] = self.vlm.look(lesson.image)
-        self._kept.move_to_end(key)
-        if len(self._kept) > self.most:
-            self._kept.popitem(last=False)
-        return self._kept[key]
 
 
 def model_losses(
@@ -55,7 +34,7 @@ def model_losses(
             count = max(1, round(chance.uniform(LEAST, MOST) * len(logits)))
             generator = torch.Generator().manual_seed(chance.getrandbits(31))
             bias = log_gates(logits, count, settings.gate, settings.temperature, generator)
-            lost = answer_loss(looks.vlm, looks.at(lesson), one.sample.question, one.sample.answers[0], bias)
+            lost = answer_loss(looks.vlm, looks.at(lesson.image), one.sample.question, one.sample.answers[0], bias)
             losses["answers"].append(settings.answer_weight * lost)
     return {name: torch.stack(found).mean() for name, found in losses.items() if found}
 
@@ -63,6 +42,6 @@ def model_losses(
 def attention(looks: Looks, lesson: Lesson, one: Asked) -> torch.Tensor | None:
     """What the model looks at, `[N]`, while it gives a right answer; None where it does not. Looked up once."""
     if one.seen is None:
-        seen, right = answer_attention(looks.vlm, looks.at(lesson), one.sample.question, one.sample.answers[0])
+        seen, right = answer_attention(looks.vlm, looks.at(lesson.image), one.sample.question, one.sample.answers[0])
         one.seen = (seen.detach().half().cpu() if right else None,)
     return one.seen[0]
