@@ -1,7 +1,9 @@
 """Time to the first token at the true shapes of real models, dense against glance and gaze, on one GPU.
 
 Weights are random: only the answer depends on them, not the time. Inputs lie on the GPU already, so preprocessing, which
-is the same for all, is left out; choosing (evenly spaced cells), dropping and packing are counted.
+is the same for all, is left out; choosing (evenly spaced cells), dropping and packing are counted. With `--sees`, cells are
+chosen by arr-coc with a layer (of random weights, too) from the picture, which lies on the GPU, and from the question:
+texture, glance and gaze are counted.
 
     python benchmarks/gpu_speed.py --out speed.jsonl      # one line a case, written as soon as it is measured
     python benchmarks/gpu_speed.py --table speed.jsonl    # the tables of docs/speed.md
@@ -16,14 +18,19 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 
+from arr_coc import pictures
 from arr_coc.bench.ask import SETTINGS, Measured, Setting, compare, prompt
 from arr_coc.bench.timing import machine
+from arr_coc.layer import ArrCocLayer
+from arr_coc.layer.fitting import check, config_for
 from arr_coc.vlm import VLM
 
 BATCHED = Setting("all, segments batched", batched=True)
+SEEN = tuple(Setting(f"arr-coc: {one.name}", one.budget, one.glance, sees=True) for one in SETTINGS[3:])
 TOKENS = {
     "image_token_id": 151655,
     "video_token_id": 151656,
@@ -89,18 +96,36 @@ def build(name: str) -> VLM:
     return VLM(model.eval())
 
 
-def measure(out: Path, seconds: float, models: list[str]) -> None:
+def with_layer(vlm: VLM) -> VLM:
+    """A layer of random weights that is sure of itself, so that it is asked and nobody else."""
+    torch.manual_seed(1)
+    layer = ArrCocLayer(config_for(vlm.adapter))
+    torch.nn.init.constant_(layer.coupling.own.bias, 6.0)
+    vlm.adapter.layer = check(layer, vlm.adapter)
+    return vlm
+
+
+def page(pixels: int) -> torch.Tensor:
+    """A picture with something in it, `[3, pixels, pixels]` on the GPU."""
+    whole = torch.from_numpy(np.array(pictures.receipt())).permute(2, 0, 1)[None].float() / 255
+    return torch.nn.functional.interpolate(whole, (pixels, pixels), mode="bilinear")[0].cuda()
+
+
+def measure(out: Path, seconds: float, models: list[str], sees: bool) -> None:
     start = time.monotonic()
-    settings = (*SETTINGS[:2], BATCHED, *SETTINGS[2:])
+    settings = (*SETTINGS[:2], BATCHED, *SETTINGS[3:], *SEEN) if sees else (*SETTINGS[:2], BATCHED, *SETTINGS[2:])
     for name in models:
-        vlm = build(name)
+        vlm = with_layer(build(name)) if sees else build(name)
         cell = vlm.model.config.vision_config.patch_size * vlm.model.config.vision_config.spatial_merge_size
         for pixels, batch in CASES:
             if time.monotonic() - start > seconds:
                 print("out of time before", name, pixels, batch)
                 return
             side = round(pixels / cell)
-            found = compare(vlm, prompt(vlm, side, batch), settings, rounds=5 if batch == 1 else 2, new_tokens=1)
+            found = compare(
+                vlm, prompt(vlm, side, batch), settings, rounds=5 if batch == 1 else 2, new_tokens=1,
+                originals=[page(pixels)] * batch, text="What is the total?",
+            )  # fmt: skip
             record = {
                 "model": name, "pixels": pixels, "batch": batch, "cells": side * side, "machine": machine(),
                 "transformers": transformers.__version__, "date": date.today().isoformat(),
@@ -149,10 +174,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where to write the measurements")
     parser.add_argument("--seconds", type=float, default=540, help="start no further case after this long")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--sees", action="store_true", help="also choose by arr-coc, with a layer, from a picture")
     parser.add_argument("--table", type=Path, help="print measurements as Markdown")
     arguments = parser.parse_args()
     if arguments.out:
-        measure(arguments.out, arguments.seconds, arguments.models)
+        measure(arguments.out, arguments.seconds, arguments.models, arguments.sees)
     if arguments.table:
         print(table([json.loads(line) for line in arguments.table.read_text().splitlines()]))
 

@@ -91,9 +91,10 @@ def draft(
 
 
 def draft_inputs(
-    adapter: Adapter, prompter: Prompter | None, inputs: Mapping[str, Any], wish: Wish, watch: Stopwatch
-) -> Draft:
-    """A processor's output, whose pictures are not at hand any more."""
+    adapter: Adapter, prompter: Prompter | None, inputs: Mapping[str, Any], wish: Wish, watch: Stopwatch, *,
+    texts: Sequence[str] | None = None, originals: Sequence[Any] | None = None, embeddings: Embeddings | None = None,
+) -> Draft:  # fmt: skip
+    """A processor's output, whose pictures are not at hand any more, unless their originals are given."""
     ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
     if not isinstance(ids, torch.Tensor) or ids.ndim != 2:
         raise PromptError("expected a processor's output with input_ids as a tensor [B, T]")
@@ -114,11 +115,18 @@ def draft_inputs(
     spoken = given["attention_mask"].bool().clone()
     for visual in visuals:
         spoken[visual.row, visual.places] = False
-    words = [
-        Words("" if prompter is None else prompter.text(ids[real]), ids[real], adapter.embed)
-        for ids, real in zip(given["input_ids"], spoken, strict=True)
-    ]
-    scene = Scene(adapter, given, visuals, [None] * len(visuals), words, wish, watch)
+    rows = [ids[real] for ids, real in zip(given["input_ids"], spoken, strict=True)]
+    if texts is None:
+        texts = ["" if prompter is None else prompter.text(row) for row in rows]
+    elif len(texts) != len(rows):
+        raise PromptError(f"expected a question for each of the {len(rows)} rows of the inputs, got {len(texts)}")
+    words = [Words(text, row, adapter.embed) for text, row in zip(texts, rows, strict=True)]
+    origins: list[Source | None] = [None] * len(visuals)
+    if originals is not None:
+        if len(originals) != len(visuals) or any(visual.kind != "image" for visual in visuals):
+            raise PromptError(f"expected the originals of {len(visuals)} images, got {len(originals)}")
+        origins = [sources.original_source(one, embeddings) for one in originals]
+    scene = Scene(adapter, given, visuals, origins, words, wish, watch)
     looked = look_at(scene)
     if isinstance(looked, Shrink):
         raise SelectorError(f"selector {wish.selector.name!r} re-encodes pictures, so it needs them, not model inputs")

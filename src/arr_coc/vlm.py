@@ -96,6 +96,7 @@ class VLM:
         fps: float | None = None,
         messages: Sequence[Any] | None = None,
         inputs: Mapping[str, Any] | None = None,
+        originals: Sequence[Any] | None = None,
         look: Look | None = None,
         budget: Budget | Sequence[Budget] = "all",
         glance: Budget | Sequence[Budget] = "all",
@@ -110,7 +111,8 @@ class VLM:
         """Keyword arguments for `model.generate`, with only the visual tokens that were kept.
 
         Pictures and words come as `images`/`videos` and `text` (lists for a batch), as chat `messages`, as a `look` and
-        `text`, or as `inputs`, a processor's output. `budget` is what to keep and `glance` what to encode at all, of all
+        `text`, or as `inputs`, a processor's output; `originals`, the images behind these (or their textures), and `text`, the
+        question alone, then let a selector see what it decides about. `budget` is what to keep and `glance` what to encode at all, of all
         cells: a count, a share ("12.5%"), as few as hold a share of the relevance ("mass 90%"), "auto" or "all"; a list
         has one for each picture. `shared`: one budget for all pictures of a prompt. `allocation`: cells decided beforehand.
         `gradients`: let them flow back through the encoder.
@@ -127,7 +129,7 @@ class VLM:
                 "call generate or ask instead of prepare"
             )
         with torch.set_grad_enabled(gradients):
-            return self._prepare(images, text, videos, fps, messages, inputs, look, wish, raw)
+            return self._prepare(images, text, videos, fps, messages, inputs, originals, look, wish, raw)
 
     def generate(self, *args: Any, **options: Any) -> list[Answer]:
         """Answers, one per row and returned sequence. Takes what `prepare` takes (or its result) and what the model's own
@@ -186,30 +188,40 @@ class VLM:
         return point(self.adapter, prepared, answer.ids)
 
     def _prepare(
-        self, images: Any, text: Any, videos: Any, fps: float | None, messages: Any, inputs: Any, look: Any, wish: Wish,
-        raw: bool,
+        self, images: Any, text: Any, videos: Any, fps: float | None, messages: Any, inputs: Any, originals: Any,
+        look: Any, wish: Wish, raw: bool,
     ) -> Prepared:  # fmt: skip
         watch = Stopwatch(self.device)
         pictures = images is not None or videos is not None
-        if sum((inputs is not None, messages is not None, text is not None)) != 1:
+        if sum((inputs is not None, messages is not None, text is not None and inputs is None)) != 1:
             raise PromptError("expected one of text, messages or inputs to hold the question")
-        if (pictures or look is not None) and text is None:
+        if (pictures or look is not None) and (text is None or inputs is not None):
             raise PromptError("expected the pictures inside the messages or inputs, got them beside")
         if look is not None and (pictures or fps is not None):
             raise PromptError("a look holds its pictures: leave images, videos and fps out beside it")
-        if raw and text is None:
+        if originals is not None and inputs is None:
+            raise PromptError("expected originals beside inputs only: pictures come as images")
+        if raw and (text is None or inputs is not None):
             raise PromptError("expected raw=True beside text only")
         rate = _checked_fps(fps)
         if inputs is not None:
-            made = preparing.draft_inputs(self.adapter, self._prompter, inputs, wish, watch)
+            texts = None if text is None else _texts(text)
+            made = preparing.draft_inputs(
+                self.adapter,
+                self._prompter,
+                inputs,
+                wish,
+                watch,
+                texts=texts,
+                originals=originals,
+                embeddings=self.embeddings,
+            )
         elif messages is not None:
             talks, images, videos = conversation(messages)
             seen = self._look(images, videos, rate, watch)
             made = self._draft(seen, [last_words(talk) for talk in talks], talks, wish, watch)
         else:
-            texts = [text] if isinstance(text, str) else list(text) if isinstance(text, list | tuple) else []
-            if not texts or not all(isinstance(one, str) for one in texts):
-                raise PromptError("expected a question as text, or a list of them")
+            texts = _texts(text)
             if look is not None:
                 made = self._questions(look, texts, wish, watch, raw)
             else:
@@ -264,6 +276,13 @@ PREPARE_OPTIONS = frozenset({
 
 def _listed(things: Any, is_one: Any) -> tuple[Any, ...]:
     return () if things is None else (things,) if is_one(things) else tuple(things)
+
+
+def _texts(text: Any) -> list[str]:
+    texts = [text] if isinstance(text, str) else list(text) if isinstance(text, list | tuple) else []
+    if not texts or not all(isinstance(one, str) for one in texts):
+        raise PromptError("expected a question as text, or a list of them")
+    return texts
 
 
 def _checked_fps(fps: float | None) -> float:

@@ -12,6 +12,7 @@ from PIL import Image
 
 from arr_coc.errors import ImageError, PromptError
 from arr_coc.look import Source
+from arr_coc.texture import TextureArray
 from arr_coc.texture.image import ImageLike, read_picture
 
 if TYPE_CHECKING:
@@ -24,6 +25,16 @@ def image_source(image: ImageLike, embeddings: Embeddings | None = None) -> Sour
     """Any image as RGB, upright, transparency laid over white."""
     picture = _rgb(image)
     return Source(picture, picture.size, embeddings)
+
+
+def original_source(image: ImageLike | TextureArray, embeddings: Embeddings | None = None) -> Source:
+    """The original of a picture that a processor has seen already: it is looked at where it lies, also on a GPU."""
+    if isinstance(image, TextureArray):
+        height, width = image.original_size
+        return Source(None, (width, height), embeddings, image)
+    if isinstance(image, torch.Tensor):
+        return Source(image, (image.shape[-1], image.shape[-2]), embeddings)
+    return image_source(image, embeddings)
 
 
 def video_source(video: Any, embeddings: Embeddings | None = None) -> Source:

@@ -28,6 +28,7 @@ class Setting:
     glance: str = "all"
     stock: bool = False
     batched: bool = False
+    sees: bool = False  # the pictures' originals and the question: else cells are evenly spaced
 
 
 SETTINGS = (
@@ -53,16 +54,17 @@ class Measured:
 
 def compare(
     vlm: VLM, inputs: Mapping[str, Any], settings: Sequence[Setting] = SETTINGS, *, rounds: int = 5, new_tokens: int = 16,
-    tick: Callable[[], None] = lambda: None,
+    originals: Sequence[Any] = (), text: str = "", tick: Callable[[], None] = lambda: None,
 ) -> dict[str, Measured]:  # fmt: skip
-    """Every setting once to warm up, then `rounds` times in turn."""
+    """Every setting once to warm up, then `rounds` times in turn; `originals` and `text` for those that see."""
     found = {setting.name: Measured() for setting in settings}
     for number in range(rounds + 1):
         for setting in settings:
             if vlm.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats()
                 before = torch.cuda.memory_allocated()
-            run = _run(vlm, inputs, setting, new_tokens)
+            shown = {"originals": originals, "text": [text] * len(originals)} if setting.sees else {}
+            run = _run(vlm, inputs, setting, new_tokens, shown)
             if vlm.device.type == "cuda":
                 measured = found[setting.name]
                 measured.peak = max(measured.peak, torch.cuda.max_memory_allocated() - before)
@@ -72,7 +74,9 @@ def compare(
     return found
 
 
-def _run(vlm: VLM, inputs: Mapping[str, Any], setting: Setting, new_tokens: int) -> dict[str, float]:
+def _run(
+    vlm: VLM, inputs: Mapping[str, Any], setting: Setting, new_tokens: int, shown: dict[str, Any]
+) -> dict[str, float]:
     """One answer: milliseconds of the encoder, the prefill, everything else before the first token, and the rest."""
     options = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False}
     watch = Stopwatch(vlm.device)
@@ -97,7 +101,7 @@ def _run(vlm: VLM, inputs: Mapping[str, Any], setting: Setting, new_tokens: int)
             }  # fmt: skip
         before, vlm.adapter.batched = vlm.adapter.batched, setting.batched
         with watch.stage("preprocess"):
-            prepared = vlm.prepare(inputs=inputs, budget=setting.budget, glance=setting.glance)
+            prepared = vlm.prepare(inputs=inputs, budget=setting.budget, glance=setting.glance, **shown)
         timed(vlm, prepared.make(), watch, options)
         vlm.adapter.batched = before
     encode, ready = prepared.timings["encode"], watch["preprocess"]
