@@ -32,7 +32,7 @@ from arr_coc.layer.scoring import WAYS
 from arr_coc.learning.lessons import Lesson, lessons, read
 from arr_coc.learning.looks import Looks
 from arr_coc.learning.loop import learn
-from arr_coc.learning.reading import answer_logits
+from arr_coc.learning.reading import says
 from arr_coc.learning.settings import Settings
 from arr_coc.learning.steps import collate
 from arr_coc.texture.layout import MVP13
@@ -110,10 +110,8 @@ def judged(vlm: Any, looks: Looks, layer: ArrCocLayer, scans: Sequence[Lesson], 
                 keep = order[: max(1, round(share * len(order)))].sort().values
                 found["recall", share][lesson.name].append(recall(keep, one.groups) or 0.0)
                 if one.sample.kind in READ:
-                    scores, wanted = answer_logits(
-                        vlm, looks.at(lesson.image), one.sample.question, one.sample.answers[0], keep=keep
-                    )
-                    right = float((scores.argmax(-1).cpu() == wanted.cpu()).all())
+                    sample = one.sample
+                    right = float(says(vlm, looks.at(lesson.image), sample.question, sample.answers[0], keep))
                     for what in ("right", f"right: {one.sample.kind}"):
                         found[what, share][lesson.name].append(right)
     return {

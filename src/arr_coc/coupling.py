@@ -26,7 +26,9 @@ from arr_coc.selectors.similarity import to_question
 
 SCOUTED, AT_LEAST = 0.5, 448  # of the candidates; of few, all
 LOST, SURE = 0.03, 0.06  # the strongest attention of a scout that finds nothing, and of one that does
-DOUBTFUL, CERTAIN = 0.2, 0.8  # a layer's largest chance where it finds nothing, and where it does
+HESITANT = (
+    2.0  # log-odds about what 99 in 100 questions of training reach, over which trust in a layer rises from 0 to 1
+)
 STRANGE = 3.3  # from here on a picture is of another kind than those that the layer was trained with
 ENOUGH = 0.5  # trust from which a layer is not doubted
 DEPTHS = (0.5, 2 / 3)  # of the language model's layers
@@ -55,14 +57,13 @@ class Coupled:
 
 
 def by_layer(sight: Sight) -> Coupled:
-    """What the layer that was trained for the model says; to be trusted as far as it says that there is something.
+    """What the layer that was trained for the model says; to be trusted as far as it is as sure as it was in training.
 
-    Not at all on a picture of a kind that it never saw in training.
+    Questions of another kind make it less sure of its best cell. On a picture of another kind it is not trusted at all.
     """
     assert sight.learned is not None
     judgement = sight.learned(sight)
-    peak = float(judgement.relevance.max()) if len(judgement.relevance) else 0.0
-    trust = min(1.0, max(0.0, (peak - DOUBTFUL) / (CERTAIN - DOUBTFUL)))
+    trust = min(1.0, max(0.0, 0.5 + judgement.sureness / HESITANT))
     found = Coupled(judgement.scores["coupling"], "layer", trust, judgement)
     return replace(found, trust=0.0) if found.strange else found
 

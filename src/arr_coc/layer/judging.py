@@ -54,6 +54,7 @@ class Judgement:
     scores: dict[str, torch.Tensor]  # the three ways of knowing, from 0 to 1
     weights: dict[str, float]
     strangeness: float = 0.0  # how unlike the pictures of training this one is: about 1 for one of them
+    sureness: float = 0.0  # the best cell's logit, over what 99 in 100 questions of training reach
 
 
 def judge(
@@ -194,12 +195,20 @@ def judged(layer: ArrCocLayer, sight: Sight) -> Judgement:
         layer, _known(layer, sight), [view.t for view in sight.grid.views],
         torch.zeros(1, dtype=torch.long, device=device), words, torch.ones(words.shape[:2], dtype=torch.bool, device=device),
     )  # fmt: skip
-    relevance, scores = made.relevance[0].sigmoid().cpu(), made.scores[0].sigmoid().cpu()
+    logits, scores = made.relevance[0].cpu()[sight.candidates], made.scores[0].sigmoid().cpu()
     return Judgement(
-        relevance[sight.candidates],
+        logits.sigmoid(),
         {name: score[sight.candidates] for name, score in zip(WAYS, scores, strict=True)},
         dict(zip(WAYS, made.weights[0].tolist(), strict=True)),
         strangeness(
             told(_bare(sight, layer.config)[0].channels, layer.config.channels), layer.usual.cpu(), layer.unusual.cpu()
         ),
+        float(logits.max()) - float(_sure(layer, sight)) if len(logits) else 0.0,
     )
+
+
+def _sure(layer: ArrCocLayer, sight: Sight) -> torch.Tensor:
+    """How sure it is as a rule, of such a sight; with some of the tokens, at least as sure as with none or all."""
+    if sight.tokens is None:
+        return layer.sure[0]
+    return layer.sure[1] if len(sight.candidates) == sight.grid.n else layer.sure.min()

@@ -23,7 +23,7 @@ from arr_coc.layer.familiarity import size
 from arr_coc.layer.scoring import WAYS, Coupling, Information, Policy, Salience
 
 WEIGHTS, NOTE = "layer.safetensors", "layer.json"
-FORMAT, VERSION = "a learned ARR-COC layer", 1
+FORMAT, VERSION = "a learned ARR-COC layer", 2
 WAVES = (1.0, 2.0, 4.0, 8.0, 16.0)  # half turns over the picture's width and height
 
 
@@ -57,6 +57,9 @@ class ArrCocLayer(nn.Module):
     spread: torch.Tensor
     usual: torch.Tensor  # [S] what those pictures are like: see familiarity.py
     unusual: torch.Tensor  # [S, S]
+    sure: (
+        torch.Tensor
+    )  # [2] logits that the best cell of 99 in 100 of its questions is above: before the encoder, after it
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
@@ -66,6 +69,7 @@ class ArrCocLayer(nn.Module):
         self.register_buffer("spread", torch.ones(channels, 1, 1))
         self.register_buffer("usual", torch.zeros(size(config.channels)))
         self.register_buffer("unusual", torch.zeros(size(config.channels), size(config.channels)))
+        self.register_buffer("sure", torch.zeros(2))
         self.from_channels = nn.Linear(channels + 4 * len(WAVES), width)
         self.from_pixels = nn.Sequential(
             nn.Linear(3 * config.pixels**2, 2 * width), nn.GELU(), nn.Linear(2 * width, width)

@@ -17,7 +17,7 @@ from arr_coc.layer.familiarity import told, usual
 from arr_coc.layer.layer import ArrCocLayer
 from arr_coc.learning.lessons import Lesson
 from arr_coc.learning.looks import Looks
-from arr_coc.learning.measuring import measured
+from arr_coc.learning.measuring import measured, sureness
 from arr_coc.learning.settings import Settings
 from arr_coc.learning.steps import Batch, Draws, box_losses
 from arr_coc.learning.tutoring import model_losses
@@ -183,6 +183,7 @@ def learn(
     found: dict[str, float] = {}
     if team.leads:
         run.save(path, settings)
+        run.average.sure.copy_(sureness(run.average, lessons, device))
         run.average.save_pretrained(out)
         found = measured(run.average, kept_back, device)
         said = {"step": run.step, "seconds": round(run.seconds, 1), "recall": found, "settings": asdict(settings)}

@@ -8,11 +8,12 @@ replaced: the bias travels in the attention mask, which `sdpa` and `eager` atten
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from arr_coc.adapters import pointing
 from arr_coc.adapters.prompts import assistant_message
@@ -54,6 +55,13 @@ def answer_logits(
     """What `answer_loss` is taken from: logits `[A + 1, V]` for the answer's tokens and its end, and these tokens."""
     prepared, wanted = _prepared(vlm, look, question, answer, keep)
     return _logits(vlm, prepared, wanted, bias, frozen), wanted
+
+
+@torch.no_grad()
+def says(vlm: VLM, look: Look, question: str, answer: str, keep: Any = None) -> bool:
+    """Whether the model, reading the cells `keep` alone, writes this very answer: its likeliest tokens and the end."""
+    logits, wanted = answer_logits(vlm, look, question, answer, keep=keep)
+    return bool((logits.argmax(-1).cpu() == wanted.cpu()).all())
 
 
 @torch.no_grad()
@@ -108,7 +116,7 @@ def _logits(
     given = pointing.answered(prepared, wanted[:-1])
     if bias is not None:
         given["attention_mask"] = _mask(vlm, prepared, given["input_ids"].shape[1], bias)
-    with _frozen(vlm.model) if frozen else nullcontext():
+    with _frozen(vlm.model) if frozen else nullcontext(), _plain_attention(bias):
         return _run(vlm, given, len(wanted))
 
 
@@ -140,6 +148,12 @@ def _mask(vlm: VLM, prepared: Prepared, length: int, bias: torch.Tensor) -> torc
     columns = torch.zeros(length, dtype=dtype, device=device).index_put((places.to(device),), bias)
     ahead = torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
     return columns.expand(length, length).masked_fill(ahead, torch.finfo(dtype).min)[None, None]
+
+
+def _plain_attention(bias: torch.Tensor | None) -> AbstractContextManager[None]:
+    """A GPU's fused attention cannot send gradients back to a mask of every length; the plain one can."""
+    fused = bias is not None and bias.requires_grad and bias.is_cuda
+    return sdpa_kernel(SDPBackend.MATH) if fused else nullcontext()
 
 
 @contextmanager

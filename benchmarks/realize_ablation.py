@@ -1,0 +1,192 @@
+"""What the parts of untrained relevance are worth: the same questions with one of them left out, or alone.
+
+    python benchmarks/realize_ablation.py SCANS --out ablation.jsonl --device cuda
+    python benchmarks/realize_ablation.py --table ablation.jsonl
+
+SCANS are the validation scans of `python -m arr_coc.training.papers`. Told are the share of the evidence that is kept, and of
+the answers that the reader gives right from the kept cells alone, with intervals over scans.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+import arr_coc
+from arr_coc.evaluation.metrics import evidence_cells, recall
+from arr_coc.evaluation.statistics import interval, mean
+from arr_coc.knowing import know
+from arr_coc.learning.lessons import read
+from arr_coc.learning.reading import says
+from arr_coc.realizing import Settings, couple, realized
+from arr_coc.selectors.base import Function, Sight
+from arr_coc.selectors.similarity import tokens_of, units
+from arr_coc.strategy import edge_energy
+from arr_coc.texture import TextureArray
+from arr_coc.texture.layout import MVP13
+
+Pick = Callable[[Sight], torch.Tensor]
+SHARES = ("25%", "12.5%", "6.25%")
+KINDS = ("total", "date", "company")
+CELL = 28  # pixels of the reader's cells
+USED = (
+    "edges", "edges_inverted", "highpass", "lowpass", "distance", "saliency", "motion", "eccentricity", "text",
+)  # fmt: skip
+FAMILIES = {
+    "contours (edges, distance)": ("edges", "edges_inverted", "distance"),
+    "detail (highpass)": ("highpass",),
+    "saliency": ("saliency",),
+    "text": ("text",),
+    "position (eccentricity)": ("eccentricity",),
+}
+
+
+def whole(sight: Sight, **options: object) -> torch.Tensor:
+    return realized(sight, Settings(learned=False, **options)).keep  # type: ignore[arg-type]
+
+
+def without(channels: tuple[str, ...], sight: Sight) -> torch.Tensor:
+    """Some channels tell nothing: they are 0 everywhere. Whether the picture is a void is still told by its edges."""
+    return _told(sight, f"without {channels}", dict.fromkeys(channels))
+
+
+def small_layout(sight: Sight) -> torch.Tensor:
+    """What `mvp13` has: one channel of edges, no detail, no distance, no motion."""
+    lacking = {name: None for name in USED if name not in MVP13}
+    return _told(sight, "mvp13", lacking | {"edges": "edge_magnitude"})
+
+
+def _told(sight: Sight, key: str, changed: Mapping[str, str | None]) -> torch.Tensor:
+    """With some channels in place of others, or with nothing."""
+    texture, (view,) = sight.texture, sight.grid.views
+
+    def made() -> TextureArray:
+        sources = {name: changed.get(name, name) for name in USED}
+        nothing = torch.zeros_like(texture["edges"])
+        other = TextureArray.from_planes(
+            {name: nothing if one is None else texture[one] for name, one in sources.items()}
+        )
+        other.once(f"edge energy {view!r}", lambda: edge_energy(texture, view))
+        return other
+
+    told = texture.once(key, made)
+    return whole(replace(sight, picture=lambda: told))
+
+
+def processed(sight: Sight) -> torch.Tensor:
+    """The texture of the picture as the encoder gets it, one size smaller or larger than the original."""
+    texture = sight.texture
+    (view,) = sight.grid.views
+
+    def made() -> TextureArray:
+        pixels = torch.stack([texture[name] for name in ("red", "green", "blue")])[None]
+        size = (CELL * view.h, CELL * view.w)
+        return TextureArray.from_image(F.interpolate(pixels, size, mode="bicubic", antialias=True)[0].clamp(0, 1))
+
+    small = texture.once("processed", made)
+    return whole(replace(sight, picture=lambda: small))
+
+
+def best(sight: Sight, scores: torch.Tensor) -> torch.Tensor:
+    return sight.candidates[scores.argsort(descending=True, stable=True)[: sight.count]].sort().values
+
+
+def alone(way: str, sight: Sight) -> torch.Tensor:
+    known = know(sight)
+    if way == "coupling":
+        coupled = couple(replace(sight, learned=None), known, "scout")
+        assert coupled is not None
+        return best(sight, coupled.values)
+    return best(sight, getattr(known, way))
+
+
+def by_words(pooling: str, sight: Sight) -> torch.Tensor:
+    """Cosine of tokens with the question's word embeddings: their mean, the last, or the largest of all."""
+    words = sight.words.embeddings.detach().float()
+    tokens = units(tokens_of(sight).float())
+    if pooling == "max":
+        return best(sight, (tokens @ units(words).T).amax(-1).cpu())
+    one = words.mean(0, keepdim=True) if pooling == "mean" else words[-1:]
+    return best(sight, (tokens @ units(one)[0]).cpu())
+
+
+VARIANTS: dict[str, Pick] = {
+    "whole": whole,
+    **{f"{way} alone": partial(alone, way) for way in ("information", "salience", "text", "coupling")},
+    "no coupling": partial(whole, coupling="none"),
+    **{f"question as the {one} of its words, alone": partial(by_words, one) for one in ("mean", "last", "max")},
+    "balance by fixed formulas": partial(whole, balance="oppose"),
+    "near-copies not set back": partial(whole, diverse=False),
+    "texture from the encoder's picture": processed,
+    **{f"without {name}": partial(without, channels) for name, channels in FAMILIES.items()},
+    "mvp13 in place of full40": small_layout,
+}
+
+
+def measure(folder: Path, out: Path, device: str) -> None:
+    vlm = arr_coc.load("reader", layer=None)
+    vlm.model.to(device)
+    found: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = defaultdict(
+        lambda: {"recall": defaultdict(list), "right": defaultdict(list)}
+    )
+    for picture in read(folder).pictures:
+        look = vlm.look(picture.still)
+        for sample in (one for one in picture.samples if one.kind in KINDS):
+            for share in SHARES:
+                for name, pick in VARIANTS.items():
+                    prepared = vlm.prepare(look=look, text=sample.question, budget=share, selector=Function(pick))
+                    (made,) = prepared.allocations
+                    if made.fallback:
+                        raise RuntimeError(f"{name} failed: {made.fallback}")
+                    mine = found[name, share]
+                    groups = evidence_cells(sample.evidence, made.grid, picture.size)
+                    mine["recall"][picture.name].append(recall(made.keep, groups) or 0.0)
+                    right = says(vlm, look, sample.question, sample.answers[0], made.keep)
+                    mine["right"][picture.name].append(float(right))
+        print(picture.name, flush=True)
+    with out.open("w") as file:
+        for (name, share), each in found.items():
+            told = {what: {"mean": mean(scores), "interval": interval(scores)} for what, scores in each.items()}
+            file.write(json.dumps({"variant": name, "share": share, **told}) + "\n")
+
+
+def table(path: Path) -> str:
+    found = {(one["variant"], one["share"]): one for one in map(json.loads, path.read_text().splitlines())}
+    lines = [
+        f"| | {' | '.join(f'right at {s}' for s in SHARES)} | evidence kept at {SHARES[1]} |",
+        "|---|---|---|---|---|",
+    ]
+    for name in VARIANTS:
+        cells = [_cell(found[name, share]["right"]) for share in SHARES] + [_cell(found[name, SHARES[1]]["recall"])]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(told: dict[str, list[float]]) -> str:
+    low, high = told["interval"]
+    return f"{told['mean']:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scans", nargs="?", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--table", type=Path, metavar="FILE")
+    arguments = parser.parse_args()
+    if arguments.table is not None:
+        print(table(arguments.table))
+    else:
+        measure(arguments.scans, arguments.out, arguments.device)
+
+
+if __name__ == "__main__":
+    main()
