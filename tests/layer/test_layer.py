@@ -143,7 +143,7 @@ def test_files_that_are_no_layer(tmp_path: Path) -> None:
         ArrCocLayer.from_pretrained(tmp_path)
     weights, note = storage.read(_kept(file, good))
     storage.write(file, weights, note | {"version": 99})
-    with pytest.raises(LayerError, match="is not a learned ARR-COC layer of version 1"):
+    with pytest.raises(LayerError, match="is not a learned ARR-COC layer of version 2"):
         ArrCocLayer.from_pretrained(tmp_path)
     storage.write(file, weights, note | {"width": 32})
     with pytest.raises(LayerError, match="its weights do not fit its own shape"):
@@ -169,6 +169,7 @@ def _kept(file: Path, content: bytes) -> Path:
         ({"width": 0}, "expected width as a whole number from 1 on, got 0"),
         ({"asking": 1.5}, "expected asking as a whole number"),
         ({"pooling": "median"}, "expected pooling as one of learned, max, mean, sum, got 'median'"),
+        ({"balance": "even"}, "expected balance as one of sigmoid, softmax, got 'even'"),
         ({"channels": ()}, "expected the names of one channel or more"),
     ],
 )
@@ -206,3 +207,11 @@ def test_a_model_in_bfloat16_is_judged() -> None:
         picture(64, 64), "Which?", budget=8, max_new_tokens=2
     )
     assert len(answer.allocations[0].keep) == 8
+
+
+def test_weights_by_softmax_are_shares_of_one() -> None:
+    pictures, (words, there) = views(2), asked([4, 7])
+    for balance, least, most in (("sigmoid", 0.0, 3.0), ("softmax", 1.0, 1.0)):
+        layer = ArrCocLayer(replace(CONFIG, balance=balance)).eval()
+        sums = judge(layer, pictures, torch.tensor([0, 1]), words, there).weights.sum(-1)
+        assert bool(((sums > least - 1e-5) & (sums < most + 1e-5)).all())

@@ -167,3 +167,18 @@ def test_a_strange_picture_is_not_left_to_a_layer() -> None:
     assert "layer" in taught.ask(image, "Which one?", **ASKED).allocation.strategy
     layer.unusual.copy_(1e6 * torch.eye(len(layer.usual)))
     assert "layer" not in taught.ask(image, "Which one?", **ASKED).allocation.strategy
+
+
+def test_a_layer_that_is_less_sure_than_in_training_is_not_asked() -> None:
+    vlm = squares.model()
+    layer = sure(squares.layer(vlm))
+    taught = arr_coc.wrap(vlm.model, vlm.processor, layer=layer)
+    image = noisy(64, 64)
+    said = taught.ask(image, "Which one?", **ASKED).allocation
+    assert "layer" in said.strategy
+    sight = sight_of(taught, taught.look(image), "Which one?")
+    surest = judged(layer, sight).sureness  # of its best cell, in log-odds; in training it is as sure as that by half
+    layer.sure.copy_(torch.tensor([0.0, surest - 0.1]))
+    assert "layer" in taught.ask(image, "Which one?", **ASKED).allocation.strategy
+    layer.sure.copy_(torch.tensor([0.0, surest + 0.1]))
+    assert "layer" not in taught.ask(image, "Which one?", **ASKED).allocation.strategy
