@@ -169,6 +169,19 @@ def table(records: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def summary(records: list[dict[str, Any]]) -> str:
+    """One line a case: the first token with cells evenly spaced, and with cells that arr-coc has chosen."""
+    names = ["stock", "all", *(one.name for one in (*SETTINGS[3:], *SEEN))]
+    lines = [f"| model | px | batch | {' | '.join(names)} | against stock |", "|---" * (len(names) + 4) + "|"]
+    for record in sorted(records, key=lambda one: (one["model"], one["pixels"], one["batch"])):
+        first = [record["settings"][name]["first"] for name in names]
+        told = " | ".join(f"{one:.0f}" for one in first)
+        lines.append(
+            f"| {record['model']} | {record['pixels']} | {record['batch']} | {told} | {first[0] / first[-1]:.1f} x |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="where to write the measurements")
@@ -176,9 +189,12 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--sees", action="store_true", help="also choose by arr-coc, with a layer, from a picture")
     parser.add_argument("--table", type=Path, help="print measurements as Markdown")
+    parser.add_argument("--summary", type=Path, help="print measurements with --sees as one table")
     arguments = parser.parse_args()
     if arguments.out:
         measure(arguments.out, arguments.seconds, arguments.models, arguments.sees)
+    if arguments.summary:
+        print(summary([json.loads(line) for line in arguments.summary.read_text().splitlines()]))
     if arguments.table:
         print(table([json.loads(line) for line in arguments.table.read_text().splitlines()]))
 
