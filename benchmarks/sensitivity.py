@@ -1,0 +1,61 @@
+"""Do the kept cells follow the question, and only its meaning: other questions about a page, and the same one in other words.
+
+    python benchmarks/sensitivity.py SCANS
+
+SCANS: a folder with samples.jsonl, such as `python -m arr_coc.training.papers --receipts` writes. Told are mean Jaccard indices of
+kept cells, with intervals over pictures: between total, date and company, and between ways of putting each of them that were never
+trained with.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from itertools import combinations
+from pathlib import Path
+
+import arr_coc
+from arr_coc.evaluation.metrics import sensitivity
+from arr_coc.evaluation.statistics import interval, mean
+from arr_coc.learning.lessons import read
+from arr_coc.training.documents.phrasings import HELD_OUT, PLAIN
+
+KINDS = ("total", "date", "company")
+SHARES = ("12.5%", "6.25%")
+SELECTORS = ("arr-coc", "arr-coc-untrained")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scans", type=Path)
+    parser.add_argument("--limit", type=int, help="only so many pictures")
+    arguments = parser.parse_args()
+    vlm = arr_coc.load("reader")
+    found: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for picture in read(arguments.scans, arguments.limit).pictures:
+        look = vlm.look(picture.still)
+        for selector in SELECTORS:
+            for share in SHARES:
+                kept = {
+                    question: vlm.prepare(look=look, text=question, budget=share, selector=selector).allocations[0].keep
+                    for kind in KINDS
+                    for question in (PLAIN[kind], *HELD_OUT[kind])
+                }
+                pairs = [("total and company", [PLAIN["total"], PLAIN["company"]])]
+                pairs += [("two of the three", [PLAIN[a], PLAIN[b]]) for a, b in combinations(KINDS, 2)]
+                pairs += [(f"{kind}, in other words", [PLAIN[kind], *HELD_OUT[kind]]) for kind in KINDS]
+                pairs += [("any, in other words", [PLAIN[kind], *HELD_OUT[kind]]) for kind in KINDS]
+                for name, questions in pairs:
+                    moved = sensitivity([kept[one] for one in questions])
+                    assert moved is not None
+                    found[selector, share, name][picture.name].append(1 - moved)
+        print(picture.name, flush=True)
+    print("\n| selector | kept | questions | mean Jaccard [95%] |\n|---|---|---|---|")
+    for (selector, share, name), each in found.items():
+        middle, spread = mean(each), interval(each)
+        assert middle is not None and spread is not None
+        print(f"| {selector} | {share} | {name} | {middle:.2f} [{spread[0]:.2f}, {spread[1]:.2f}] |")
+
+
+if __name__ == "__main__":
+    main()
