@@ -53,7 +53,8 @@ def main() -> None:
     print("\n| selector | kept | questions | mean Jaccard [95%] |\n|---|---|---|---|")
     for (selector, share, name), each in found.items():
         middle, spread = mean(each), interval(each)
-        assert middle is not None and spread is not None
+        assert middle is not None
+        assert spread is not None
         print(f"| {selector} | {share} | {name} | {middle:.2f} [{spread[0]:.2f}, {spread[1]:.2f}] |")
 
 
