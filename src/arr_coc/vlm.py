@@ -269,7 +269,7 @@ class VLM:
 
 
 PREPARE_OPTIONS = frozenset({
-    "images", "text", "videos", "fps", "messages", "inputs", "look", "budget", "glance", "selector", "glance_selector",
+    "images", "text", "videos", "fps", "messages", "inputs", "originals", "look", "budget", "glance", "selector", "glance_selector",
     "allocation", "shared", "seed", "gradients", "raw",
 })  # fmt: skip
 

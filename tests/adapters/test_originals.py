@@ -21,6 +21,8 @@ def test_originals_are_seen_as_the_pictures_themselves_are(vlm: Any, selector: s
     again = vlm.prepare(inputs=inputs, originals=[image], text=question, budget=7, selector=selector)
     assert again.allocations[0].keep.tolist() == seen.allocations[0].keep.tolist()
     assert torch.equal(again["input_ids"], seen["input_ids"])
+    said = vlm.generate(inputs=inputs, originals=[image], text=question, budget=7, selector=selector, max_new_tokens=2)
+    assert said[0].allocation.keep.tolist() == seen.allocations[0].keep.tolist()
 
 
 def test_an_original_may_be_a_tensor_or_a_texture(vlm: Any) -> None:
