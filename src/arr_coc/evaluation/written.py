@@ -100,7 +100,8 @@ def beside(first: Written, second: Written, seed: int = 0) -> list[Change]:
         found = statistics.difference(new, old, seed)
         shared = [name for name in new if name in old and len(old[name]) == len(new[name]) > 0]
         delta, bounds, p = (None, None, None) if found is None else found
-        changes.append(Change(*key, shown, *(r[key][shown] for r in records), delta, bounds, p, len(shared)))
+        was, now = (some[key][shown] for some in records)
+        changes.append(Change(*key, shown, was, now, delta, bounds, p, len(shared)))
     return changes
 
 
