@@ -15,7 +15,7 @@ help:
 	@echo "make clean     remove the environment and what was made"
 
 demo: .venv/ready
-	$(BIN)/arr-coc demo
+	$(BIN)/arr-coc tour
 
 test: .venv/ready-dev
 	$(BIN)/python -m pytest
@@ -45,7 +45,7 @@ bench: .venv/ready-dev
 	$(BIN)/arr-coc bench texture
 
 pictures: .venv/ready
-	$(BIN)/arr-coc demo -o docs/images
+	$(BIN)/arr-coc tour -o docs/images
 	$(BIN)/python docs/channel_table.py
 
 clean:
