@@ -109,8 +109,8 @@ def values_at(texture: TextureArray, point: tuple[float, ...], level: int) -> di
 def _values(read: dict[str, float], point: tuple[float, ...]) -> str:
     if not read:
         return drawing.told("Click the large picture, or write a point, to read all channels there.")
-    rows = [[name, f"{value:.4g}"] for name, value in read.items()]
-    return f"<h4>At {point[0]:.3f}, {point[1]:.3f}</h4><div class='columns'>{drawing.table(rows)}</div>"
+    lines = "".join(f"<div><span>{name}</span><b>{value:.4g}</b></div>" for name, value in read.items())
+    return f"<h4>At {point[0]:.3f}, {point[1]:.3f}</h4><div class='values'>{lines}</div>"
 
 
 def _found(

@@ -68,7 +68,7 @@ def compare(visit: Visit) -> Iterator[Output]:
     told = note + ("" if evidence else " Draw a box around the answer, and each column says how much of it was kept.")
     yield {
         "compare_note": drawing.told(told.strip()),
-        "compare_python": snippets.compare(visit, budget, evidence),
+        "compare_python": snippets.compare(visit, {name: own_budget(name, budget) for name in chosen}, evidence),
         "compare_json": json.dumps({**found, "selectors": [one.to_dict() for one in done]}, indent=1),
         "compare_link": view.query(),
     }
@@ -88,6 +88,11 @@ def shared_budget(visit: Visit) -> tuple[str | int, str]:
     return found.k, f"Everybody keeps as many cells as arr-coc finds enough: {found.k} of {found.n}."
 
 
+def own_budget(name: str, budget: str | int) -> str | int:
+    """Who keeps everything has no budget."""
+    return "all" if name == "all" else budget
+
+
 def _column(visit: Visit, name: str, budget: str | int, evidence: Evidence) -> Column:
     """One selector's answer; what it cannot do is its own column's sentence, and the others go on."""
     try:
@@ -95,7 +100,7 @@ def _column(visit: Visit, name: str, budget: str | int, evidence: Evidence) -> C
             raise ArrCocError("the oracle needs to know where the answer stands: draw a box around it")
         which: Any = selectors.Oracle(evidence) if name == "oracle" else name
         answer = visit.vlm.ask(
-            visit.subject.look(visit.vlm), visit.question, budget=budget, selector=which,
+            visit.subject.look(visit.vlm), visit.question, budget=own_budget(name, budget), selector=which,
             max_new_tokens=visit.house.limits.tokens,
         )  # fmt: skip
     except ArrCocError as error:

@@ -40,8 +40,8 @@ def know(visit: Visit) -> Iterator[Output]:
             f"<h4>Weights{' (by hand)' if by_hand else ''}</h4>{drawing.bars(weights, why.MEANING)}"
             f"<h4>Tensions</h4>{drawing.bars(tensions, MEANINGS)}{drawing.sentences(why.said(found)[:1])}"
         ),
-        "knowing_exploit": found.tensions.get("exploit", 0.0),
-        **{f"knowing_{way}": weights.get(way, 0.0) for way in WAYS},
+        "knowing_exploit": round(found.tensions.get("exploit", 0.0), 2),
+        **{f"knowing_{way}": round(weights.get(way, 0.0), 2) for way in WAYS},
         "knowing_python": snippets.knowing(visit),
         "knowing_json": json.dumps(_found(visit, found), indent=1),
         "knowing_link": view.query(),

@@ -86,7 +86,7 @@ def served(house: House, place: Place) -> Iterator[str]:
 
 def _theme(gradio: Any) -> Any:
     """System fonts: a page that fetches nothing from elsewhere."""
-    return gradio.themes.Soft(
+    return gradio.themes.Default(
         primary_hue="teal", neutral_hue="slate", font=["system-ui", "-apple-system", "Segoe UI", "sans-serif"],
         font_mono=["ui-monospace", "Menlo", "Consolas", "monospace"],
     )  # fmt: skip

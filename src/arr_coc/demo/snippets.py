@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from arr_coc.demo.visit import Visit
@@ -25,16 +25,17 @@ def ask(visit: Visit) -> str:
     return _joined(lines)
 
 
-def compare(visit: Visit, budget: str | int, evidence: Evidence) -> str:
-    chosen: Sequence[str] = [
-        f"arr_coc.selectors.Oracle({_boxes(evidence)})" if name == "oracle" else repr(name)
-        for name in visit.view.selectors
+def compare(visit: Visit, budgets: Mapping[str, str | int], evidence: Evidence) -> str:
+    chosen = [
+        f"({f'arr_coc.selectors.Oracle({_boxes(evidence)})' if name == 'oracle' else repr(name)}, {budget!r})"
+        for name, budget in budgets.items()
     ]
+    asked = f"vlm.ask(look, {visit.question!r}, budget=budget, selector=selector, max_new_tokens={_tokens(visit)})"
     lines = [
         *_opening(visit, "from arr_coc.evaluation.metrics import evidence_cells, recall" if evidence else ""),
         "look = vlm.look(picture)  # encoded once, asked often",
-        f"for selector in [{', '.join(chosen)}]:",
-        f"    answer = vlm.ask(look, {visit.question!r}, budget={budget!r}, selector=selector, max_new_tokens={_tokens(visit)})",
+        f"for selector, budget in [{', '.join(chosen)}]:",
+        f"    answer = {asked}",
     ]
     if evidence:
         lines += [

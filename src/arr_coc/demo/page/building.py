@@ -10,6 +10,7 @@ import gradio as gr
 
 from arr_coc.balancing import WAYS
 from arr_coc.demo import channels, drawing, knowing
+from arr_coc.demo.folders import reports
 from arr_coc.demo.page import tabs
 from arr_coc.demo.page.controls import Controls, shared, updates
 from arr_coc.demo.page.wiring import LOGIC, Wiring, another, board, questions
@@ -19,7 +20,8 @@ from arr_coc.demo.visit import House, Visit
 from arr_coc.errors import ArrCocError, ImageError
 
 HEAD = "<header class='top'><h1>ARR-COC</h1><p>a model reads only the visual tokens that matter: which, and why</p></header>"
-MODEL: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "model"}  # one question at a time, in turn
+# One question at a time, in turn. Values come as they were sent, because what is wrong with them is said here, not by gradio.
+MODEL: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "model", "preprocess": False}
 VISIT = "(query) => { arrcoc.visit(query); }"
 ABOUT = (
     "<p class='told'>A link leads back to an example with all settings. A picture of your own stays with you: "
@@ -38,12 +40,12 @@ def build(house: House, uploads: Path) -> gr.Blocks:
         with gr.Row():
             with gr.Column(scale=1, min_width=300):
                 parts |= shared(house, controls)
-                gr.HTML(ABOUT)
             with gr.Column(scale=3, min_width=320), gr.Tabs(selected="ask", elem_id="tabs") as bar:
                 places = {}
                 for name, make in tabs.TABS.items():
                     with gr.Tab(name.capitalize(), id=name, elem_id=f"tab-{name}") as places[name]:
                         make(house, controls, parts)
+        gr.HTML(ABOUT)
         tab = gr.Textbox("ask", visible=False)
         opened = gr.Textbox("", visible=False)  # the tab that a link wants run
         wiring = Wiring(house, controls, parts)
@@ -153,10 +155,20 @@ def _tabs(wiring: Wiring, tab: Any, places: dict[str, Any]) -> None:
             **MODEL,
         )  # fmt: skip
         opened.then(None, [parts[f"{name}_link"]], None, js=VISIT)
+
+    def folders() -> list[Any]:
+        return [gr.update(choices=["", *reports(wiring.house.root)])] * 2
+
+    fields = [controls.parts["report"], controls.parts["against"]]
+    places["report"].select(folders, None, fields, show_progress="hidden", api_visibility="private")
     controls.parts["question"].submit(
         wiring.current(), [tab, *controls.inputs], wiring.outputs(*LOGIC), show_progress="minimal",
         api_visibility="private", **MODEL,
     )  # fmt: skip
+    for name in ("budget", "glance"):
+        slider = controls.parts[f"{name}_stop"]
+        slider.change(None, [slider], None, js=f"(number) => {{ arrcoc.stop('{name}', number); }}")
+    controls.parts["channel"].change(None, [controls.parts["channel"]], None, js="(name) => { arrcoc.press(name); }")
     controls.parts["heat"].change(None, [controls.parts["heat"]], None, js="(percent) => { arrcoc.heat(percent); }")
 
 

@@ -36,14 +36,18 @@ class Controls:
             stop = found.pop(f"{name}_stop")
             words = str(found.pop(f"{name}_words", "") or "").strip()
             found[name] = words or STOPS[_whole(stop, name, len(STOPS) - 1)]
-        found["selectors"] = tuple(found["selectors"] or ())
-        found["level"] = _whole(found["level"], "level", 64)
-        found["heat"] = _whole(found["heat"], "heat", 100)
         for name, value in found.items():
-            if value is None and name != "exploit":
-                found[name] = ""
-        exploit = str(found["exploit"] or "").strip()
-        found["exploit"] = float(exploit) if exploit else None
+            usual = getattr(View(), name)
+            if name == "exploit":
+                found[name] = _exploit(value)
+            elif isinstance(usual, tuple):
+                found[name] = tuple(str(one) for one in value) if isinstance(value, list | tuple) else ()
+            elif isinstance(usual, bool):
+                found[name] = bool(value)
+            elif isinstance(usual, int):
+                found[name] = _whole(value, name, 100)
+            else:
+                found[name] = "" if value is None else str(value)
         return View(tab=tab, **found)
 
     def values(self, view: View) -> dict[str, Any]:
@@ -77,12 +81,13 @@ def shared(house: House, controls: Controls) -> dict[str, Any]:
     controls.add("question", gr.Textbox(value=View().question, label="Question", lines=2, elem_id="question"))
     own["questions"] = gr.Dropdown([], value=None, label="Questions to try", elem_id="questions")
     for name, about in (("budget", "tokens that the model reads"), ("glance", "cells that are encoded at all")):
-        slider = gr.Slider(
-            0, len(STOPS) - 1, value=STOPS.index("auto"), step=1, label=f"{name.capitalize()}: {about}",
-            elem_id=f"{name}-stop", elem_classes="stop",
-        )  # fmt: skip
-        controls.add(f"{name}_stop", slider)
-        gr.HTML(f"<div class='ticks' id='{name}-ticks'>{''.join(f'<span>{stop}</span>' for stop in STOPS)}</div>")
+        with gr.Group(elem_classes="stops"):
+            slider = gr.Slider(
+                0, len(STOPS) - 1, value=STOPS.index("auto"), step=1, label=f"{name.capitalize()}: {about}",
+                elem_id=f"{name}-stop", elem_classes="stop",
+            )  # fmt: skip
+            controls.add(f"{name}_stop", slider)
+            gr.HTML(f"<div class='ticks' id='{name}-ticks'>{''.join(f'<span>{stop}</span>' for stop in STOPS)}</div>")
     with gr.Accordion("Model, layer, exact budget", open=False):
         shelf = house.shelf
         controls.add("model", gr.Dropdown(list(shelf.names), value=shelf.names[0], label="Model", elem_id="model"))
@@ -99,6 +104,13 @@ def shared(house: House, controls: Controls) -> dict[str, Any]:
 def updates(controls: Controls, view: View) -> dict[Any, Any]:
     """Every control set to a view's values."""
     return {controls.parts[name]: value for name, value in controls.values(view).items()}
+
+
+def _exploit(value: Any) -> float | None:
+    try:
+        return None if value in (None, "") else float(value)
+    except (TypeError, ValueError):
+        raise ArrCocError(f"expected exploit from 0 to 1, got {str(value)[:40]!r}") from None
 
 
 def _whole(value: Any, name: str, most: int) -> int:

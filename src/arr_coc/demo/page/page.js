@@ -1,6 +1,4 @@
 window.arrcoc = {
-  stops: ["all", "50%", "25%", "12.5%", "6.25%", "auto"],
-
   // A link keeps what belongs to the page itself, such as its theme.
   visit(query) {
     if (!query) return;
@@ -45,6 +43,19 @@ window.arrcoc = {
 
   heat(percent) {
     document.documentElement.style.setProperty("--heat", percent / 100);
+  },
+
+  // The stop that a slider stands on, in bold.
+  stop(name, number) {
+    document.querySelectorAll(`#${name}-ticks span`).forEach((tick, at) => {
+      tick.style.fontWeight = at === number ? "bold" : "";
+    });
+  },
+
+  press(channel) {
+    document.querySelectorAll(".tile").forEach((tile) => {
+      tile.setAttribute("aria-pressed", tile.dataset.channel === channel);
+    });
   },
 
   theme() {

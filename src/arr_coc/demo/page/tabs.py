@@ -8,7 +8,6 @@ import gradio as gr
 
 from arr_coc.balancing import WAYS
 from arr_coc.demo.comparing import choices
-from arr_coc.demo.folders import reports
 from arr_coc.demo.page.controls import Controls
 from arr_coc.demo.views import MOST_SELECTORS, View
 from arr_coc.demo.visit import House
@@ -99,13 +98,12 @@ def knowing(house: House, controls: Controls, parts: Parts) -> None:
 
 
 def report(house: House, controls: Controls, parts: Parts) -> None:
-    found = reports(house.root)
     with gr.Row(equal_height=True):
         for name, label in (
             ("report", "A folder that arr-coc eval --report wrote"),
             ("against", "Another run, to compare"),
         ):
-            field = gr.Dropdown(["", *found], value="", label=label, allow_custom_value=True, elem_id=f"{name}-folder")
+            field = gr.Dropdown([""], value="", label=label, allow_custom_value=True, elem_id=f"{name}-folder")
             controls.add(name, field)
         parts["report_go"] = gr.Button("Open", variant="primary", elem_id="report-go")
     parts["report_told"] = gr.HTML("", elem_id="report-told")
