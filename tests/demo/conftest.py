@@ -38,8 +38,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         },
     ]
     (data / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    reader = arr_coc.load("reader")
     for name, selectors in (("first", ["uniform", "arr-coc"]), ("second", ["arr-coc"])):
-        arr_coc.evaluate("reader", str(data), selectors, ["12.5%"], tokens=12).page(place / "runs" / name)
+        arr_coc.evaluate(reader, str(data), selectors, ["12.5%"], tokens=12).page(place / "runs" / name)
     return place
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from arr_coc import why
 from arr_coc.demo import drawing, snippets
+from arr_coc.demo.comparing import check_selector
 from arr_coc.demo.desks import Subject
 from arr_coc.demo.visit import Visit
 
@@ -38,6 +39,7 @@ def ask(visit: Visit) -> Iterator[Output]:
     """Outputs by name, as they come."""
     view, subject, question = visit.view, visit.subject, visit.question
     vlm = visit.vlm
+    check_selector(view.selector, visit.house.shelf.embeddings)
     yield {"ask_answer": _answer("", "reading ..."), "ask_dense": "", "ask_facts": ""}
     said = ""
     look = subject.look(vlm)

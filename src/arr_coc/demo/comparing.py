@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from arr_coc.budgets import limit
 from arr_coc.demo import drawing, snippets
 from arr_coc.demo.views import MOST_SELECTORS
 from arr_coc.demo.visit import Visit
-from arr_coc.errors import ArrCocError
+from arr_coc.errors import ArrCocError, SelectorError
 from arr_coc.evaluation.data import Evidence
 from arr_coc.evaluation.metrics import evidence_cells, recall
 
@@ -27,6 +28,15 @@ def choices(embeddings: str | None) -> list[str]:
     """Selectors that can be compared here: those of pictures; such as ask an encoder only where there is one."""
     known = [name for name in selectors.names() if name not in VIDEO_ONLY]
     return [name for name in known if name != "coupling" or embeddings is not None]
+
+
+def check_selector(name: str, embeddings: str | None) -> None:
+    """One sentence where a selector is not among the choices; a visitor names no module to be imported here."""
+    known = choices(embeddings)
+    if name not in known:
+        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise SelectorError(f"expected a selector among {', '.join(known)}, got {name[:80]!r}{hint}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +61,7 @@ def compare(visit: Visit) -> Iterator[Output]:
     if not 2 <= len(chosen) <= MOST_SELECTORS or len(set(chosen)) != len(chosen):
         raise ArrCocError(f"expected two to {MOST_SELECTORS} different selectors, got {len(chosen)}: choose others")
     for name in chosen:
-        if name != "oracle":
-            selectors.selector(name)
+        check_selector(name, visit.house.shelf.embeddings)
     limit(view.budget, 1000)
     evidence = visit.evidence
     yield {"compare_columns": drawing.told("encoding the picture ..."), "compare_note": ""}

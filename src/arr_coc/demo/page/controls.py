@@ -78,7 +78,7 @@ def shared(house: House, controls: Controls) -> dict[str, Any]:
     controls.add(
         "image", gr.Dropdown([*((name, name) for name in names), OWN], value=names[0], label="Example", elem_id="example")
     )  # fmt: skip
-    controls.add("question", gr.Textbox(value=View().question, label="Question", lines=2, elem_id="question"))
+    controls.add("question", gr.Textbox(value=View().question, label="Question", max_lines=4, elem_id="question"))
     own["questions"] = gr.Dropdown([], value=None, label="Questions to try", elem_id="questions")
     for name, about in (("budget", "tokens that the model reads"), ("glance", "cells that are encoded at all")):
         with gr.Group(elem_classes="stops"):
