@@ -36,8 +36,8 @@ class Watched:
         self.page.on("request", self._request)
 
     def _console(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
-            self.wrong.append(f"console {message.type}: {message.text}")
+        if message.type == "error":
+            self.wrong.append(f"console: {message.text} ({message.location.get('url', '')})")
 
     def _request(self, request: Any) -> None:
         if not request.url.startswith((self.address, "data:", "blob:", "about:")):

@@ -178,7 +178,7 @@ def test_channels(visitor: Open) -> None:
     large = page.locator("#channels-large .board")
     area = large.bounding_box()
     large.click(position={"x": area["width"] / 2, "y": area["height"] / 4})
-    page.locator("#channels-values", has_text="At 0.5").wait_for()
+    page.locator("#channels-values", has_text=re.compile(r"At 0\.(50|49)")).wait_for()
     values = page.locator("#channels-values").inner_text()
     assert float(re.search(r"\by\s+([\d.]+)", values).group(1)) == pytest.approx(0.25, abs=0.01)  # type: ignore[union-attr]
     page.locator("#level input[type=range]").focus()
@@ -240,7 +240,7 @@ def test_a_link_opens_its_view(visitor: Open) -> None:
 def test_what_is_sent_is_seen_by_nobody_else(visitor: Open, tmp_path: Path) -> None:
     arr_coc.pictures.receipt().crop((0, 640, 560, 900)).save(tmp_path / "mine.jpg")
     mine, other = visitor().open(), visitor().open()
-    mine.locator("#picture button[aria-label='Clear'], #picture button[title='Clear']").first.click()
+    mine.get_by_label("Remove Image").click()
     mine.locator("#picture input[type=file]").set_input_files(tmp_path / "mine.jpg")
     mine.wait_for_function("document.querySelector('#example input').value === 'my own picture'")
     mine.locator("#ask-go").click()
@@ -269,7 +269,7 @@ def test_bad_pictures_are_a_sentence(visitor: Open, tmp_path: Path, name: str) -
         data.save(tmp_path / name)
     watched = visitor()
     page = watched.open()
-    page.locator("#picture button[aria-label='Clear'], #picture button[title='Clear']").first.click()
+    page.get_by_label("Remove Image").click()
     page.locator("#picture input[type=file]").set_input_files(tmp_path / name)
     page.locator("#picture-told [role=alert]", has_text=re.compile(said)).wait_for()
     page.locator("#ask-go").click()
@@ -280,15 +280,15 @@ def test_too_large_a_file_is_a_sentence(visitor: Open, tmp_path: Path) -> None:
     (tmp_path / "large.png").write_bytes(os.urandom(1_500_000))
     watched = visitor()
     page = watched.open()
-    page.locator("#picture button[aria-label='Clear'], #picture button[title='Clear']").first.click()
+    page.get_by_label("Remove Image").click()
     page.locator("#picture input[type=file]").set_input_files(tmp_path / "large.png")
     page.get_by_text(re.compile("exceed|too large", re.I)).first.wait_for()
-    watched.wrong.clear()  # the browser itself reports the refusal
     page.locator("#example input").click()
     page.get_by_role("option", name="receipt", exact=True).click()
     page.locator("#dense input").uncheck()
     page.locator("#ask-go").click()
     page.locator("#ask-answer output", has_text="37.40").wait_for()
+    watched.wrong[:] = [one for one in watched.wrong if not re.search("upload|Response", one)]  # that it was refused
 
 
 def test_bad_questions_and_budgets_are_a_sentence_and_the_page_lives_on(visitor: Open) -> None:

@@ -49,6 +49,7 @@ window.arrcoc = {
   stop(name, number) {
     document.querySelectorAll(`#${name}-ticks span`).forEach((tick, at) => {
       tick.style.fontWeight = at === number ? "bold" : "";
+      if (at === number) document.querySelector(`#${name}-stop input[type=range]`)?.setAttribute("aria-valuetext", tick.textContent);
     });
   },
 
@@ -115,3 +116,10 @@ window.arrcoc = {
     });
   },
 };
+
+// Sliders tell that they were let go only when a pointer did so: keys count, too.
+document.addEventListener("keyup", (event) => {
+  if (event.target.matches?.("input[type=range]") && /^(Arrow|Home|End|Page)/.test(event.key)) {
+    event.target.dispatchEvent(new PointerEvent("pointerup", { bubbles: true }));
+  }
+});
