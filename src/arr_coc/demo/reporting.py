@@ -11,6 +11,7 @@ from arr_coc.demo import drawing, snippets
 from arr_coc.demo.folders import inside
 from arr_coc.demo.visit import Visit
 from arr_coc.errors import DataError
+from arr_coc.evaluation.summary import counted
 from arr_coc.evaluation.table import p_value
 from arr_coc.evaluation.written import Change, Written, beside, read, turned
 
@@ -67,7 +68,9 @@ def _changes(first: Written, second: Written, changes: list[Change]) -> str:
     ]
     better = sum(one["better"] for one in moved)
     said = (
-        f"{better} answers turned right, {len(moved) - better} turned wrong." if moved else "No answer changed sides."
+        f"{counted(better, 'answer')} turned right, {counted(len(moved) - better, 'answer')} turned wrong."
+        if moved
+        else "No answer changed sides."
     )
     return f"{drawing.table(rows, head)}<p>{said}</p><details><summary>one by one</summary>{drawing.sentences(lines)}</details>"
 

@@ -33,7 +33,7 @@ def build(house: House, uploads: Path) -> gr.Blocks:
     """The page; `uploads` is the folder that gradio puts uploaded files into."""
     controls = Controls()
     parts: dict[str, Any] = {}
-    with gr.Blocks(title="ARR-COC", analytics_enabled=False, delete_cache=(600, 3600)) as page:
+    with gr.Blocks(title="ARR-COC", analytics_enabled=False, fill_width=True, delete_cache=(600, 3600)) as page:
         with gr.Row():
             gr.HTML(HEAD)
             theme = gr.Button("Dark / light", size="sm", scale=0, min_width=110, elem_id="theme")
