@@ -71,7 +71,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from arr_coc.adapters.loading import keep_quiet
-    from arr_coc.demo.serving import Place, free_port, gradio_module, house_of, served
+    from arr_coc.demo.serving import Place, free_port, gradio_module, house_of, keep_memory_together, served
     from arr_coc.devices import check_device
 
     limits = Limits(**{one.name: getattr(arguments, one.name) for one in fields(Limits)})
@@ -79,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ArrCocError(f"expected a folder for --files, and there is no folder {str(arguments.files)!r}")
     check_device(arguments.device)
     place = Place(arguments.host, free_port(arguments.host, arguments.port), arguments.share)
+    keep_memory_together()
     gradio_module()
     keep_quiet()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="arr-coc: %(message)s")
