@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from arr_coc.demo.uploads import Upload
 from arr_coc.demo.visit import House, Visit
 from tests.demo.conftest import outcome
 
+LOAD = cache(arr_coc.load)  # each model is read from its folder once for all of these tests
 TABS: dict[str, Callable[[Visit], Iterator[dict[str, Any]]]] = {
     "ask": asking.ask, "compare": comparing.compare, "channels": channels.channels, "knowing": knowing.know,
     "report": reporting.report,
@@ -46,6 +48,7 @@ def test_the_copied_python_runs(
         arr_coc.pictures.receipt().save("mine.png")
         house.desks.of("somebody").put(Upload("mine.png", arr_coc.pictures.receipt()))
     code = outcome(TABS[tab](visit(tab=tab, **view)))[f"{tab}_python"]
+    monkeypatch.setattr(arr_coc, "load", LOAD)
     printed = StringIO()
     with redirect_stdout(printed):
         exec(compile(code, "copied.py", "exec"), {})
