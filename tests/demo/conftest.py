@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import arr_coc
+from arr_coc.demo.examples import of_folder
 from arr_coc.demo.limits import Limits
 from arr_coc.demo.serving import house_of
 from arr_coc.demo.views import View
@@ -46,7 +47,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def house(files: Path) -> House:
-    return house_of(["reader"], Limits(letters=300), files, files / "data")
+    return house_of(["reader"], Limits(letters=300), files, of_folder(files / "data")[0])
 
 
 @pytest.fixture

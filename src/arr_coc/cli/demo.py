@@ -13,6 +13,8 @@ from typing import Any
 from arr_coc.demo.limits import Limits
 from arr_coc.errors import ArrCocError
 
+MOST_LINES = 20  # of the data that are complained about one by one
+
 _EPILOG = """\
 The page listens on this machine alone unless --host says otherwise. It fetches nothing from elsewhere and reports to nobody; only
 --share opens a tunnel through a server of gradio's makers. What visitors send is kept in memory and in one temporary folder, which
@@ -71,6 +73,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from arr_coc.adapters.loading import keep_quiet
+    from arr_coc.demo.examples import of_folder
     from arr_coc.demo.serving import Place, free_port, gradio_module, house_of, keep_memory_together, served
     from arr_coc.devices import check_device
 
@@ -79,11 +82,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise ArrCocError(f"expected a folder for --files, and there is no folder {str(arguments.files)!r}")
     check_device(arguments.device)
     place = Place(arguments.host, free_port(arguments.host, arguments.port), arguments.share)
+    more, said = ({}, []) if arguments.data is None else of_folder(arguments.data)
+    for line in said[:MOST_LINES]:
+        print(f"arr-coc: {line}", file=sys.stderr)
+    if len(said) > MOST_LINES:
+        print(f"arr-coc: {len(said) - MOST_LINES} more like these", file=sys.stderr)
     keep_memory_together()
     gradio_module()
     keep_quiet()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="arr-coc: %(message)s")
-    house = house_of(arguments.model, limits, arguments.files, arguments.data, arguments.device, arguments.embeddings)
+    house = house_of(arguments.model, limits, arguments.files, more, arguments.device, arguments.embeddings)
     with served(house, place) as address:
         print(f"The page is at {address} (Ctrl-C ends it).", flush=True)
         if arguments.host not in ("127.0.0.1", "localhost", "::1"):

@@ -6,13 +6,14 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from arr_coc.demo.examples import Example
 from arr_coc.demo.limits import Limits
 from arr_coc.demo.visit import House
 from arr_coc.errors import ArrCocError
@@ -108,17 +109,18 @@ def _theme(gradio: Any) -> Any:
 
 
 def house_of(
-    models: list[str], limits: Limits, root: Path, data: Path | None = None, device: str = "cpu",
+    models: list[str], limits: Limits, root: Path, more: Mapping[str, Example] | None = None, device: str = "cpu",
     embeddings: str | None = None,
 ) -> House:  # fmt: skip
-    """Everything that the page shares, loaded and warmed: the first question is not slower than the others."""
+    """Everything that the page shares, loaded and warmed: the first question is not slower than the others.
+
+    `more`: examples beside those that ship.
+    """
     from arr_coc.demo import examples
     from arr_coc.demo.desks import Desks
     from arr_coc.demo.shelf import Shelf
 
-    known = examples.bundled()
-    if data is not None:
-        known |= examples.of_folder(data)[0]
+    known = examples.bundled() | dict(more or {})
     shelf = Shelf(models, root, device, embeddings)
     for name in shelf.names:
         shelf.get(name).ask(known["scene"].load().resize((240, 160)), "?", max_new_tokens=1)
