@@ -74,7 +74,8 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from arr_coc.adapters.loading import keep_quiet
     from arr_coc.demo.examples import of_folder
-    from arr_coc.demo.serving import Place, free_port, gradio_module, house_of, keep_memory_together, served
+    from arr_coc.demo.memory import few_pools
+    from arr_coc.demo.serving import Place, free_port, gradio_module, house_of, served
     from arr_coc.devices import check_device
 
     limits = Limits(**{one.name: getattr(arguments, one.name) for one in fields(Limits)})
@@ -87,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"arr-coc: {line}", file=sys.stderr)
     if len(said) > MOST_LINES:
         print(f"arr-coc: {len(said) - MOST_LINES} more like these", file=sys.stderr)
-    keep_memory_together()
+    few_pools()
     gradio_module()
     keep_quiet()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="arr-coc: %(message)s")

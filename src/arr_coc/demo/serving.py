@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from arr_coc.demo.limits import Limits
 from arr_coc.demo.visit import House
 from arr_coc.errors import ArrCocError
 
-M_ARENA_MAX = -8  # the C library's name for how many pools there may be
 PORTS = range(7860, 7880)  # tried in order where none is named
 
 
@@ -40,19 +38,6 @@ def gradio_module() -> Any:
     except ImportError:
         raise ArrCocError("the page needs gradio, which is not installed: pip install 'arr-coc[demo]'") from None
     return gradio
-
-
-def keep_memory_together() -> None:
-    """Ask the C library for few pools of memory: each of the server's many threads would keep one of its own.
-
-    Elsewhere than with glibc there is nothing to ask for, and nothing to be done.
-    """
-    import ctypes
-
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        if hasattr(libc, "mallopt"):
-            libc.mallopt(M_ARENA_MAX, 2)
 
 
 def free_port(host: str, port: int | None) -> int:

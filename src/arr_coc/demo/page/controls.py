@@ -87,7 +87,8 @@ def shared(house: House, controls: Controls) -> dict[str, Any]:
                 elem_id=f"{name}-stop", elem_classes="stop",
             )  # fmt: skip
             controls.add(f"{name}_stop", slider)
-            gr.HTML(f"<div class='ticks' id='{name}-ticks'>{''.join(f'<span>{stop}</span>' for stop in STOPS)}</div>")
+            ticks = "".join(f"<span{' style=font-weight:bold' * (stop == 'auto')}>{stop}</span>" for stop in STOPS)
+            gr.HTML(f"<div class='ticks' id='{name}-ticks'>{ticks}</div>")
     with gr.Accordion("Model, layer, exact budget", open=False):
         shelf = house.shelf
         controls.add("model", gr.Dropdown(list(shelf.names), value=shelf.names[0], label="Model", elem_id="model"))

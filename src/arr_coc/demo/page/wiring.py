@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 
 from arr_coc.demo import asking, channels, comparing, drawing, knowing, reporting
+from arr_coc.demo.memory import give_back
 from arr_coc.demo.page.controls import Controls, named
 from arr_coc.demo.views import TABS, View
 from arr_coc.demo.visit import House, Visit
@@ -68,6 +69,8 @@ class Wiring:
                 tab,
                 f"this went wrong here, and not by your doing ({type(error).__name__}: {first_line(error)[:200]}): try again",
             )
+        finally:
+            give_back()
 
     def _complaint(self, tab: str, words: str) -> dict[Any, Any]:
         sentence = words[:1].upper() + words[1:] + ("" if words.endswith((".", "?", "!")) else ".")
