@@ -92,6 +92,22 @@ def test_the_queue_is_bounded_and_models_take_turns(made: Any, house: House) -> 
     assert limits == {"model": 1}
 
 
+def test_copies_that_gradio_keeps_of_a_visitor_s_outputs_go(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradio.state_holder import StateHolder
+
+    holder = StateHolder()
+    holder.set_blocks(made.page)
+    monkeypatch.setattr(made.page, "app", SimpleNamespace(state_holder=holder), raising=False)
+    state, answer = holder["somebody"], made.wiring.parts["ask_answer"]
+    state[10**6] = answer
+    state._update_value_in_config(10**6, "a picture of several megabytes")
+    values = list(made.wiring.controls.values(View(question="")).values())
+    list(made.wiring.handler("ask")(REQUEST, *values))
+    assert 10**6 not in state.blocks_config.blocks
+    assert 10**6 not in state.config_values
+    assert answer._id in state.blocks_config.blocks
+
+
 def test_what_stands_in_the_way_of_a_page(monkeypatch: pytest.MonkeyPatch, house: House, tmp_path: Path) -> None:
     import socket
     import sys

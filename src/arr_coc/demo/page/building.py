@@ -57,6 +57,7 @@ def build(house: House, uploads: Path) -> gr.Blocks:
         _actions(wiring)
         _opening(page, wiring, bar, tab, opened)
         page.unload(_leaving(house))
+    wiring.belongs_to(page)
     page.queue(max_size=house.limits.queue, default_concurrency_limit=4)
     return page
 

@@ -38,6 +38,22 @@ class Wiring:
 
     def __init__(self, house: House, controls: Controls, parts: dict[str, Any]) -> None:
         self.house, self.controls, self.parts = house, controls, parts
+        self.page: Any = None
+        self.numbers: frozenset[int] = frozenset()
+
+    def belongs_to(self, page: gr.Blocks) -> None:
+        """The finished page, whose components have these numbers and no others."""
+        self.page, self.numbers = page, frozenset(page.blocks)
+
+    def forget(self, visitor: str | None) -> None:
+        """gradio keeps a copy of every output that it ever updated for a visitor, under a new number each: those go."""
+        holder = getattr(getattr(self.page, "app", None), "state_holder", None)
+        if holder is None or visitor not in holder.session_data:
+            return  # a page that nobody serves
+        state = holder[visitor]
+        for kept in (state.blocks_config.blocks, state.config_values):
+            for number in set(kept) - self.numbers:
+                kept.pop(number, None)
 
     def outputs(self, *tabs: str) -> list[Any]:
         """The components that a tab's answers go to."""
@@ -70,6 +86,7 @@ class Wiring:
                 f"this went wrong here, and not by your doing ({type(error).__name__}: {first_line(error)[:200]}): try again",
             )
         finally:
+            self.forget(request.session_hash)
             give_back()
 
     def _complaint(self, tab: str, words: str) -> dict[Any, Any]:
