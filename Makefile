@@ -2,23 +2,29 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-matrix lint format pictures bench clean help
+.PHONY: demo page test test-matrix lint format docs pictures bench clean help
 
 help:
 	@echo "make demo      answers about a bundled receipt, and pictures of where they stand, into out/"
-	@echo "make test      all tests"
+	@echo "make page      the web page that looks into the system, on this machine"
+	@echo "make test      all tests; those of the page need a Chromium, which is installed where that is allowed"
 	@echo "make test-matrix  the model tests with every supported transformers, the newest included"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the code"
+	@echo "make docs      the documentation as a site, into out/docs"
 	@echo "make bench     texture timings on this machine, beside scikit-image"
 	@echo "make pictures  draw the pictures of the docs again"
 	@echo "make clean     remove the environment and what was made"
 
 demo: .venv/ready
+	$(BIN)/arr-coc tour
+
+page: .venv/ready-demo
 	$(BIN)/arr-coc demo
 
 test: .venv/ready-dev
-	$(BIN)/python -m pytest
+	.ci/browser
+	$(BIN)/python -m pytest -rs
 
 # "newest" is whatever the registry offers today.
 MATRIX ?= 5.18.0 5.19.0 5.20.2 5.21.1 5.22.2 newest
@@ -41,12 +47,17 @@ format: .venv/ready-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: .venv/ready-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir out/docs
+
 bench: .venv/ready-dev
 	$(BIN)/arr-coc bench texture
 
-pictures: .venv/ready
-	$(BIN)/arr-coc demo -o docs/images
+pictures: .venv/ready-dev
+	$(BIN)/arr-coc tour -o docs/images
 	$(BIN)/python docs/channel_table.py
+	.ci/browser
+	$(BIN)/python docs/page_pictures.py
 
 clean:
 	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -59,6 +70,10 @@ clean:
 
 .venv/ready: .venv/torch pyproject.toml
 	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	@touch $@
+
+.venv/ready-demo: .venv/ready
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[demo]"
 	@touch $@
 
 .venv/ready-dev: .venv/ready

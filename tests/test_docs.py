@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -47,6 +48,9 @@ def test_the_file_tree_in_the_readme_names_every_module() -> None:
         "docs/speed.md",
         "docs/embeddings.md",
         "docs/texture_vlm.md",
+        "docs/index.md",
+        "docs/how_it_works.md",
+        "docs/page.md",
     ],
 )
 def test_links_and_pictures_exist(page: str) -> None:
@@ -57,7 +61,7 @@ def test_links_and_pictures_exist(page: str) -> None:
         assert ((ROOT / page).parent / link).exists(), link
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/answering.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/answering.md", "docs/index.md"])
 def test_snippets_run(page: str, tmp_path: Path) -> None:
     snippets = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
     assert snippets
@@ -82,5 +86,20 @@ def test_no_figure_is_missing() -> None:
         "docs/speed.md",
         "docs/embeddings.md",
         "docs/texture_vlm.md",
+        "docs/page.md",
     ):
         assert not re.search(r"^[A-Z]{4,}$|\| (?!ANLS )[A-Z]{4,} \|", (ROOT / page).read_text(), re.M), page
+
+
+def test_the_site_is_built_without_a_warning_and_fetches_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": ""}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    pages = {path.name: path.read_text() for path in (tmp_path / "site").glob("*.html")}
+    for name, text in pages.items():
+        fetched = re.findall(r"""<(?:script|img|link|iframe)\b[^>]*(?:src|href)=["']?(https?:[^"'> ]*)""", text)
+        assert fetched == [], name
+    assert "usage: arr-coc demo" in pages["commands.html"]
+    assert "An answer about an image, several, or a look" in pages["python.html"]
+    assert "../src/" not in pages["realizing.html"]

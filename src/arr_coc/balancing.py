@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,6 +22,7 @@ from arr_coc.layer.judging import Judgement
 from arr_coc.strategy import Strategy
 
 PEAKED = 4  # the power that relevance is raised to: no order changes, but what stands out stands out
+WAYS = ("information", "salience", "coupling", "text")  # what can be weighed
 SUPPLIED = 0.3  # the weight of what a caller supplies: memory, attention, gaze
 
 
@@ -43,14 +45,21 @@ def tensions(known: Known, strategy: Strategy) -> dict[str, float]:
 def weigh(known: Known, strategy: Strategy) -> Balanced:
     """The default: the question first, as far as its coupling is to be trusted; information, and writing, for the rest."""
     found = tensions(known, strategy)
-    explore = 1 - found["exploit"]
-    weights = {
-        "coupling": found["exploit"],
-        "information": 0.1 + 0.9 * explore,
-        "salience": 0.1 * strategy.salience * (1 - known.writing),
-        "text": (0.2 + 0.8 * explore) * min(1.0, 4 * known.writing),
-    }
+    weights = _weights(known, strategy, found["exploit"])
     return Balanced(_sum(known, weights), weights, found)
+
+
+def by_hand(
+    known: Known, strategy: Strategy, found: Balanced, exploit: float | None, weights: Mapping[str, float]
+) -> Balanced:
+    """What was found, with a tension and weights that somebody sets: the weights follow the tension where none is given."""
+    told = dict(found.tensions)
+    mine = dict(found.weights)
+    if exploit is not None:
+        told |= {"exploit": exploit, "focus": exploit * told["particularize"]}
+        mine = _weights(known, strategy, exploit)
+    mine |= weights
+    return Balanced(_sum(known, mine), mine, told)
 
 
 def learned(known: Known, strategy: Strategy, judgement: Judgement) -> tuple[Known, Balanced]:
@@ -71,11 +80,22 @@ def oppose(known: Known, strategy: Strategy) -> Balanced:
     return Balanced(unit(compress * focus + (1 - compress) * diversify), {}, tensions(known, strategy))
 
 
-def _sum(known: Known, weights: dict[str, float]) -> torch.Tensor:
+def _weights(known: Known, strategy: Strategy, exploit: float) -> dict[str, float]:
+    explore = 1 - exploit
+    return {
+        "coupling": exploit,
+        "information": 0.1 + 0.9 * explore,
+        "salience": 0.1 * strategy.salience * (1 - known.writing),
+        "text": (0.2 + 0.8 * explore) * min(1.0, 4 * known.writing),
+    }
+
+
+def _sum(known: Known, weights: Mapping[str, float]) -> torch.Tensor:
+    """Relevance `[M]` as the weighted sum of all ways; one without a weight does not count."""
     ways = {"information": known.information, "salience": known.salience, "text": known.text}
     if known.coupling is not None:
         ways["coupling"] = known.coupling
-    total = sum((weights[name] * values for name, values in ways.items()), torch.zeros_like(known.information))
+    total = sum((weights.get(name, 0.0) * values for name, values in ways.items()), torch.zeros_like(known.information))
     for values in known.supplied.values():
         total = total + SUPPLIED * values
     return unit(total) ** PEAKED

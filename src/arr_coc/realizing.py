@@ -8,7 +8,9 @@ Which cells of a picture matter for this question? Score every cell three ways (
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from arr_coc import attending, balancing, coupling, strategy
 from arr_coc.coupling import Coupled
@@ -35,12 +37,22 @@ class Settings:
 
     cascade: str = "off"  # look closely only where it may matter: off, on, or auto on large grids (see `cascade.py`)
 
+    exploit: float | None = None  # the tension, from 0 to 1, set by hand; None: as it is found
+    weights: Mapping[str, float] = field(default_factory=dict)  # those of the ways of knowing that are set by hand
+
     def __post_init__(self) -> None:
         for what, value, known in (
             ("coupling", self.coupling, COUPLINGS), ("balance", self.balance, BALANCES), ("cascade", self.cascade, CASCADES),
         ):  # fmt: skip
             if value not in known:
                 raise ArrCocError(f"expected {what} as one of {', '.join(known)}, got {value!r}")
+        if self.exploit is not None and not 0 <= self.exploit <= 1:
+            raise ArrCocError(f"expected exploit from 0 to 1, got {self.exploit!r}")
+        for way, weight in self.weights.items():
+            if way not in balancing.WAYS or not 0 <= weight < math.inf:
+                raise ArrCocError(
+                    f"expected weights from 0 on of {', '.join(balancing.WAYS)}, got {way!r} with {weight!r}"
+                )
 
 
 def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: B008
@@ -55,6 +67,8 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
         known, balanced = balancing.learned(known, plan, judgement)
     else:
         balanced = BALANCES[settings.balance](known, plan)
+    if settings.weights or settings.exploit is not None:
+        balanced = balancing.by_hand(known, plan, balanced, settings.exploit, settings.weights)
     k = attending.how_many(balanced.relevance, sight.k, sight.mass)
     if plan.even:
         keep = Uniform().select(replace(sight, k=k))

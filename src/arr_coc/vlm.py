@@ -28,6 +28,7 @@ from arr_coc.look import Look
 from arr_coc.selectors import SelectorLike
 from arr_coc.selectors import selector as selector_of
 from arr_coc.stopwatch import Stopwatch
+from arr_coc.streaming import Stream
 from arr_coc.texture.image import ImageLike
 from arr_coc.wishes import Wish
 
@@ -182,6 +183,20 @@ class VLM:
         else:
             answers = self.generate(images, question, **options)
         return answers if several or len(answers) > 1 else answers[0]
+
+    def stream(self, images: ImageLike | Look | Sequence[ImageLike] | None, question: str, **options: Any) -> Stream:
+        """What `ask` answers, piece by piece: iterate for text, then read `.answer`. Takes what `ask` takes, for one question."""
+        if not isinstance(question, str):
+            raise PromptError(f"expected one question to stream an answer to, got {type(question).__name__}")
+        for name in ("num_beams", "num_return_sequences"):
+            if options.get(name, 1) != 1:
+                raise PromptError(f"expected {name}=1 for an answer in pieces, got {options[name]!r}: call ask instead")
+        stops = list(options.pop("stopping_criteria", ()))
+
+        def run(streamer: Any, stop: Any) -> Answer:
+            return self.ask(images, question, streamer=streamer, stopping_criteria=[*stops, stop], **options)
+
+        return Stream(run, self.prompter.text)
 
     def point(self, prepared: Prepared, answer: Answer) -> list[torch.Tensor]:
         """Where an answer stands: for each picture the attention `[N]`, 0 to 1, that its cells got while it was written."""

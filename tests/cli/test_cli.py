@@ -29,7 +29,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert done.value.code == 0
     said = capsys.readouterr().out
-    for words in ("channels", "bench", "demo", "start here"):
+    for words in ("channels", "bench", "tour", "demo", "start here"):
         assert words in said
 
 
@@ -139,8 +139,8 @@ def test_notes_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "note: transparency laid over white" in capsys.readouterr().out
 
 
-def test_demo_writes_its_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "-o", str(tmp_path / "out")]) == 0
+def test_the_tour_writes_its_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tour", "-o", str(tmp_path / "out")]) == 0
     written = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert written == [
         "receipt.png", "receipt_answer.png", "receipt_channels.png", "receipt_kept.png", "scene.png", "scene_channels.png",
@@ -151,7 +151,7 @@ def test_demo_writes_its_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert re.search(r"37\.40 +(\d+) of 860 tokens read \(those that matter\), 516 encoded", said)
     assert said.count("HARBOUR MILL BAKERY") == 2
     (tmp_path / "file").write_text("")
-    assert main(["demo", "-o", str(tmp_path / "file" / "out")]) == 2
+    assert main(["tour", "-o", str(tmp_path / "file" / "out")]) == 2
 
 
 def test_as_a_process(image: str) -> None:

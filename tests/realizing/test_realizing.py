@@ -169,7 +169,7 @@ def test_a_previous_allocation_is_remembered() -> None:
         ({"grid": (0, 3)}, "at least one cell"),
         ({"grid": "many"}, "rows, columns"),
         ({"using": 3}, "got int"),
-        ({"colour": 1}, "settings among coupling, balance, learned, diverse, cascade, got colour"),
+        ({"colour": 1}, "settings among coupling, balance, learned, diverse, cascade, exploit, weights, got colour"),
         ({"question": None}, "question as text, got NoneType"),
         ({"budget": "some"}, "budget as a count"),
         ({"balance": "nothing"}, "balance"),
@@ -220,3 +220,35 @@ def test_a_model_is_asked_by_mass_at_both_stages() -> None:
     assert 0 < made.k <= len(made.encoded) < made.n
     with pytest.raises(ArrCocError, match="shared budget, got 'mass 50%'"):
         vlm.prepare(images=[[picture(), picture()]], text="What is it?", budget="mass 50%", shared=True)
+
+
+def test_weights_and_the_tension_can_be_set_by_hand() -> None:
+    found = realized(look())
+    explored = realized(look(), Settings(exploit=0.0))
+    assert found.tensions["exploit"] == 1
+    assert explored.tensions["exploit"] == explored.tensions["focus"] == explored.tensions["weight of coupling"] == 0
+    assert explored.tensions["weight of information"] == 1
+    blind = realized(look(), Settings(weights={"coupling": 0.0}))
+    assert blind.tensions["weight of coupling"] == 0
+    assert blind.tensions["weight of information"] == found.tensions["weight of information"]
+    assert blind.keep.tolist() != found.keep.tolist()
+    same = {name.removeprefix("weight of "): w for name, w in found.tensions.items() if name.startswith("weight of ")}
+    assert realized(look(), Settings(weights=same)).keep.tolist() == found.keep.tolist()
+
+
+@pytest.mark.parametrize("wrong", [{"exploit": 1.5}, {"weights": {"luck": 1.0}}, {"weights": {"coupling": -1.0}}])
+def test_weights_that_make_no_sense_are_one_sentence(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ArrCocError, match="expected"):
+        Settings(**wrong)
+
+
+def test_a_layer_s_scores_are_weighed_by_hand_too() -> None:
+    vlm, receipt = arr_coc.load("reader"), arr_coc.pictures.receipt()
+    seen = vlm.look(receipt)
+    question = "What is the date?"
+    found = arr_coc.realize(receipt, question, budget=60, using=vlm, look=seen)
+    blind = arr_coc.realize(receipt, question, budget=60, using=vlm, look=seen, weights={"coupling": 0.0})
+    assert found.strategy.endswith("(coupling by layer)")
+    assert blind.tensions["weight of coupling"] == 0
+    assert torch.equal(blind.scores["coupling"], found.scores["coupling"])
+    assert blind.keep.tolist() != found.keep.tolist()

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Sequence
 
 from arr_coc import __version__
-from arr_coc.cli import ask, bench, channels, demo, eval, fit_embeddings, show, train
+from arr_coc.cli import ask, bench, channels, demo, eval, fit_embeddings, show, tour, train
 from arr_coc.errors import ArrCocError
 
 _EPILOG = """\
 start here:
-  arr-coc demo                              answers about a bundled receipt, with pictures
+  arr-coc tour                              answers about a bundled receipt, with pictures
+  arr-coc demo                              a web page that looks into the system, on this machine
   arr-coc ask receipt.jpg "What is the total amount?" --where where.png
   arr-coc show receipt.jpg "What is the total amount?" -o why.png    which cells matter, and why
   arr-coc eval FOLDER --limit 20            selectors compared on your own questions
@@ -37,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"arr-coc {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (ask, show, eval, channels, fit_embeddings, train, bench, demo):
+    for module in (ask, show, eval, channels, fit_embeddings, train, bench, tour, demo):
         module.add_parser(commands)
     return parser
 

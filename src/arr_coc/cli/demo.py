@@ -1,79 +1,105 @@
-"""`arr-coc demo`: real answers about the bundled receipt, the tokens they took, and pictures of where and why."""
+"""`arr-coc demo`: the web page that looks into the system."""
 
 from __future__ import annotations
 
 import argparse
+import logging
+import sys
+import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-from arr_coc import pictures
-from arr_coc.cli.output import progress, save_image
+from arr_coc.demo.limits import Limits
 from arr_coc.errors import ArrCocError
-from arr_coc.texture import TextureArray
 
-QUESTIONS = {"total": "What is the total amount?", "company": "What is the name of the company?"}
+MOST_LINES = 20  # of the data that are complained about one by one
+
+_EPILOG = """\
+The page listens on this machine alone unless --host says otherwise. It fetches nothing from elsewhere and reports to nobody; only
+--share opens a tunnel through a server of gradio's makers. What visitors send is kept in memory and in one temporary folder, which
+goes with the page.
+
+examples:
+  arr-coc demo                                 answers, channels and relevance of any picture, in a browser
+  arr-coc demo --data receipts                 with the annotated pictures of a folder with samples.jsonl
+  arr-coc demo --model reader MODEL_FOLDER     several models to choose from
+  arr-coc demo --files runs                    reports and layers below another folder than this one
+"""
+_SAID = {
+    "megabytes": "of an uploaded file", "megapixels": "of an uploaded picture", "letters": "of a question",
+    "tokens": "of an answer", "queue": "requests that wait", "visitors": "whose pictures are kept at once",
+    "minutes": "for which they are kept", "kept_megapixels": "of all visitors' pictures",
+}  # fmt: skip
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "demo",
-        help="answers about the bundled receipt, and pictures of where they stand",
+        help="a web page that looks into the system",
         description=(
-            "Ask the reader that ships with the package about the bundled receipt: from all visual tokens, and from those that "
-            "matter for the question. Writes pictures of what was kept and why, of where an answer stands, and of the texture's "
-            "channels."
+            "A web page for looking into the system: ask, compare selectors, see the channels, the ways of knowing and the "
+            "reports of arr-coc eval. Ctrl-C ends it."
         ),
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-o", "--output", type=Path, default=Path("out"), metavar="FOLDER", help="where to write (out)")
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen (127.0.0.1: this machine alone)")
+    parser.add_argument("--port", type=int, help="where to listen (the first free one from 7860 on)")
+    parser.add_argument("--share", action="store_true", help="also through a public tunnel (off)")
+    parser.add_argument(
+        "--model", nargs="+", default=["reader"], metavar="FOLDER", help="models to choose from (reader)"
+    )
+    parser.add_argument(
+        "--embeddings", metavar="NAME", help="an image-text encoder for selectors that ask one (labels)"
+    )
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="annotated pictures, as arr-coc eval takes them")
+    parser.add_argument(
+        "--files",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="reports and layers are opened below it (this folder)",
+    )
+    parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
+    for one in fields(Limits):
+        kind = int if one.type == "int" else float
+        option = f"--{one.name.replace('_', '-')}"
+        parser.add_argument(
+            option, type=kind, default=one.default, metavar="N", help=f"{_SAID[one.name]}, at most ({one.default:g})"
+        )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    folder: Path = arguments.output
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArrCocError(f"cannot make the folder {str(folder)!r}: {error.strerror}") from None
-    import arr_coc
-    from arr_coc import why
     from arr_coc.adapters.loading import keep_quiet
+    from arr_coc.demo.examples import of_folder
+    from arr_coc.demo.memory import few_pools
+    from arr_coc.demo.serving import Place, free_port, gradio_module, house_of, served
+    from arr_coc.devices import check_device
 
+    limits = Limits(**{one.name: getattr(arguments, one.name) for one in fields(Limits)})
+    if not arguments.files.is_dir():
+        raise ArrCocError(f"expected a folder for --files, and there is no folder {str(arguments.files)!r}")
+    check_device(arguments.device)
+    place = Place(arguments.host, free_port(arguments.host, arguments.port), arguments.share)
+    more, said = ({}, []) if arguments.data is None else of_folder(arguments.data)
+    for line in said[:MOST_LINES]:
+        print(f"arr-coc: {line}", file=sys.stderr)
+    if len(said) > MOST_LINES:
+        print(f"arr-coc: {len(said) - MOST_LINES} more like these", file=sys.stderr)
+    few_pools()
+    gradio_module()
     keep_quiet()
-    receipt, scene = pictures.receipt(), pictures.scene()
-    shown: dict[str, Image.Image] = {"receipt": receipt, "scene": scene}
-    lines = []
-    with progress() as bar:
-        task = bar.add_task("loading the reader", total=2 + len(QUESTIONS))
-        vlm = arr_coc.load("reader")
-        vlm.ask(receipt, "?", max_new_tokens=1)  # the first call of a process is slower than all others
-        for name, question in QUESTIONS.items():
-            bar.update(task, advance=1, description=question)
-            dense, sparse = vlm.ask(receipt, question), vlm.ask(receipt, question, budget="auto", glance="auto")
-            shown[f"why_{name}"] = why.sheet(sparse.allocation, receipt, question, sparse.text)
-            lines.append(question)
-            for answer, what in ((dense, "all"), (sparse, "those that matter")):
-                tokens, spent = answer.tokens, sum(answer.timings.values())
-                read = f"{tokens['kept']:4} of {tokens['all']} tokens read ({what}), {tokens['encoded']} encoded"
-                lines.append(f"  {answer.text:24}{read}, {spent:.0f} ms")
-            if name == "total":
-                prepared = vlm.prepare(receipt, question)
-                where = vlm.point(prepared, vlm.generate(prepared)[0])[0]
-                shown["receipt_answer"] = dense.allocation.heat(receipt, where)
-                shown["receipt_kept"] = sparse.allocation.overlay(receipt)
-        bar.update(task, advance=1, description="drawing")
-        shown["receipt_channels"] = TextureArray.from_image(receipt).sheet(title="The bundled receipt")
-        shown["scene_channels"] = TextureArray.from_image(scene).sheet(title="The bundled scene")
-        _save(folder, shown)
-        bar.advance(task)
-    print("\n".join(lines))
-    print(f"Why these: {', '.join(str(folder / f'why_{name}.png') for name in QUESTIONS)};")
-    print(f"where the answer stands: {folder / 'receipt_answer.png'}; the cells kept: {folder / 'receipt_kept.png'};")
-    print(f"what the texture array sees: {folder / 'receipt_channels.png'}, {folder / 'scene_channels.png'}")
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="arr-coc: %(message)s")
+    house = house_of(arguments.model, limits, arguments.files, more, arguments.device, arguments.embeddings)
+    with served(house, place) as address:
+        print(f"The page is at {address} (Ctrl-C ends it).", flush=True)
+        if arguments.host not in ("127.0.0.1", "localhost", "::1"):
+            print(f"arr-coc: everybody who reaches {arguments.host} can use it", file=sys.stderr)
+        try:
+            while True:
+                time.sleep(3600)
+        except KeyboardInterrupt:
+            print("arr-coc: the page is closed", file=sys.stderr)
     return 0
-
-
-def _save(folder: Path, images: dict[str, Image.Image]) -> None:
-    for name, image in images.items():
-        save_image(image, folder / f"{name}.png")

@@ -81,7 +81,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers as JSON")
     parser.add_argument(
-        "--report", type=Path, metavar="DIR", help="write a page: who leads, plots, the worst and best cases"
+        "--report",
+        type=Path,
+        metavar="DIR",
+        help="write a page: who leads, plots, the worst and best cases; and report.json for arr-coc demo",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write accuracy against tokens and time (matplotlib)")
     parser.add_argument(
@@ -199,6 +202,7 @@ def _robustness(arguments: argparse.Namespace) -> int:
     from arr_coc.evaluation.harness import evaluate
     from arr_coc.evaluation.page import write
     from arr_coc.evaluation.suite_page import page
+    from arr_coc.evaluation.written import write_numbers
 
     data = robustness.suite()
     with progress() as bar:
@@ -215,4 +219,5 @@ def _robustness(arguments: argparse.Namespace) -> int:
         save_text(json.dumps(robustness.to_dict(report), indent=2) + "\n", arguments.json)
     if arguments.report is not None:
         print(f"page written to {write(page(report), arguments.report)}")
+        write_numbers(report, arguments.report)
     return 0

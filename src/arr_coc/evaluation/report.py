@@ -75,10 +75,16 @@ class Report:
         save(self, Path(path))
 
     def page(self, folder: str | os.PathLike[str]) -> Path:
-        """One self-contained HTML page: who leads, plots, all measures, the worst and best cases with their heat."""
-        from arr_coc.evaluation.page import page, write
+        """One self-contained HTML page: who leads, plots, all measures, the worst and best cases with their heat.
 
-        return write(page(self), Path(folder))
+        Beside it goes `report.json`: all numbers and every answer, for `arr_coc.evaluation.written`.
+        """
+        from arr_coc.evaluation.page import page, write
+        from arr_coc.evaluation.written import write_numbers
+
+        path = write(page(self), Path(folder))
+        write_numbers(self, Path(folder))
+        return path
 
 
 def report(model: str, data: Data, rows: Rows, rules: Rules, names: Sequence[str], resumed: int = 0) -> Report:

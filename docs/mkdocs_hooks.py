@@ -1,0 +1,38 @@
+"""What the documentation needs beyond its pages when it becomes a site (mkdocs calls this; see mkdocs.yml).
+
+- links to source files lead somewhere in the repository, and nowhere on the site: there they are names;
+- the command reference is what the commands themselves say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from typing import Any
+
+SOURCE = re.compile(r"\[([^\]]+)\]\(\.\./(?:src|tests|benchmarks|docs|\.ci)/[^)]*\)")
+COMMANDS = "<!-- commands -->"
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """A page's text, ready for the site."""
+    named = SOURCE.sub(lambda link: link[1] if link[1].startswith("`") else f"`{link[1]}`", markdown)
+    return named.replace(COMMANDS, commands()) if COMMANDS in named else named
+
+
+def commands() -> str:
+    """Every subcommand with its help, as printed."""
+    os.environ["COLUMNS"] = "110"  # argparse asks the terminal how wide it is
+    from arr_coc.cli import build_parser
+
+    return "\n\n".join(f"## {name}\n\n```text\n{text.rstrip()}\n```" for name, text in _helps(build_parser()))
+
+
+def _helps(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
+    found = [(parser.prog, parser.format_help())]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for one in dict.fromkeys(action.choices.values()):
+                found += _helps(one)
+    return found

@@ -1,0 +1,94 @@
+"""Take the docs' pictures of the page, in a real browser.
+
+python docs/page_pictures.py
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+import arr_coc
+from arr_coc.demo.limits import Limits
+from arr_coc.demo.serving import Place, house_of, served
+from arr_coc.errors import ArrCocError
+
+TARGET = Path(__file__).with_name("images")
+WIDE, PHONE = 1280, 390
+TALLEST = 1250  # pixels of a picture
+WAIT = 60_000  # milliseconds
+
+
+def reports(root: Path) -> None:
+    """Two small runs about the bundled receipt: with its learned layer, and without."""
+    data = root / "receipt"
+    data.mkdir()
+    arr_coc.pictures.receipt().save(data / "receipt.png")
+    asked = {
+        "What is the total amount?": ("37.40", [422, 732, 522, 772]),
+        "How much is the Oat croissant?": ("3.45", [455, 424, 522, 454]),
+    }
+    lines = [
+        {"image": "receipt.png", "question": question, "answer": answer, "evidence": [[box]]}
+        for question, (answer, box) in asked.items()
+    ]
+    (data / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    selectors = ["all", "arr-coc", "divprune", "uniform"]
+    for name, layer in (("with-layer", "auto"), ("without", None)):
+        arr_coc.evaluate("reader", str(data), selectors, ["12.5%", "6.25%"], layer=layer).page(root / name)
+
+
+def save(page: Any, name: str, width: int = WIDE) -> None:
+    """What the browser shows, as a JPEG of moderate size."""
+    shot = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
+    shot.crop((0, 0, width, min(shot.height, TALLEST if width == WIDE else 1900))).save(
+        TARGET / f"page_{name}.jpg", quality=72, optimize=True
+    )
+
+
+def main() -> None:
+    from playwright.sync_api import sync_playwright
+
+    browser = next((found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None)
+    if browser is None:
+        raise ArrCocError(
+            "the pictures of the page need a browser, and there is no Chromium: install the package chromium"
+        )
+    options: dict[str, Any] = {"executable_path": browser, "args": ["--no-sandbox"] if os.geteuid() == 0 else []}
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+        reports(Path(folder))
+        house = house_of(["reader"], Limits(), Path(folder))
+        with served(house, Place()) as address:
+            chromium = driver.chromium.launch(**options)
+            asked = "image=receipt&question=What+is+the+total+amount%3F"
+            views = {
+                "ask": (f"?tab=ask&{asked}", "#ask-dense output"),
+                "compare": (f"?tab=compare&{asked}&selectors=arr-coc+divprune+saliency+uniform", "#compare-note p"),
+                "channels": ("?tab=channels&image=receipt&channel=text&point=0.8,0.62", "#channels-values b"),
+                "knowing": (f"?tab=knowing&{asked}", "#knowing-pictures figure"),
+                "report": ("?tab=report&report=with-layer&against=without", "#report-page iframe"),
+            }
+            for name, (query, sign) in views.items():
+                page = chromium.new_page(viewport={"width": WIDE, "height": 900})
+                page.goto(address + query)
+                page.locator(sign).first.wait_for(timeout=WAIT)
+                page.wait_for_timeout(800)
+                save(page, name)
+                page.close()
+            page = chromium.new_page(viewport={"width": PHONE, "height": 844}, color_scheme="dark")
+            page.goto(address + views["ask"][0])
+            page.locator("#ask-dense output").wait_for(timeout=WAIT)
+            page.wait_for_timeout(800)
+            save(page, "phone", PHONE)
+            chromium.close()
+
+
+if __name__ == "__main__":
+    main()

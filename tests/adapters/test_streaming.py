@@ -1,0 +1,74 @@
+"""An answer in pieces is the answer."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+import arr_coc
+from arr_coc.answer import Answer
+from arr_coc.errors import BudgetError, PromptError
+from arr_coc.streaming import Stream
+from tests.adapters.conftest import picture
+from tests.adapters.test_vlm import GREEDY
+
+
+def test_the_pieces_are_the_answer(vlm: Any) -> None:
+    asked = vlm.ask(picture(), "What is it?", budget="40%", selector="uniform", **GREEDY)
+    stream = vlm.stream(picture(), "What is it?", budget="40%", selector="uniform", **GREEDY)
+    assert "".join(stream) == asked.text
+    assert stream.answer.text == asked.text
+    assert stream.answer.ids.tolist() == asked.ids.tolist()
+    assert stream.answer.allocation.keep.tolist() == asked.allocation.keep.tolist()
+    assert list(stream) == []
+
+
+@pytest.mark.parametrize("selector", ["arr-coc", "fastv"])
+def test_the_reader_speaks_in_pieces(selector: str) -> None:
+    reader, receipt = arr_coc.load("reader"), arr_coc.pictures.receipt()
+    question = "What is the name of the company?"
+    pieces = list(reader.stream(receipt, question, budget="50%", selector=selector))
+    assert "".join(pieces) == reader.ask(receipt, question, budget="50%", selector=selector).text
+    assert len(pieces) > 5
+
+
+def test_whoever_stops_listening_stops_the_model(vlm: Any) -> None:
+    asked: list[int] = []
+
+    def count(ids: Any, scores: Any, **_: Any) -> torch.Tensor:
+        asked.append(1)
+        return torch.zeros(len(ids), dtype=torch.bool)
+
+    with vlm.stream(picture(), "What?", max_new_tokens=500, min_new_tokens=500, stopping_criteria=[count]):
+        pass
+    assert len(asked) < 400
+    with pytest.raises(PromptError, match="still being written"):
+        _ = vlm.stream(picture(), "What?", **GREEDY).answer
+
+
+def test_what_goes_wrong_is_told_to_the_listener(vlm: Any) -> None:
+    with pytest.raises(BudgetError):
+        list(vlm.stream(picture(), "What?", budget="some"))
+    with pytest.raises(PromptError, match="one question"):
+        vlm.stream(picture(), ["What?", "Who?"])
+    with pytest.raises(PromptError, match="num_beams=1"):
+        vlm.stream(picture(), "What?", num_beams=2)
+
+
+def test_a_letter_of_several_tokens_comes_whole() -> None:
+    done = threading.Event()
+
+    def run(streamer: Any, stop: Any) -> Answer:
+        streamer.put(torch.tensor([[9, 9, 9]]))  # the prompt
+        for byte in "aé".encode():
+            streamer.put(torch.tensor([byte]))
+        streamer.end()
+        done.set()
+        return Answer("aé!", (), {}, torch.tensor([1]))
+
+    pieces = list(Stream(run, lambda ids: bytes(ids.tolist()).decode(errors="replace")))
+    assert done.is_set()
+    assert pieces == ["a", "é", "!"]

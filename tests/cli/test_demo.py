@@ -1,0 +1,55 @@
+"""`arr-coc demo`, as typed: what can be wrong is said before a model is loaded."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from arr_coc.cli import main
+from arr_coc.demo.examples import bundled, of_folder
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--files", "/nowhere/at/all"], "expected a folder for --files"),
+        (["--megapixels", "-3"], "the limit megapixels above 0"),
+        (["--data", "/nowhere"], "expected a folder with samples.jsonl"),
+        (["--port", "99999"], "a port from 1 to 65535"),
+        (["--device", "moon"], "moon"),
+    ],
+)
+def test_bad_input_is_one_sentence(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", *options]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert main(["demo", "--port", str(taken.getsockname()[1])]) == 2
+    assert "cannot listen on 127.0.0.1" in capsys.readouterr().err
+
+
+def test_annotated_pictures_become_examples(tmp_path: Path) -> None:
+    Image.new("RGB", (40, 30), "white").save(tmp_path / "a.png")
+    lines = [
+        {"image": "a.png", "question": "Who?", "evidence": [[[1, 2, 9, 9]]]},
+        {"image": "gone.png", "question": "What?"},
+    ]
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found, said = of_folder(tmp_path)
+    (example,) = found.values()
+    assert example.name == f"{tmp_path.name}/a.png"
+    assert example.load().size == (40, 30)
+    assert example.evidence("Who?") == (((1, 2, 9, 9),),)
+    assert example.evidence("What?") == ()
+    assert any("gone.png" in line for line in said)
+    assert [one.load().mode for one in bundled().values()] == ["RGB", "RGB"]
