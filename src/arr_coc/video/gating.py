@@ -21,6 +21,7 @@ NOISE = 2.5  # times what windows usually differ by
 NOISIEST = 0.03  # of the luma: more than this is no noise
 LOST = 0.3  # confidence below which a pixel may have come from anywhere
 OUTSIDE = 0.25  # share of a window that was beyond the frame's border
+CALM = 1.0  # px of the small frame over which brightness is averaged first
 LAMP = 0.03  # of the luma, on average: more than this from one frame to the next is a change of light
 BETTER = 0.9  # of the error that standing still leaves: a flow that does not get below this has explained nothing
 
@@ -71,6 +72,14 @@ def relit(old: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
     if abs(darker) < LAMP and abs(lighter - 1) < 4 * LAMP:
         return old
     return ((old - old.mean()) * lighter + now.mean()).clamp(0, 1)
+
+
+def calmed(plane: torch.Tensor) -> torch.Tensor:
+    """A small luma `[h, w]` without most of its noise, in which flow would find motion."""
+    kernel = torch.exp(-0.5 * (torch.arange(-2, 3, device=plane.device) / CALM) ** 2)
+    kernel = kernel / kernel.sum()
+    padded = F.pad(plane[None, None], (2, 2, 2, 2), mode="replicate")
+    return F.conv2d(F.conv2d(padded, kernel.view(1, 1, 1, 5)), kernel.view(1, 1, 5, 1))[0, 0]
 
 
 def windows_of(size: tuple[int, int]) -> tuple[int, int]:

@@ -82,11 +82,14 @@ class Memory:
         self._last: torch.Tensor | None = None  # the frame before, small
         self._frame: torch.Tensor | None = None  # and in full, for motion
         self._key: tuple[TextureArray, Flow] | None = None  # the last keyframe, and the flow since
-        self._features: torch.Tensor | None = None  # [k, h, w], carried to the frame before
-        self._stale = torch.zeros(0)  # [h, w] how far each cell's place has moved since it was encoded, in cells
+        self._features: torch.Tensor | None = None  # [k, h, w], as they were when the encoder last saw anything
+        self._drift = flows.still((1, 1))  # the flow since then
+        self._gone = torch.zeros(0)  # bool [h, w] cells whose features cannot be carried any more
         self._age = 0  # frames since the encoder saw anything
         self._number = 0  # frames since the last keyframe
         self._saliency: torch.Tensor | None = None
+        self._step: Flow | None = None  # from the frame before to this one; None: nothing can be carried
+        self._changed = torch.zeros(0)  # windows that this step does not explain
         self.forget_question()
 
     def forget_question(self) -> None:
@@ -106,7 +109,7 @@ class Memory:
             self.forget()
         if passing and self._last is not None:
             return self._pass(texture)
-        now = flows.small(texture.pixels, self.settings.side)
+        now = gating.calmed(flows.small(texture.pixels, self.settings.side))
         made = self._afresh(texture, now, why or "first frame") if self._last is None else self._next(texture, now)
         self._last, self._frame = now, texture.pixels
         return made
@@ -118,20 +121,30 @@ class Memory:
         self._relevance = relevance
         self._saliency = texture.grid(int(relevance.shape[0]), int(relevance.shape[1]), ["saliency"])[0].float().cpu()
 
+    def carried(self, values: torch.Tensor | None, size: tuple[int, int]) -> torch.Tensor:
+        """A map on cells of the frame before, carried to the frame that was seen last; 0 where that is not known to hold."""
+        if values is None or self._step is None:
+            return torch.zeros(size)
+        moved = flows.warp(_fitted(values, torch.Size(size)), self._step)
+        return moved * (1 - gating.spread(self._changed, size).float())
+
     def _pass(self, texture: TextureArray) -> tuple[TextureArray, Reuse]:
         """A frame that tells nothing about the scene."""
+        self._step = None
         if self.embeddings is not None and self._features is not None:
-            self.embeddings.recall(texture, self._features)
+            self.embeddings.recall(texture, unit(flows.warp(self._features, self._drift), dim=0))
         return texture, Reuse(0.0, 1.0, "passing")
 
     def _afresh(self, texture: TextureArray, now: torch.Tensor, why: str) -> tuple[TextureArray, Reuse]:
         """Nothing is carried over."""
+        self._step = None
         self._anchor(texture, now)
         self._key, self._number = (texture, flows.still(_size(now), now.device)), 0
         if self.embeddings is not None:
             self._features = renewing.whole(self.embeddings, texture.pixels)
             self.embeddings.recall(texture, self._features)
-            self._stale, self._age = torch.zeros(self._features.shape[1:]), 0
+            self._drift, self._age = flows.still(_size(now), now.device), 0
+            self._gone = torch.zeros(self._features.shape[1:], dtype=torch.bool)
         return texture, Reuse(why=why)
 
     def _next(self, texture: TextureArray, now: torch.Tensor) -> tuple[TextureArray, Reuse]:
@@ -143,6 +156,8 @@ class Memory:
         step, worse = gating.steadied(flows.between(last, now), last, now)
         moved = flows.then(self._since, step)
         found = gating.gate(gating.relit(self._luma, now), now, moved, worse)
+        self._step = Flow(step.vectors.cpu(), step.confidence.cpu())
+        self._changed = gating.gate(last, now, step, worse).anew.cpu()
         self._number, self._age = self._number + 1, self._age + 1
         keyframe = self._number >= self.settings.keyframe
         texture = self._supplied(texture, step, now)
@@ -173,15 +188,13 @@ class Memory:
         if self.embeddings is None or self._features is None:
             return 0.0
         grid = (int(self._features.shape[1]), int(self._features.shape[2]))
-        cells = step.at(grid)
-        held = unit(flows.warp(self._features, step), dim=0)
+        drift = flows.then(self._drift, step)
+        held = unit(flows.warp(self._features, drift), dim=0)
         lost = gating.spread(found.anew.cpu(), grid)
-        self._stale = flows.warp(self._stale, cells) + flows.length(cells.vectors).cpu()
-        self._stale[lost] = float("inf")
-        demanded = self._stale > MOVED
-        wanted = self._wanted(demanded, lost, keyframe)
+        self._gone = (flows.warp(self._gone.float(), Flow(step.vectors.cpu(), step.confidence.cpu())) > 0.5) | lost
+        demanded = self._gone | (flows.length(drift.at(grid).vectors).cpu() > MOVED)
         share = 0.0
-        if wanted:
+        if self._wanted(demanded, lost, keyframe):
             everything = keyframe or not self.settings.reuse
             part = None if everything else renewing.some(self.embeddings, texture.pixels, grid, demanded)
             fresh, seen = part if part is not None else (renewing.whole(self.embeddings, texture.pixels), None)
@@ -189,10 +202,10 @@ class Memory:
             counts = counts if seen is None else counts * seen
             held = unit((1 - counts) * held + counts * fresh, dim=0)
             share = 1.0 if seen is None else float((seen > 0).float().mean())
-            done = torch.ones(grid, dtype=torch.bool) if seen is None else seen.cpu() > gating.LOST
-            self._stale[done] = 0.0
-            self._age = 0
-        self._features = held
+            self._gone = torch.zeros_like(self._gone) if seen is None else self._gone & (seen.cpu() < gating.LOST)
+            self._features, self._age = held, 0
+            drift = flows.still(step.size, step.vectors.device)
+        self._drift = drift
         self.embeddings.recall(texture, held)
         return share
 

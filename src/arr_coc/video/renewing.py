@@ -22,6 +22,8 @@ from arr_coc.video.flow import Flow
 LOCAL = ("edges", "edges_inverted", "highpass", "lowpass", "text")  # what a pixel's surroundings decide
 GLOBAL = ("distance", "saliency")  # what the whole frame decides
 CARRIED = (*LOCAL, *GLOBAL)
+PEAKED = ("edges", "edges_inverted", "text")  # shrunk by their maximum: between two pixels it would be lost
+SMOOTH = tuple(name for name in CARRIED if name not in PEAKED)
 REGIONS = ("cluster_id", "cluster_size", "boundaries", "cluster_distance")  # worked out at keyframes only
 MARGIN = 24  # px around a rectangle, for filters that look around
 MOST = 0.5  # share of a frame from which looking at all of it is quicker
@@ -38,9 +40,11 @@ def carry(old: TextureArray, new: TextureArray, moved: Flow, anew: torch.Tensor)
     if share > MOST:
         return 1.0
     wide = flows.enlarged(moved, flows.luma(new.pixels)) if not moved.still else moved
-    planes = flows.warp(torch.stack([old[name].float() for name in CARRIED]), wide)  # [C, H, W]
+    planes = torch.empty(len(CARRIED), *new.size, device=new.device)
+    for nearest, some in ((True, PEAKED), (False, SMOOTH)):
+        known = torch.stack([old[name].float() for name in some])
+        planes[[CARRIED.index(name) for name in some]] = flows.warp(known, wide, nearest=nearest)
     if box is not None:
-        planes = planes.clone()
         top, left, bottom, right = box
         inner, patch = _patch(new, box)
         for number, name in enumerate(LOCAL):

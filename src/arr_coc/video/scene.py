@@ -84,9 +84,14 @@ class Scenes:
             return False
         return self._other(likeness(self._last, now))
 
-    def _other(self, alike: float) -> bool:
+    @property
+    def unusual(self) -> float:
+        """The likeness below which a frame looks like another scene, or like nothing that belongs to this one."""
         usual = float(np.median(self._usual)) if self._usual else 1.0
-        return usual >= RESTLESS and alike < min(ALIKE, USUAL * usual)
+        return min(ALIKE, USUAL * usual) if usual >= RESTLESS else -2.0
+
+    def _other(self, alike: float) -> bool:
+        return alike < self.unusual
 
     def _back(self, after: torch.Tensor) -> bool:
         """Whether the frame after an unusual one shows the old scene again, or nothing that could tell."""
