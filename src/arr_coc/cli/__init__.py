@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from arr_coc import __version__
-from arr_coc.cli import ask, bench, channels, demo, eval, fit_embeddings, show, train
+from arr_coc.cli import ask, bench, channels, demo, eval, fit_embeddings, show, train, video
 from arr_coc.errors import ArrCocError
 
 _EPILOG = """\
@@ -17,6 +17,7 @@ start here:
   arr-coc demo                              answers about a bundled receipt, with pictures
   arr-coc ask receipt.jpg "What is the total amount?" --where where.png
   arr-coc show receipt.jpg "What is the total amount?" -o why.png    which cells matter, and why
+  arr-coc video clip.mp4 "Where is the dog?" --embeddings labels -o out.mp4    the same for a clip
   arr-coc eval FOLDER --limit 20            selectors compared on your own questions
   arr-coc channels photo.jpg -o sheet.png   see what the texture array sees
   arr-coc channels --json                   every channel: meaning, range, pooling, cost
@@ -37,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"arr-coc {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (ask, show, eval, channels, fit_embeddings, train, bench, demo):
+    for module in (ask, show, video, eval, channels, fit_embeddings, train, bench, demo):
         module.add_parser(commands)
     return parser
 

@@ -83,7 +83,7 @@ class Reader(Iterator[Frame]):
 
     def _decode(self, name: str) -> Iterator[Frame]:
         """Opened at once, so that a wrong name is told before anything else happens; read when asked."""
-        av = _av()
+        av = libav()
         self._container = _opened(av, name)
         streams = self._container.streams.video
         if not streams:
@@ -172,7 +172,7 @@ def _opened(av: Any, name: str) -> Any:
         raise VideoError(f"{name!r} cannot be opened as a {what} ({first_line(error)})") from None
 
 
-def _av() -> Any:
+def libav() -> Any:
     try:
         import av
     except ImportError:

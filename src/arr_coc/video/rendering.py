@@ -65,12 +65,12 @@ class Still:
 
 def page() -> Still:
     """The bundled receipt, and its total."""
-    return Still(np.asarray(pictures.receipt()), "What is the total amount?", (40, 722, 522, 782))
+    return Still(np.array(pictures.receipt()), "What is the total amount?", (40, 722, 522, 782))
 
 
 def street() -> Still:
     """The bundled street scene, and its van."""
-    return Still(np.asarray(pictures.scene()), "Where is the van?", (470, 392, 730, 518))
+    return Still(np.array(pictures.scene()), "Where is the van?", (470, 392, 730, 518))
 
 
 def filmed(name: str, still: Still, views: list[View], size: tuple[int, int] = SIZE) -> Clip:
