@@ -32,6 +32,7 @@ from arr_coc.video.gating import Gate
 MOVED = 0.4  # cells of the encoder that a place may move before its features are out of date
 SHARE = 0.02  # of the cells: fewer that are out of date can wait
 GONE = 0.4  # of the cells: when so many cannot be carried, the encoder is asked at once
+RUSH = 1.0  # cells of the encoder that places have moved on average, from which features are renewed a frame earlier
 LONG = 3  # frames; features of a place that stands still are replaced no faster than if this many had passed
 
 
@@ -192,9 +193,10 @@ class Memory:
         held = unit(flows.warp(self._features, drift), dim=0)
         lost = gating.spread(found.anew.cpu(), grid)
         self._gone = (flows.warp(self._gone.float(), Flow(step.vectors.cpu(), step.confidence.cpu())) > 0.5) | lost
-        demanded = self._gone | (flows.length(drift.at(grid).vectors).cpu() > MOVED)
+        away = flows.length(drift.at(grid).vectors).cpu()
+        demanded = self._gone | (away > MOVED)
         share = 0.0
-        if self._wanted(demanded, lost, keyframe):
+        if self._wanted(demanded, lost, float(away.mean()) > RUSH, keyframe):
             everything = keyframe or not self.settings.reuse
             part = None if everything else renewing.some(self.embeddings, texture.pixels, grid, demanded)
             fresh, seen = part if part is not None else (renewing.whole(self.embeddings, texture.pixels), None)
@@ -209,12 +211,12 @@ class Memory:
         self.embeddings.recall(texture, held)
         return share
 
-    def _wanted(self, demanded: torch.Tensor, lost: torch.Tensor, keyframe: bool) -> bool:
+    def _wanted(self, demanded: torch.Tensor, lost: torch.Tensor, rush: bool, keyframe: bool) -> bool:
         """Whether the encoder is asked on this frame."""
         if keyframe or not self.settings.reuse or float(lost.float().mean()) > GONE:
             return True
         changed = float(demanded.float().mean())
-        if changed > SHARE and self._age >= self.settings.demanded_every:
+        if changed > SHARE and self._age >= max(1, self.settings.demanded_every - rush):
             return True
         return changed > 0 and self._age >= self.settings.encode_every
 

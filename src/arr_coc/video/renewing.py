@@ -1,13 +1,14 @@
 """Renewing: the parts of a frame that have to be looked at anew, put among those that are carried over.
 
 - Channels that depend on a pixel's surroundings are worked out in one rectangle around all windows that need it, with a margin
-  that is thrown away. Those that depend on the whole frame (saliency, distance to an edge) are worked out on the whole.
+  that is thrown away. Saliency depends on the whole frame, and is worked out on the whole when more than a little changed.
 - Features: an encoder in native mode works in windows, and gets those over the marked cells, all in one call; what they see
   fades into what was known towards their edges. One pass has no parts: there it sees the whole frame, or nothing.
 """
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -19,13 +20,14 @@ from arr_coc.texture import TextureArray
 from arr_coc.video import flow as flows
 from arr_coc.video.flow import Flow
 
-LOCAL = ("edges", "edges_inverted", "highpass", "lowpass", "text")  # what a pixel's surroundings decide
-GLOBAL = ("distance", "saliency")  # what the whole frame decides
+LOCAL = ("edges", "edges_inverted", "highpass", "lowpass", "text", "distance")  # what a pixel's surroundings decide
+GLOBAL = ("saliency",)  # what the whole frame decides
 CARRIED = (*LOCAL, *GLOBAL)
 PEAKED = ("edges", "edges_inverted", "text")  # shrunk by their maximum: between two pixels it would be lost
 SMOOTH = tuple(name for name in CARRIED if name not in PEAKED)
 REGIONS = ("cluster_id", "cluster_size", "boundaries", "cluster_distance")  # worked out at keyframes only
-MARGIN = 24  # px around a rectangle, for filters that look around
+MARGIN = 64  # px around a rectangle, for what looks around: farther from an edge than this is far
+LITTLE = 0.1  # share of a frame up to which it changes nothing for the whole
 MOST = 0.5  # share of a frame from which looking at all of it is quicker
 MOST_CELLS = 0.6  # windows with more cells than this share of the frame's: the whole frame is quicker, and better seen
 
@@ -50,7 +52,7 @@ def carry(old: TextureArray, new: TextureArray, moved: Flow, anew: torch.Tensor)
         for number, name in enumerate(LOCAL):
             planes[number, top:bottom, left:right] = patch[name][inner]
     for name, plane in zip(CARRIED, planes, strict=True):
-        if box is None or name in LOCAL:
+        if share <= LITTLE or name in LOCAL:
             new.keep(name, plane.to(new.dtype))
     return share
 
@@ -88,7 +90,11 @@ def _patch(
         part.contiguous(), layout=LOCAL, max_side=None, dtype=texture.dtype, text=texture.text
     )
     inner = (slice(top - up, bottom - up), slice(left - before, right - before))
-    return inner, {name: seen[name].float() for name in LOCAL}
+    made = {name: seen[name].float() for name in LOCAL}
+    made["distance"] = made["distance"] * (
+        math.hypot(*seen.size) / math.hypot(height, width)
+    )  # shares of other diagonals
+    return inner, made
 
 
 def whole(embeddings: Embeddings, pixels: torch.Tensor) -> torch.Tensor:
