@@ -20,7 +20,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class Footage:
     drawn: bool = True
 
 
-def footage(folder: Path | None, names: list[str], count: int) -> Iterator[Footage]:
+def footage(folder: Path | None, names: list[str], count: int, most: int | None) -> Iterator[Footage]:
     for name in rendering.CLIPS:
         if not names or name in names:
             clip = rendering.rendered(name, count)
@@ -65,7 +65,9 @@ def footage(folder: Path | None, names: list[str], count: int) -> Iterator[Foota
     for path in sorted(folder.glob("*.mp4")) if folder is not None else ():
         if path.stem in FILMED and (not names or path.stem in names):
             question, cuts = FILMED[path.stem]
-            yield Footage(path.stem, question, [scaled(frame.pixels) for frame in Reader(path)], cuts, drawn=False)
+            frames = [scaled(frame.pixels) for frame in islice(Reader(path), most)]
+            cuts = tuple(cut for cut in cuts if cut < len(frames))
+            yield Footage(path.stem, question, frames, cuts, drawn=False)
 
 
 def scaled(frame: np.ndarray) -> np.ndarray:
@@ -167,14 +169,14 @@ def covered(found: Allocation, box: Box) -> float:
 
 
 def grown(embeddings: Embeddings, frames: int) -> Iterator[dict[str, float]]:
-    """Resident memory while a long film goes by: a camera that drifts over a street, cuts, pans over a page."""
+    """Resident memory while a long film goes by: a camera that drifts over a street, and over a page, 160 x 90."""
 
     def film() -> Iterator[np.ndarray]:
         stills = (rendering.street(), rendering.page())
         for number in range(frames):
             still = stills[number // 400 % 2]
-            view = rendering.View(300 + 0.1 * (number % 400), 300 + 0.05 * (number % 400))
-            yield rendering.filmed("", still, [view], (180, 320)).frames[0]
+            view = rendering.View(300 + 0.02 * (number % 400), 300)
+            yield rendering.filmed("", still, [view], (90, 160)).frames[0]
 
     started = time.perf_counter()
     for seen in Stream(film(), "Where is the van?", using=embeddings, budget=BUDGET):
@@ -241,6 +243,7 @@ def main() -> None:
     parser.add_argument("clips", type=Path, nargs="?")
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--frames", type=int, default=60, help="of drawn clips")
+    parser.add_argument("--most", type=int, metavar="FRAMES", help="of clips that are read (all)")
     parser.add_argument("--memory", type=int, metavar="FRAMES")
     parser.add_argument("--table", type=Path, metavar="FILE")
     parser.add_argument("-o", "--output", type=Path)
@@ -257,7 +260,8 @@ def main() -> None:
     if arguments.memory is not None:
         made = iter(grown(embeddings, arguments.memory))
     else:
-        made = (compare(clip, embeddings) for clip in footage(arguments.clips, arguments.only, arguments.frames))
+        clips = footage(arguments.clips, arguments.only, arguments.frames, arguments.most)
+        made = (compare(clip, embeddings) for clip in clips)
     for record in made:
         print(json.dumps(record), flush=True)
         if arguments.output is not None:

@@ -120,8 +120,8 @@ class VLM:
         cells: a count, a share ("12.5%"), as few as hold a share of the relevance ("mass 90%"), "auto" or "all"; a list
         has one for each picture. `shared`: one budget for all pictures of a prompt. `allocation`: cells decided beforehand.
         `gradients`: let them flow back through the encoder.
-        `video`: a clip's file, or frames of any kind: `fps` of them a second (2) and at most `frames` (32) are shown; where
-        they move, the model gets each of them by itself. `videos`: lists of frames, all of which are shown as they are,
+        `video`: a clip's file, of which `fps` frames a second (2) are shown, or frames of any kind; at most `frames` of them
+        (32); where they move, the model gets each of them by itself. `videos`: lists of frames, all of which are shown as they are,
         `fps` a second. `raw`: the text is a whole prompt with the picture tokens in it.
         """
         chosen = selector_of(selector)

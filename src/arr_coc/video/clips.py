@@ -23,6 +23,7 @@ from arr_coc.video.reading import Footage, Frame, Reader, sampled
 Pairs: TypeAlias = Literal["auto", "still", "moving"]
 
 MOST = 32  # frames, unless told
+QUIET = 0.004  # of the luma: more noise than this and frames are rather shown by themselves
 ALIKE = 0.05  # of the windows that may differ between two frames that share a patch
 
 
@@ -42,13 +43,13 @@ def clip(
     """Of any source `fps` frames a second, `most` at most, ready for a model that sees `group` of them as one.
 
     pairs: "moving" shows every frame `group` times, "still" as it is, "auto" looks. given: frames a second of a source
-    that does not say.
+    that does not say; without it, all of its frames are taken.
     """
     if pairs not in get_args(Pairs):
         raise VideoError(f"expected pairs as one of {', '.join(get_args(Pairs))}, got {pairs!r}")
     if whole_number(most) is None:
         raise VideoError(f"expected at least 1 frame, got {most!r}")
-    with Reader(source, given) as reader:
+    with Reader(source, fps if given is None else given) as reader:
         taken = thinned(sampled(reader, fps), most)
         notes = list(reader.notes)
     frames = [frame.pixels for frame in taken]
@@ -85,8 +86,8 @@ def moves(frames: Sequence[np.ndarray], group: int) -> bool:
         small = [gating.calmed(flows.small(_unit(frame))) for frame in frames[start : start + group]]
         for other in small[1:]:
             change = gating.pooled((other - gating.relit(small[0], other)).abs())
-            noise = min(float(change.median()), gating.NOISIEST / 3)
-            if float((change > gating.FLOOR + gating.NOISE * noise).float().mean()) > ALIKE:
+            noise = min(float(change.median()), QUIET)  # a page that moves changes a little everywhere
+            if float((change > gating.FLOOR / 3 + gating.NOISE * noise).float().mean()) > ALIKE:
                 return True
     return False
 
