@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,9 @@ def pixels(frame: np.ndarray) -> torch.Tensor:
 def found(frames: list[np.ndarray]) -> list[tuple[int, str]]:
     scenes = Scenes()
     made = [pixels(frame) for frame in frames]
-    verdicts = [scenes.see(frame, after) for frame, after in zip(made, [*made[1:], None], strict=True)]
+    verdicts = [
+        scenes.see(frame, lambda after=after: after) for frame, after in zip(made, [*made[1:], None], strict=True)
+    ]
     return [(number, verdict.kind) for number, verdict in enumerate(verdicts) if verdict.cut]
 
 
@@ -60,8 +64,19 @@ def test_without_the_next_frame_an_unusual_one_is_a_cut_at_once() -> None:
     scenes = Scenes()
     verdicts = [scenes.see(pixels(frame)).cut for frame in clip.frames]
     assert [number for number, cut in enumerate(verdicts) if cut] == list(clip.cuts)
-    assert not scenes.suspects(pixels(clip.frames[-1]))
-    assert scenes.suspects(pixels(clip.frames[0]))
+
+
+def test_the_next_frame_is_asked_for_only_where_a_cut_is_open() -> None:
+    clip = rendering.rendered("cut", 16)
+    scenes, asked = Scenes(), []
+
+    def following(number: int) -> torch.Tensor | None:
+        asked.append(number)
+        return pixels(clip.frames[number + 1]) if number + 1 < len(clip.frames) else None
+
+    for number, frame in enumerate(clip.frames):
+        scenes.see(pixels(frame), partial(following, number))
+    assert asked == list(clip.cuts)
 
 
 def test_another_size_is_another_scene() -> None:

@@ -131,9 +131,9 @@ def warp(values: torch.Tensor, flow: Flow, *, nearest: bool = False) -> torch.Te
     if values.ndim < 2:
         raise ArrCocError(f"expected maps [..., H, W] to warp, got {list(values.shape)}")
     height, width = int(values.shape[-2]), int(values.shape[-1])
-    vectors = flow.at((height, width)).vectors
-    if not bool(vectors.any()):
+    if flow.still:
         return values
+    vectors = _scaled(flow.vectors, (height, width))
     planes = values.reshape(-1, height, width)
     warped = _remap(planes, vectors, nearest) if planes.device.type == "cpu" else _sample(planes, vectors, nearest)
     return warped.view(values.shape)
@@ -148,9 +148,9 @@ def then(first: Flow, second: Flow) -> Flow:
 def enlarged(flow: Flow, guide: torch.Tensor) -> Flow:
     """The flow at the size of `guide`, a luma `[H, W]`: near a jump each pixel follows the neighbour that looks like it."""
     size = (int(guide.shape[0]), int(guide.shape[1]))
-    smooth = flow.at(size)
     if size == flow.size or flow.still:
-        return smooth
+        return flow.at(size)
+    smooth = flow.at(size)
     up, down = (F.pad(flow.vectors, pad, mode="replicate") for pad in ((1, 0, 1, 0), (0, 1, 0, 1)))
     jumps = (up[:, 1:, 1:] - up[:, :-1, :-1]).abs().amax(0) + (down[:, 1:, 1:] - down[:, :-1, :-1]).abs().amax(0) > JUMP
     if not bool(jumps.any()):
@@ -211,6 +211,8 @@ def _sample(planes: torch.Tensor, vectors: torch.Tensor, nearest: bool) -> torch
 
 def _scaled(vectors: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     height, width = vectors.shape[1:]
+    if (int(height), int(width)) == size:
+        return vectors
     return _resized(vectors, size) * vectors.new_tensor([size[1] / width, size[0] / height])[:, None, None]
 
 

@@ -90,7 +90,7 @@ class Memory:
         self._number = 0  # frames since the last keyframe
         self._saliency: torch.Tensor | None = None
         self._step: Flow | None = None  # from the frame before to this one; None: nothing can be carried
-        self._changed = torch.zeros(0)  # windows that this step does not explain
+        self._compared: tuple[torch.Tensor, torch.Tensor, Flow, torch.Tensor] | None = None  # what tells where it holds
         self.forget_question()
 
     def forget_question(self) -> None:
@@ -127,7 +127,8 @@ class Memory:
         if values is None or self._step is None:
             return torch.zeros(size)
         moved = flows.warp(_fitted(values, torch.Size(size)), self._step)
-        return moved * (1 - gating.spread(self._changed, size).float())
+        assert self._compared is not None
+        return moved * (1 - gating.spread(gating.gate(*self._compared).anew.cpu(), size).float())
 
     def _pass(self, texture: TextureArray) -> tuple[TextureArray, Reuse]:
         """A frame that tells nothing about the scene."""
@@ -158,7 +159,7 @@ class Memory:
         moved = flows.then(self._since, step)
         found = gating.gate(gating.relit(self._luma, now), now, moved, worse)
         self._step = Flow(step.vectors.cpu(), step.confidence.cpu())
-        self._changed = gating.gate(last, now, step, worse).anew.cpu()
+        self._compared = (last, now, step, worse)
         self._number, self._age = self._number + 1, self._age + 1
         keyframe = self._number >= self.settings.keyframe
         texture = self._supplied(texture, step, now)
@@ -237,7 +238,9 @@ class Memory:
         }  # fmt: skip
         for name, values in held.items():
             if values is not None:
-                held[name] = (flows.warp(values, carried) * carried.at(_size(values)).confidence).clamp(0, 1)
+                if carried.size != _size(values):
+                    carried = carried.at(_size(values))
+                held[name] = (flows.warp(values, carried) * carried.confidence).clamp(0, 1)
         self._relevance, self._fixation, self._saliency = held.values()
         return texture.supply(previous_frame=self._before(texture, now), **held)
 

@@ -8,12 +8,14 @@
 | noise | frames are compared small and smoothed; where all frames differ as much, that is how the clip is | goes on |
 | a fade | nothing to be seen for a while, and what comes back is another scene | a new scene |
 
-A cut is certain one frame later: the caller hands in the next frame where it has one (`Scenes.see(frame, following)`).
+A cut is certain one frame later: a frame that looks like another scene is compared with the one after it, too, where the
+caller can hand that in (`Scenes.see(frame, following)`); it is asked for only then.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import cv2
@@ -55,8 +57,8 @@ class Scenes:
         self._dark = False  # whether blank frames came since
         self._usual: deque[float] = deque(maxlen=REMEMBERED)
 
-    def see(self, frame: torch.Tensor, following: torch.Tensor | None = None) -> Seen:
-        """Take in a frame `[3, H, W]` or `[H, W]` in [0, 1]; `following`: the one after it, where it is known already."""
+    def see(self, frame: torch.Tensor, following: Callable[[], torch.Tensor | None] | None = None) -> Seen:
+        """Take in a frame `[3, H, W]` or `[H, W]` in [0, 1]; `following` gives the one after it, or None at the end."""
         now = prepared(frame)
         if float(now.std()) < BLANK:
             self._dark = self._dark or self._last is not None
@@ -69,20 +71,13 @@ class Scenes:
         alike = likeness(self._last, now)
         if self._other(alike):
             kind = "fade" if self._dark else "cut"
-            after = None if following is None else prepared(following)
-            if after is None or not self._back(after):
+            after = None if following is None else following()
+            if after is None or not self._back(prepared(after)):
                 return self._new(now, kind, alike)
             return Seen(False, likeness=alike)  # out of the ordinary for one frame: the scene is still the old one
         self._usual.append(alike)
         self._last, self._dark = now, False
         return Seen(False, likeness=alike)
-
-    def suspects(self, frame: torch.Tensor) -> bool:
-        """Whether a frame looks like another scene, so that the next one is worth waiting for."""
-        now = prepared(frame)
-        if self._last is None or self._last.shape != now.shape or float(now.std()) < BLANK:
-            return False
-        return self._other(likeness(self._last, now))
 
     @property
     def unusual(self) -> float:

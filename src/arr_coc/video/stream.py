@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+import cv2
 import numpy as np
 import torch
 
@@ -167,16 +168,18 @@ class Stream(Iterator[Watched]):
 
     def _verdict(self, shown: torch.Tensor) -> Seen:
         """Whether a new scene begins; where that is open, the next frame is asked."""
-        unit = shown.float() / 255
-        if self._ahead is None and self._scenes.suspects(unit):
+        return self._scenes.see(_unit(shown), self._following)
+
+    def _following(self) -> torch.Tensor | None:
+        """The next frame, read ahead."""
+        if self._ahead is None and self._broken is None:
             try:
                 self._ahead = next(self._frames, None)
             except ArrCocError as error:  # the frame at hand is good: it is handed out first
                 self._broken = error
-        following = None
-        if self._ahead is not None:
-            following = torch.from_numpy(self._ahead.pixels).permute(2, 0, 1).float() / 255
-        return self._scenes.see(unit, following)
+        if self._ahead is None:
+            return None
+        return _unit(torch.from_numpy(self._ahead.pixels).permute(2, 0, 1))
 
     def _only_new(self, found: Allocation, size: tuple[int, int]) -> Allocation:
         """Of the kept cells those that show what was not kept on an earlier frame; at least one."""
@@ -201,6 +204,12 @@ class Stream(Iterator[Watched]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _unit(shown: torch.Tensor) -> torch.Tensor:
+    """A frame's luma `[H, W]` in [0, 1], from its bytes `[3, H, W]`."""
+    gray = cv2.cvtColor(shown.permute(1, 2, 0).numpy(), cv2.COLOR_RGB2GRAY)
+    return torch.from_numpy(gray).float() / 255
 
 
 def cells_of(texture: TextureArray) -> tuple[int, int]:
