@@ -51,7 +51,7 @@ class Chart:
         pen = ImageDraw.Draw(strip)
         top, bottom, left = 24, STRIP - 8, 10
         room = self.width - 2 * left
-        wide = max(1, min(6, room // max(1, len(self._seen))))
+        wide = max(1, min(12, room // max(1, len(self._seen))))
         points = []
         for place, (kept, reused, cut, _) in enumerate(list(self._seen)[-(room // wide) :]):
             at = left + place * wide
