@@ -189,3 +189,11 @@ def test_a_passing_frame_changes_nothing(yellows: Embeddings) -> None:
 def test_settings_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(ArrCocError, match=next(iter(wrong))):
         Settings(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_on_cuda_the_same_is_carried(yellows: Embeddings) -> None:
+    memory = Memory(yellows, Settings(device="cuda"))
+    made = seen(memory, rendering.rendered("object", 6).frames)
+    assert made[-1][0].device.type == "cuda"
+    assert all(0.5 < reuse.texture < 1 for _, reuse in made[2:])

@@ -184,3 +184,14 @@ def test_dropping_in_a_stream_keeps_numbers_and_times() -> None:
 def test_wrong_options_are_told(options: dict[str, str], said: str) -> None:
     with pytest.raises(ArrCocError, match=said):
         Stream([np.zeros((8, 8, 3), np.uint8)], "", **options)  # type: ignore[arg-type]
+
+
+def test_closing_ends_the_thread_before_the_source_is_let_go() -> None:
+    def endless() -> Iterator[np.ndarray]:
+        while True:
+            yield np.zeros((16, 16, 3), np.uint8)
+
+    with Stream(endless(), "", drop="oldest") as stream:
+        next(stream)
+        assert stream._hurry is not None
+    assert not stream._hurry._thread.is_alive()

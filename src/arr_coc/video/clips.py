@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, TypeAlias, get_args
 
 import cv2
@@ -50,7 +51,8 @@ def clip(
     if whole_number(most) is None:
         raise VideoError(f"expected at least 1 frame, got {most!r}")
     with Reader(source, fps if given is None else given) as reader:
-        taken = thinned(sampled(reader, fps), most)
+        wanted = sampled(reader, fps)
+        taken = list(islice(wanted, most)) if reader.live else thinned(wanted, most)  # a camera never ends
         notes = list(reader.notes)
     frames = [frame.pixels for frame in taken]
     times = [frame.time for frame in taken]

@@ -15,6 +15,7 @@ from arr_coc.errors import VideoError, whole_number
 from arr_coc.video.reading import Frame
 
 WAITING = 2  # frames
+PATIENCE = 5.0  # seconds that a frame under way is waited for
 
 
 class Hurry(Iterator[Frame]):
@@ -63,9 +64,11 @@ class Hurry(Iterator[Frame]):
                 raise error
             raise StopIteration
 
-    def close(self) -> None:
-        """Take no more frames."""
+    def close(self) -> bool:
+        """Take no more frames; whether the source is not being read from any more."""
         with self._change:
             self._over = True
             self._waiting.clear()
             self._change.notify_all()
+        self._thread.join(PATIENCE)
+        return not self._thread.is_alive()

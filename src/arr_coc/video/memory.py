@@ -47,6 +47,7 @@ class Settings:
     reuse: bool = True  # False: everything is worked out on every frame, for comparison
     side: int = flows.SIDE  # px of the longer side that flow is worked out at
     max_side: int | None = 1024  # px of the texture's longer side
+    device: str | None = None  # where textures and flow are worked out; None: the CPU
 
     def __post_init__(self) -> None:
         for name in ("keyframe", "encode_every", "demanded_every", "side"):
@@ -103,7 +104,10 @@ class Memory:
 
         `passing`: a white or black frame, a flash; it is looked at, and what is known of the scene stays as it is.
         """
-        texture = TextureArray.from_image(frame, max_side=self.settings.max_side, embeddings=self.embeddings)
+        texture = TextureArray.from_image(
+            frame, device=self.settings.device, max_side=self.settings.max_side,
+            embeddings=self.embeddings,
+        )  # fmt: skip
         if not why and self._frame is not None and tuple(self._frame.shape) != tuple(texture.pixels.shape):
             why = "another size"
         if why:

@@ -195,9 +195,8 @@ class Stream(Iterator[Watched]):
 
     def close(self) -> None:
         """Let the source go; what was read stays read."""
-        if self._hurry is not None:
-            self._hurry.close()
-        self._reader.close()
+        if self._hurry is None or self._hurry.close():  # never under the hands of a thread that still reads
+            self._reader.close()
 
     def __enter__(self) -> Stream:
         return self
