@@ -28,7 +28,7 @@ SMOOTH = tuple(name for name in CARRIED if name not in PEAKED)
 REGIONS = ("cluster_id", "cluster_size", "boundaries", "cluster_distance")  # worked out at keyframes only
 MARGIN = 64  # px around a rectangle, for what looks around: farther from an edge than this is far
 LITTLE = 0.1  # share of a frame up to which it changes nothing for the whole
-MOST = 0.5  # share of a frame from which looking at all of it is quicker
+MOST = 0.25  # share of a frame from which looking at all of it is quicker
 MOST_CELLS = 0.6  # windows with more cells than this share of the frame's: the whole frame is quicker, and better seen
 
 
