@@ -2,15 +2,18 @@
 
     python benchmarks/video_reader.py --cases 30 -o video_reader.jsonl
 
-Receipts are drawn as for the reader's validation, one question about each (total, date or company in turn). The still is the
-whole page; the clip shows two fifths of its height at a time, panning down, and goes in as `video=` at the same share of
-tokens. The peer `evs` gets the same frames. FONTS is a folder of .ttf files; without it, those that matplotlib brings.
+Receipts are drawn as for the reader's validation, one question about each (total, date or company in turn), until there are
+so many whose still is answered rightly: what cannot be read is answered by chance. The still is the whole page; the clip shows
+two fifths of its height at a time, panning down, and as many tokens of it are read as of the still. The peer `evs` gets the
+same frames. FONTS is a folder of .ttf files; without it, those that matplotlib brings.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +45,18 @@ def pan(page: np.ndarray) -> list[np.ndarray]:
     return rendering.filmed("", still, views, size).frames
 
 
-def cases(fonts: FontShelf, count: int) -> list[tuple[np.ndarray, str, str, str]]:
+def cases(fonts: FontShelf) -> Iterator[tuple[np.ndarray, str, str, str]]:
     """Pages in colour, each with the kind of its question, the question and its answer."""
-    made: list[tuple[np.ndarray, str, str, str]] = []
-    number = 0
-    while len(made) < count:
+    found = 0
+    for number in count():
         document, _ = drawing(fonts, "receipt", number)
-        number += 1
-        wanted = KINDS[len(made) % len(KINDS)]
+        wanted = KINDS[found % len(KINDS)]
         for question in document.questions:
             if question.kind == wanted and question.answer not in (NOT_FOUND, ""):
                 page = np.repeat(document.image[..., None], 3, 2) if document.image.ndim == 2 else document.image
-                made.append((np.ascontiguousarray(page), wanted, question.text, question.answer))
+                found += 1
+                yield np.ascontiguousarray(page), wanted, question.text, question.answer
                 break
-    return made
 
 
 def main() -> None:
@@ -68,29 +69,32 @@ def main() -> None:
     keep_quiet()
     print(machine())
     vlm = arr_coc.load("reader")
-    same: dict[str, list[bool]] = {}
-    right: dict[str, list[bool]] = {}
-    for number, (page, kind, question, answer) in enumerate(cases(fonts_of(arguments.fonts), arguments.cases)):
+    same: dict[str, int] = {"video": 0, "evs": 0}
+    read = drawn = 0
+    for page, kind, question, answer in cases(fonts_of(arguments.fonts)):
+        if read == arguments.cases:
+            break
+        drawn += 1
+        still = vlm.ask(page, question, budget=BUDGET)
+        if still.text != answer:
+            continue
+        read += 1
         look = vlm.look(video=pan(page), fps=FPS)
-        said: dict[str, Any] = {"still": vlm.ask(page, question, budget=BUDGET)}
-        for name, selector, budget in (
-            ("video", "arr-coc", BUDGET),
-            ("video, all", "arr-coc", "all"),
-            ("evs", "evs", BUDGET),
-        ):
-            said[name] = vlm.ask(look, question, budget=budget, selector=selector)
-        for name, one in said.items():
-            same.setdefault(name, []).append(one.text == said["still"].text)
-            right.setdefault(name, []).append(one.text == answer)
-        record = {"case": number, "kind": kind, "question": question, "answer": answer} | {
+        said: dict[str, Any] = {"still": still}
+        for name, selector in (("video", "arr-coc"), ("evs", "evs")):
+            said[name] = vlm.ask(look, question, budget=still.tokens["kept"], selector=selector)
+            same[name] += said[name].text == still.text
+        record = {"drawing": drawn, "kind": kind, "question": question, "answer": answer} | {
             name: {"text": one.text, "tokens": one.tokens} for name, one in said.items()
         }
         print(json.dumps(record), flush=True)
         if arguments.output is not None:
             with arguments.output.open("a") as file:
                 file.write(json.dumps(record) + "\n")
-    for name in same:
-        print(f"{name}: as from the still {sum(same[name])} of {len(same[name])}, right {sum(right[name])}")
+    print(
+        f"{read} of {drawn} drawings are read from the still; "
+        + ", ".join(f"{n} says the same in {k}" for n, k in same.items())
+    )
 
 
 def fonts_of(folder: Path | None) -> FontShelf:
