@@ -47,6 +47,7 @@ def test_the_file_tree_in_the_readme_names_every_module() -> None:
         "docs/results.md",
         "docs/speed.md",
         "docs/embeddings.md",
+        "docs/video.md",
         "docs/texture_vlm.md",
         "docs/index.md",
         "docs/how_it_works.md",
@@ -85,6 +86,7 @@ def test_no_figure_is_missing() -> None:
         "docs/results.md",
         "docs/speed.md",
         "docs/embeddings.md",
+        "docs/video.md",
         "docs/texture_vlm.md",
         "docs/page.md",
     ):

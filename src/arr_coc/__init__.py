@@ -15,6 +15,7 @@ from arr_coc.errors import ArrCocError, ChannelError, ImageError
 from arr_coc.grid import Grid
 from arr_coc.layer import ArrCocLayer
 from arr_coc.texture import FULL40, LAYOUTS, MVP13, Channel, TextureArray, TextureBatch, all_channels, channel
+from arr_coc.video.stream import watch
 from arr_coc.wrapping import evaluate, load, wrap
 
 __version__ = "0.1.0"
@@ -42,5 +43,6 @@ __all__ = [
     "pictures",
     "realize",
     "selectors",
+    "watch",
     "wrap",
 ]

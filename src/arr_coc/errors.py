@@ -16,6 +16,10 @@ class ImageError(ArrCocError):
     """The image cannot be read, or is not an image."""
 
 
+class VideoError(ArrCocError):
+    """A clip or camera that cannot be read or written."""
+
+
 class ChannelError(ArrCocError):
     """A channel, layout or supplied map is unknown or does not fit."""
 

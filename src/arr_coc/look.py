@@ -26,10 +26,12 @@ class Source:
         size: tuple[int, int] | None,
         embeddings: Embeddings | None = None,
         texture: TextureArray | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.picture = picture
         self.size = size  # width, height
         self.embeddings = embeddings  # what fills the texture's embedding channels
+        self.notes = notes  # what was done to it, or is wrong with it
         self._texture = texture
         self._lock = threading.Lock()
 

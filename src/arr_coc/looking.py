@@ -284,6 +284,6 @@ def _allocation(
         tensions=choice.tensions,
         strategy=choice.strategy or name,
         fallback=why,
-        notes=tuple(notes),
+        notes=(*(() if source is None else source.notes), *notes),
         read=len(choice.keep) + scene.scouted[number] if number in scene.scouted else None,
     )

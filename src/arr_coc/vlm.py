@@ -30,6 +30,8 @@ from arr_coc.selectors import selector as selector_of
 from arr_coc.stopwatch import Stopwatch
 from arr_coc.streaming import Stream
 from arr_coc.texture.image import ImageLike
+from arr_coc.video.clips import MOST, Clip, clip
+from arr_coc.video.reading import Footage
 from arr_coc.wishes import Wish
 
 DEFAULT = "arr-coc"  # the selector, unless told
@@ -77,13 +79,15 @@ class VLM:
         return self.adapter.device
 
     def look(
-        self, images: Any = None, *, videos: Any = None, fps: float | None = None, attention_at: Sequence[float] = ()
-    ) -> Look:
+        self, images: Any = None, *, videos: Any = None, video: Footage | None = None, fps: float | None = None,
+        frames: int | None = None, attention_at: Sequence[float] = (),
+    ) -> Look:  # fmt: skip
         """Preprocess pictures once, for any number of questions: `vlm.ask(look, question)`.
 
         They are encoded once, too, when a question first needs it; with `attention_at`, so that selectors which want to
         see the encoder's attention at those depths (0 to 1) share that encoding.
         """
+        videos, fps = self._filmed(video, videos, fps, frames)
         rows = [_listed(images, sources.is_image)], [_listed(videos, sources.is_video)]
         seen = self._look(*rows, _checked_fps(fps), Stopwatch(self.device))
         return replace(seen, attention_at=tuple(attention_at))
@@ -94,7 +98,9 @@ class VLM:
         text: str | Sequence[str] | None = None,
         *,
         videos: Any = None,
+        video: Footage | None = None,
         fps: float | None = None,
+        frames: int | None = None,
         messages: Sequence[Any] | None = None,
         inputs: Mapping[str, Any] | None = None,
         originals: Sequence[Any] | None = None,
@@ -117,7 +123,9 @@ class VLM:
         cells: a count, a share ("12.5%"), as few as hold a share of the relevance ("mass 90%"), "auto" or "all"; a list
         has one for each picture. `shared`: one budget for all pictures of a prompt. `allocation`: cells decided beforehand.
         `gradients`: let them flow back through the encoder.
-        `fps`: frames a second of the videos (2). `raw`: the text is a whole prompt with the picture tokens in it.
+        `video`: a clip's file, of which `fps` frames a second (2) are shown, or frames of any kind; at most `frames` of them
+        (32); where they move, the model gets each of them by itself. `videos`: lists of frames, all of which are shown as they are,
+        `fps` a second. `raw`: the text is a whole prompt with the picture tokens in it.
         """
         chosen = selector_of(selector)
         wish = Wish(
@@ -129,6 +137,9 @@ class VLM:
                 f"selector {chosen.name!r} works inside the language model, which inputs alone cannot carry: "
                 "call generate or ask instead of prepare"
             )
+        if video is not None and not isinstance(text, str):
+            raise PromptError("expected one question beside video=: for several, take vlm.look(video=...) first")
+        videos, fps = self._filmed(video, videos, fps, frames)
         with torch.set_grad_enabled(gradients):
             return self._prepare(images, text, videos, fps, messages, inputs, originals, look, wish, raw)
 
@@ -178,7 +189,7 @@ class VLM:
         if isinstance(images, Look):
             answers = self.generate(look=images, text=question, **options)
         elif several:
-            shown = {name: options.pop(name) for name in ("videos", "fps") if name in options}
+            shown = {name: options.pop(name) for name in ("videos", "video", "fps", "frames") if name in options}
             answers = self.generate(look=self.look(images, **shown), text=question, **options)
         else:
             answers = self.generate(images, question, **options)
@@ -247,6 +258,20 @@ class VLM:
                 made = self._draft(seen, texts, talks, wish, watch, raw)
         return made.prepared(self.adapter, watch)
 
+    def _filmed(
+        self, video: Footage | None, videos: Any, fps: float | None, frames: int | None
+    ) -> tuple[Any, float | None]:
+        """A film as a clip for this model, with its rate; videos that are frames already as they came."""
+        if video is None:
+            if frames is not None:
+                raise PromptError("expected frames= beside video=: of a list of frames all are shown")
+            return videos, fps
+        if videos is not None:
+            raise PromptError("expected video= (a clip to take frames from) or videos= (frames), got both")
+        together = getattr(getattr(self.processor, "video_processor", None), "temporal_patch_size", 1)
+        made: Clip = clip(video, _checked_fps(fps), most=MOST if frames is None else frames, group=int(together))
+        return made, made.fps
+
     def _look(self, images: Sequence[Any], videos: Sequence[Any], fps: float, watch: Stopwatch) -> Look:
         return preparing.look(self.model, self.prompter, images, videos, fps, watch, self.embeddings)
 
@@ -284,7 +309,8 @@ class VLM:
 
 
 PREPARE_OPTIONS = frozenset({
-    "images", "text", "videos", "fps", "messages", "inputs", "originals", "look", "budget", "glance", "selector", "glance_selector",
+    "images", "text", "videos", "video", "fps", "frames", "messages", "inputs", "originals", "look", "budget", "glance", "selector",
+    "glance_selector",
     "allocation", "shared", "seed", "gradients", "raw",
 })  # fmt: skip
 

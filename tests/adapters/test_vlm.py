@@ -26,12 +26,14 @@ def chat(question: str, images: int = 0, videos: int = 0) -> list[dict[str, Any]
     return [{"role": "user", "content": [*parts, {"type": "text", "text": question}]}]
 
 
-def stock_inputs(vlm: Any, question: str, images: list[Any], videos: list[Any] | None = None) -> dict[str, Any]:
+def stock_inputs(
+    vlm: Any, question: str, images: list[Any], videos: list[Any] | None = None, fps: float = 2.0
+) -> dict[str, Any]:
     """What the model's own processor makes of it."""
     text = vlm.processor.apply_chat_template(chat(question, len(images), len(videos or [])), add_generation_prompt=True)
     given = {"images": images} if images else {}
     if videos:
-        data = [{"total_num_frames": len(v), "fps": 2.0, "frames_indices": list(range(len(v)))} for v in videos]
+        data = [{"total_num_frames": len(v), "fps": fps, "frames_indices": list(range(len(v)))} for v in videos]
         given |= {"videos": videos, "video_metadata": data, "do_sample_frames": False}
     return dict(vlm.processor(text=[text], **given, return_tensors="pt"))
 

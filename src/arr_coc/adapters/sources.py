@@ -14,6 +14,7 @@ from arr_coc.errors import ImageError, PromptError
 from arr_coc.look import Source
 from arr_coc.texture import TextureArray
 from arr_coc.texture.image import ImageLike, read_picture
+from arr_coc.video.clips import Clip
 
 if TYPE_CHECKING:
     from arr_coc.embedding.embeddings import Embeddings
@@ -38,9 +39,14 @@ def original_source(image: ImageLike | TextureArray, embeddings: Embeddings | No
 
 
 def video_source(video: Any, embeddings: Embeddings | None = None) -> Source:
-    """Frames in a list, an array `[T, H, W, 3]` or a tensor `[T, 3, H, W]`, as RGB pictures of one size."""
+    """Frames in a list, an array `[T, H, W, 3]` or a tensor `[T, 3, H, W]`, or a clip, as RGB pictures of one size."""
     if isinstance(video, str | os.PathLike):
-        raise PromptError("expected a video as frames (a list of images, an array or a tensor), got a path")
+        raise PromptError(
+            "expected a video as frames (a list of images, an array or a tensor), got a path: pass it as video="
+        )
+    notes: tuple[str, ...] = ()
+    if isinstance(video, Clip):
+        video, notes = video.frames, video.notes
     frames = list(video) if isinstance(video, list | tuple | np.ndarray | torch.Tensor) else None
     if not frames:
         raise PromptError(f"expected a video as frames, at least one, got {type(video).__name__}")
@@ -53,7 +59,7 @@ def video_source(video: Any, embeddings: Embeddings | None = None) -> Source:
     sizes = {picture.size for picture in pictures}
     if len(sizes) > 1:
         raise PromptError(f"expected frames of one size, got {', '.join(f'{w}x{h}' for w, h in sorted(sizes))}")
-    return Source(pictures, pictures[0].size, embeddings)
+    return Source(pictures, pictures[0].size, embeddings, notes=notes)
 
 
 def _rgb(image: ImageLike) -> Image.Image:
@@ -101,6 +107,6 @@ def is_video(thing: Any) -> bool:
     """Frames: an array with four dimensions, or a list of images rather than of videos."""
     if isinstance(thing, np.ndarray | torch.Tensor):
         return thing.ndim == 4
-    if isinstance(thing, str | os.PathLike):
+    if isinstance(thing, str | os.PathLike | Clip):
         return True
     return isinstance(thing, list | tuple) and len(thing) > 0 and all(is_image(frame) for frame in thing)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from arr_coc import __version__
-from arr_coc.cli import ask, bench, channels, demo, eval, fit_embeddings, show, tour, train
+from arr_coc.cli import ask, bench, channels, demo, eval, fit_embeddings, show, tour, train, video
 from arr_coc.errors import ArrCocError
 
 _EPILOG = """\
@@ -18,6 +18,7 @@ start here:
   arr-coc demo                              a web page that looks into the system, on this machine
   arr-coc ask receipt.jpg "What is the total amount?" --where where.png
   arr-coc show receipt.jpg "What is the total amount?" -o why.png    which cells matter, and why
+  arr-coc video clip.mp4 "Where is the dog?" --embeddings labels -o out.mp4    the same for a clip
   arr-coc eval FOLDER --limit 20            selectors compared on your own questions
   arr-coc channels photo.jpg -o sheet.png   see what the texture array sees
   arr-coc channels --json                   every channel: meaning, range, pooling, cost
@@ -38,7 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"arr-coc {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (ask, show, eval, channels, fit_embeddings, train, bench, tour, demo):
+    for module in (ask, show, video, eval, channels, fit_embeddings, train, bench, tour, demo):
         module.add_parser(commands)
     return parser
 

@@ -109,6 +109,10 @@ class Embeddings:
             return texture.once(f"field of {self.identity}", lambda: self._field(texture.pixels, texture.pixels.device))
         return self._field(read_picture(image, max_side=None).pixels, self.encoder.device)
 
+    def recall(self, texture: TextureArray, features: torch.Tensor) -> Field:
+        """Give a texture compressed features `[k, h, w]` that are known already, so that it is not encoded."""
+        return texture.once(f"field of {self.identity}", lambda: Field(features, texture.size))
+
     def channels(self, texture: TextureArray) -> torch.Tensor:
         """For the texture's embedding channels: `[16, h, w]`."""
         return sixteen(self.see(texture).features)

@@ -19,6 +19,8 @@ DOUBTED = 0.1  # what relevance counts for beside other pictures where nothing a
 class ArrCoc(Selector):
     """Knowing, balancing, attending: `arr_coc.realizing` tells the whole story. Options are those of its `Settings`.
 
+    On a video, what several moments show is kept of one (`arr_coc.video.sharing`).
+
     Needs: pixels; and for the question whatever there is: the language model itself, or an image-text encoder.
     """
 
@@ -33,7 +35,12 @@ class ArrCoc(Selector):
     def select(self, sight: Sight) -> Choice:
         from arr_coc.realizing import Settings, realized
 
-        return realized(sight, Settings(**self.options))
+        chosen = realized(sight, Settings(**self.options))
+        if sight.kind != "video" or sight.picture is None:
+            return chosen
+        from arr_coc.video.sharing import shared
+
+        return shared(sight, chosen)
 
     def before_encoding(self, sight: Sight) -> Choice:
         """Under `auto`, three fifths of the cells where a layer knows what the question is about, and else all of them."""

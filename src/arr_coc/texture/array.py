@@ -77,6 +77,7 @@ class TextureArray:
         self.text = check_backend("text detector", text, TEXT_DETECTORS)
         self._supplied = {k: v for k, v in read_supplied(supplied or {}, picture).items() if v is not None}
         self._memo = Memo()
+        self._ready: dict[str, Callable[[], torch.Tensor]] = {}  # channels that are known already
 
     @overload
     @classmethod
@@ -138,7 +139,7 @@ class TextureArray:
         nothing = Picture(torch.empty(0, height, width, device=first.device), (int(height), int(width)))
         texture = cls(nothing, names, first.dtype)
         for name, plane in planes.items():
-            texture._keep(name, plane)
+            texture.keep(name, plane)
         return texture
 
     # What it is
@@ -277,6 +278,7 @@ class TextureArray:
             k: v for k, v in {**self._supplied, **read_supplied(maps, self.picture)}.items() if v is not None
         }
         new._memo = self._memo.without(maps)
+        new._ready = {name: make for name, make in self._ready.items() if name not in maps}
         return new
 
     def supplied(self, name: str) -> Any:
@@ -303,17 +305,18 @@ class TextureArray:
         channel = find_channel(name)
         return self._memo.once(("channel", name), lambda: Pyramid(self._compute(channel), channel.pool))
 
-    def _keep(self, name: str, plane: torch.Tensor) -> None:
-        """Take a ready plane for the channel, until a map of the same name is supplied."""
+    def keep(self, name: str, plane: torch.Tensor | Callable[[], torch.Tensor]) -> None:
+        """Take a ready plane `[H, W]`, or what makes one when it is asked for, in place of computing the channel.
 
-        def make() -> Pyramid:
-            self._memo.note_reading([name])
-            return Pyramid(plane, find_channel(name).pool)
-
-        self._memo.once(("channel", name), make)
+        It stays until a map of that name is supplied.
+        """
+        self._ready[find_channel(name).name] = plane if callable(plane) else lambda: plane
 
     def _compute(self, channel: Channel) -> torch.Tensor:
-        plane = channel.compute(self)
+        ready = self._ready.get(channel.name)
+        if ready is not None:
+            self._memo.note_reading([channel.name])
+        plane = channel.compute(self) if ready is None else ready()
         plane = as_tensor(plane, channel.name) if isinstance(plane, np.ndarray) else plane
         if not isinstance(plane, torch.Tensor) or tuple(plane.shape) != self.size:
             came = list(plane.shape) if isinstance(plane, torch.Tensor) else type(plane).__name__

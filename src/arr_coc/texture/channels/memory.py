@@ -29,7 +29,7 @@ def motion(texture: TextureArray) -> torch.Tensor:
     before = texture.supplied("previous_frame")
     if before is None:
         return texture.constant(0.0)
-    return torch.linalg.vector_norm(texture.pixels - before, dim=0)
+    return (texture.pixels - before).square_().sum(0).sqrt_()  # several times faster than a norm over the first axis
 
 
 @channel(

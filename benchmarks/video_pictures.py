@@ -1,0 +1,51 @@
+"""The pictures of docs/video.md: a drawn clip as it is watched, with the strip below it.
+
+python benchmarks/video_pictures.py docs/images
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from arr_coc.video import rendering
+from arr_coc.video.film import Chart, overlay
+from arr_coc.video.stream import Stream, Watched
+
+EACH = 30  # frames of each part
+SHOWN = (12, 52, 85)  # the frames of the picture
+
+
+def story() -> rendering.Clip:
+    """A street that stands still, a ball that flies across it, and a page that the camera pans over."""
+    parts = [rendering.static(EACH), rendering.moving_object(EACH), rendering.pan(EACH, step=8)]
+    clip = rendering.joined("story", parts)
+    return rendering.Clip(clip.name, "Where is the ball?", clip.frames, clip.evidence, clip.flows, clip.cuts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    chart = Chart(3 * 400)
+    shown: list[Watched] = []
+    clip = story()
+    for seen in Stream(clip.frames, clip.question, using="labels", budget="25%", spend="new"):
+        chart.add(seen)
+        if seen.number in SHOWN:
+            shown.append(seen)
+    frames = [overlay(seen, 396) for seen in shown]
+    strip = chart.draw()
+    sheet = Image.new("RGB", (strip.width, frames[0].height + 8 + strip.height), (18, 20, 26))
+    for place, frame in enumerate(frames):
+        sheet.paste(frame, (402 * place, 0))
+    sheet.paste(strip, (0, frames[0].height + 8))
+    sheet.save(arguments.folder / "video_story.png")
+
+
+if __name__ == "__main__":
+    main()

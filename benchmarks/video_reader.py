@@ -1,0 +1,110 @@
+"""Does a camera that pans over a receipt tell the reader the same as a scan of it?
+
+    python benchmarks/video_reader.py --cases 30 -o video_reader.jsonl
+
+Receipts are drawn as for the reader's validation, one question about each (total, date or company in turn), until there are
+so many whose still is answered rightly: what cannot be read is answered by chance. The still is the whole page; the clip shows
+two fifths of its height at a time, panning down, and as many tokens of it are read as of the still. The peer `evs` gets the
+same frames. FONTS is a folder of .ttf files; without it, those that matplotlib brings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import arr_coc
+from arr_coc.adapters.loading import keep_quiet
+from arr_coc.bench.timing import machine
+from arr_coc.training.documents.fonts import FontShelf
+from arr_coc.training.documents.questions import NOT_FOUND
+from arr_coc.training.validation import drawing
+from arr_coc.video import rendering
+
+KINDS = ("total", "date", "company")
+SHOWN = 0.4  # of the page's height in one frame
+STEPS = 7  # frames from top to foot
+FPS = 2.0
+BUDGET = "25%"
+
+
+def pan(page: np.ndarray) -> list[np.ndarray]:
+    """Frames of a camera that goes down a page, all of its width in view."""
+    height, width = page.shape[:2]
+    size = (round(SHOWN * height), width)
+    still = rendering.Still(page, "", (0, 0, 0, 0))
+    places = np.linspace((size[0] - 1) / 2, height - 1 - (size[0] - 1) / 2, STEPS)
+    views = [rendering.View((width - 1) / 2, float(y)) for y in places]
+    return rendering.filmed("", still, views, size).frames
+
+
+def cases(fonts: FontShelf) -> Iterator[tuple[np.ndarray, str, str, str]]:
+    """Pages in colour, each with the kind of its question, the question and its answer."""
+    found = 0
+    for number in count():
+        document, _ = drawing(fonts, "receipt", number)
+        wanted = KINDS[found % len(KINDS)]
+        for question in document.questions:
+            if question.kind == wanted and question.answer not in (NOT_FOUND, ""):
+                page = np.repeat(document.image[..., None], 3, 2) if document.image.ndim == 2 else document.image
+                found += 1
+                yield np.ascontiguousarray(page), wanted, question.text, question.answer
+                break
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=30)
+    parser.add_argument("--fonts", type=Path)
+    parser.add_argument("-o", "--output", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_quiet()
+    print(machine())
+    vlm = arr_coc.load("reader")
+    same: dict[str, int] = {"video": 0, "evs": 0}
+    read = drawn = 0
+    for page, kind, question, answer in cases(fonts_of(arguments.fonts)):
+        if read == arguments.cases:
+            break
+        drawn += 1
+        still = vlm.ask(page, question, budget=BUDGET)
+        if still.text != answer:
+            continue
+        read += 1
+        look = vlm.look(video=pan(page), fps=FPS)
+        said: dict[str, Any] = {"still": still}
+        for name, selector in (("video", "arr-coc"), ("evs", "evs")):
+            said[name] = vlm.ask(look, question, budget=still.tokens["kept"], selector=selector)
+            same[name] += said[name].text == still.text
+        record = {"drawing": drawn, "kind": kind, "question": question, "answer": answer} | {
+            name: {"text": one.text, "tokens": one.tokens} for name, one in said.items()
+        }
+        print(json.dumps(record), flush=True)
+        if arguments.output is not None:
+            with arguments.output.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+    print(
+        f"{read} of {drawn} drawings are read from the still; "
+        + ", ".join(f"{n} says the same in {k}" for n, k in same.items())
+    )
+
+
+def fonts_of(folder: Path | None) -> FontShelf:
+    if folder is not None:
+        return FontShelf.open(folder)
+    import matplotlib
+
+    paths = sorted(map(str, Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVu*.ttf")))
+    return FontShelf.of(paths)
+
+
+if __name__ == "__main__":
+    main()

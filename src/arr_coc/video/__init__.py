@@ -1,0 +1,1 @@
+"""Video: remember, carry along with the motion, look again only where it changed."""

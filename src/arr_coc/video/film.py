@@ -1,0 +1,159 @@
+"""A watched clip as a film: kept cells lit, relevance as warm colour, and below it a strip that tells the story so far.
+
+The strip has one column for each frame: how many tokens were kept (bars), what share of the frame was carried over (a line),
+cuts as upright marks. It scrolls when the clip is longer than the strip is wide.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+
+from arr_coc import view
+from arr_coc.errors import VideoError, first_line
+from arr_coc.video.reading import libav
+from arr_coc.video.stream import Watched
+
+LEAST_WIDTH = 480  # px; smaller clips are enlarged, so that the strip can be read
+STRIP = 96  # px
+INK, BAR, LINE, CUT, GROUND = (232, 232, 236), (95, 168, 255), (126, 217, 87), (255, 92, 92), (18, 20, 26)
+DARK = 0.4  # how bright cells stay that were not kept
+WARM = 0.45  # how strong relevance colours the kept ones
+TICK = Fraction(1, 90_000)  # the film's clock: fine enough for any source's own times
+CODECS = {".mp4": "libx264", ".mov": "libx264", ".mkv": "libx264", ".webm": "libvpx-vp9"}
+
+
+class Chart:
+    """The strip: what happened on each frame so far, as far back as there is room."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._seen: deque[tuple[int, float, bool, float]] = deque(maxlen=max(1, width - 2 * 10))
+        self._most = 1
+
+    def add(self, seen: Watched) -> None:
+        """One frame more."""
+        reused = (seen.reuse.texture + seen.reuse.features) / 2
+        self._seen.append((seen.allocation.k, reused, bool(seen.scene), seen.time))
+        self._most = max(self._most, seen.allocation.k)
+
+    def draw(self) -> Image.Image:
+        """The strip as a picture, the newest frame at its right end."""
+        strip = Image.new("RGB", (self.width, STRIP), GROUND)
+        pen = ImageDraw.Draw(strip)
+        top, bottom, left = 24, STRIP - 8, 10
+        room = self.width - 2 * left
+        wide = max(1, min(12, room // max(1, len(self._seen))))
+        points = []
+        for place, (kept, reused, cut, _) in enumerate(list(self._seen)[-(room // wide) :]):
+            at = left + place * wide
+            pen.rectangle([at, bottom - (bottom - top) * kept / self._most, at + max(0, wide - 2), bottom], fill=BAR)
+            if cut:
+                pen.line([(at, top - 4), (at, bottom)], fill=CUT, width=2)
+            points.append((at + wide / 2, bottom - (bottom - top) * reused))
+        if len(points) > 1:
+            pen.line(points, fill=LINE, width=2)
+        kept, reused, _, when = self._seen[-1] if self._seen else (0, 0.0, False, 0.0)
+        label = view.font(13)
+        x = float(left)
+        for text, colour in (
+            (f"{when:6.2f} s", INK), (f"{kept} of up to {self._most} tokens", BAR), (f"{reused:.0%} carried over", LINE), ("cut", CUT),
+        ):  # fmt: skip
+            pen.text((x, 4), text, fill=colour, font=label)
+            x += pen.textlength(text, font=label) + 18
+        return strip
+
+
+def overlay(seen: Watched, width: int) -> Image.Image:
+    """A frame with its kept cells lit, the warmer the more relevant, the others dark; `width` pixels wide."""
+    height = max(2, round(seen.pixels.shape[0] * width / seen.pixels.shape[1]))
+    shrinks = width <= seen.pixels.shape[1]
+    how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    frame = cv2.resize(seen.pixels, (width, height), interpolation=how).astype(np.float32)
+    found = seen.allocation
+    kept = torch.zeros(found.n).index_fill_(0, found.keep, 1.0)
+    worth = kept if found.relevance is None else found.relevance.clamp(0, 1) * kept
+    light, warm = (
+        view.plane(view.by_view(found.grid, values), (height, width)).numpy()[..., None] for values in (kept, worth)
+    )
+    colour = view.colourise(torch.from_numpy(warm[..., 0]), "ember", 0.0, 1.0).astype(np.float32)
+    shown = frame * (DARK + (1 - DARK) * light)
+    shown = shown * (1 - WARM * warm) + colour * WARM * warm
+    return Image.fromarray(np.clip(shown, 0, 255).astype(np.uint8))
+
+
+class Film:
+    """Writes watched frames into a file; every frame keeps its own time."""
+
+    def __init__(self, path: Path, rate: float) -> None:
+        self.path, self.rate = path, rate
+        self._container: Any = None
+        self._stream: Any = None
+        self._chart: Chart | None = None
+        self._size = (0, 0)
+        self._last = -1
+
+    def add(self, seen: Watched) -> None:
+        """One frame more; the first one decides the film's size."""
+        if self._chart is None:
+            width = max(LEAST_WIDTH, seen.pixels.shape[1])
+            width += width % 2
+            self._chart = Chart(width)
+            self._open(width, overlay(seen, width).height)
+        self._chart.add(seen)
+        picture = Image.new("RGB", self._size, GROUND)
+        picture.paste(self._laid(overlay(seen, self._size[0])), (0, 0))
+        picture.paste(self._chart.draw(), (0, self._size[1] - STRIP))
+        self._encode(picture, seen.time)
+
+    def _laid(self, shown: Image.Image) -> Image.Image:
+        """A frame of another shape than the first, made to fit."""
+        room = self._size[1] - STRIP
+        if shown.height <= room:
+            return shown
+        return shown.resize((max(1, round(shown.width * room / shown.height)), room))
+
+    def _open(self, width: int, height: int) -> None:
+        av = libav()
+        self._size = (width, height + height % 2 + STRIP)
+        try:
+            self._container = av.open(str(self.path), "w")
+            rate = Fraction(self.rate).limit_denominator(1001)
+            self._stream = self._container.add_stream(CODECS[self.path.suffix.lower()], rate=rate)
+        except (av.FFmpegError, OSError, ValueError) as error:
+            raise VideoError(f"cannot write {str(self.path)!r} ({first_line(error)})") from None
+        self._stream.width, self._stream.height = self._size
+        self._stream.pix_fmt = "yuv420p"
+        self._stream.time_base = self._stream.codec_context.time_base = TICK
+
+    def _encode(self, picture: Image.Image, time: float) -> None:
+        av = libav()
+        frame = av.VideoFrame.from_image(picture)
+        self._last = max(self._last + 1, round(time / TICK))  # times that do not rise are no times
+        frame.pts, frame.time_base = self._last, TICK
+        for packet in self._stream.encode(frame):
+            self._container.mux(packet)
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self._container is not None:
+            for packet in self._stream.encode():
+                self._container.mux(packet)
+            self._container.close()
+            self._container = None
+
+    def __enter__(self) -> Film:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,112 @@
+"""Sharing: one budget for all moments of a video. What was shown once need not be read twice.
+
+A cell that shows what another moment shows, too, hardly counts. Which of the two counts in full? The moment that has most
+to tell goes first, with all of its cells, so that a word is read at one moment and not in halves at two; then the one
+that has most to add, and so on. A frame that brings nothing new gets few tokens; a budget is spent all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+
+from arr_coc.selectors.base import Choice, Sight
+from arr_coc.selectors.pixels import textures
+from arr_coc.selectors.ranking import best
+from arr_coc.video import flow as flows
+from arr_coc.video import gating, scene
+from arr_coc.video.flow import Flow
+
+REPEATED = 0.03  # what a cell counts for that shows what is shown already
+SIDE = 320  # px that moments are compared at
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """What two neighbouring moments have in common, on their cells."""
+
+    back: Flow  # from the later to the earlier
+    forth: Flow  # and the other way round
+    later: torch.Tensor  # [h, w] how far each cell of the later moment is to be seen at the earlier one, 0 to 1
+    earlier: torch.Tensor  # and the other way round
+
+
+def linked(frames: Sequence[torch.Tensor], size: tuple[int, int]) -> list[Link]:
+    """Each pair of neighbours among frames `[3, H, W]` in [0, 1], on a grid of `size` cells."""
+    small = [gating.calmed(flows.small(frame.cpu(), SIDE)) for frame in frames]
+    made = []
+    for before, after in pairwise(small):
+        if before.shape != after.shape or scene.likeness(*map(scene.prepared, (before, after))) < scene.ALIKE:
+            nothing = flows.still(size)
+            made.append(Link(nothing, nothing, torch.zeros(size), torch.zeros(size)))
+            continue
+        (back, later), (forth, earlier) = _seen(before, after, size), _seen(after, before, size)
+        made.append(Link(back, forth, later, earlier))
+    return made
+
+
+def _seen(there: torch.Tensor, here: torch.Tensor, size: tuple[int, int]) -> tuple[Flow, torch.Tensor]:
+    """The flow from `here` to `there` on cells, and how far each cell of `here` is to be seen `there`."""
+    lit = gating.relit(there, here)
+    step, worse = gating.steadied(flows.between(lit, here), lit, here)
+    gate = gating.gate(lit, here, step, worse)
+    same = flows.inside(step.vectors).float() * (~gating.spread(gate.anew, step.size)).float()
+    seen = torch.nn.functional.adaptive_avg_pool2d(same[None, None], size)[0, 0]
+    return step.at(size), seen
+
+
+def worth(relevance: torch.Tensor, links: Sequence[Link]) -> torch.Tensor:
+    """Relevance `[t, h, w]` from 0 to 1, less where an earlier choice of moments shows the same: `[t, h, w]`."""
+    told = torch.zeros_like(relevance)
+    found = torch.zeros_like(relevance)
+    left = set(range(len(relevance)))
+    while left:
+        gains = {moment: float((relevance[moment] * (1 - told[moment])).sum()) for moment in sorted(left)}
+        moment = max(gains, key=lambda one: gains[one])
+        left.discard(moment)
+        found[moment] = relevance[moment] * (REPEATED + (1 - REPEATED) * (1 - told[moment]))
+        for other, shown in _shown(moment, links, relevance.shape[1:]):
+            told[other] = torch.maximum(told[other], shown)
+    return found
+
+
+def _shown(moment: int, links: Sequence[Link], size: torch.Size) -> list[tuple[int, torch.Tensor]]:
+    """What other moments show of what this one shows whole: each with `[h, w]` from 0 to 1."""
+    found = []
+    shown = _whole(size, None if moment == len(links) else links[moment].back)
+    for number in range(moment, len(links)):
+        shown = flows.warp(shown, links[number].back) * links[number].later
+        found.append((number + 1, shown))
+    shown = _whole(size, None if moment == 0 else links[moment - 1].forth)
+    for number in range(moment - 1, -1, -1):
+        shown = flows.warp(shown, links[number].forth) * links[number].earlier
+        found.append((number, shown))
+    return found
+
+
+def _whole(size: torch.Size, moved: Flow | None) -> torch.Tensor:
+    """Where a moment shows things whole `[h, w]`: everywhere, but for the border where the picture moves across it."""
+    everywhere = torch.ones(size)
+    if moved is None or moved.still or min(size) < 3:
+        return everywhere
+    inner = torch.zeros(size)
+    inner[1:-1, 1:-1] = 1.0
+    return inner
+
+
+def shared(sight: Sight, choice: Choice) -> Choice:
+    """A choice among a video's cells with as many kept, but none twice while there are others."""
+    [view] = sight.grid.views
+    pictures = textures(sight)
+    if view.t < 2 or choice.relevance is None or len(choice.keep) in (0, len(sight.candidates)):
+        return choice
+    shown = [pictures[moment * len(pictures) // view.t].pixels for moment in range(view.t)]
+    links = pictures[0].once(f"links {view!r} of {len(pictures)}", lambda: linked(shown, (view.h, view.w)))
+    values = worth(choice.relevance.view(view.t, view.h, view.w), links).flatten()
+    keep = sight.candidates[best(values[sight.candidates], len(choice.keep))].sort().values
+    return replace(
+        choice, keep=keep, relevance=values, strategy=f"{choice.strategy}; what several moments show, one is kept of"
+    )

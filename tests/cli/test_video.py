@@ -1,0 +1,98 @@
+"""`arr-coc video`, as typed."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arr_coc.cli import main
+from arr_coc.video import rendering
+from arr_coc.video.reading import Reader
+
+av = pytest.importorskip("av")
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short clip with a cut, 159 x 91 pixels."""
+    path = tmp_path_factory.mktemp("clips") / "clip.mkv"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("ffv1", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 159, 91, "yuv444p"
+        for number, frame in enumerate(rendering.rendered("cut", 12).frames):
+            small = np.ascontiguousarray(frame[::4, ::4][:91, :159])
+            small = np.pad(small, ((0, 91 - small.shape[0]), (0, 159 - small.shape[1]), (0, 0)), mode="edge")
+            picture = av.VideoFrame.from_ndarray(small, format="rgb24")
+            picture.pts, picture.time_base = number, Fraction(1, 10)
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode())
+    return path
+
+
+def test_a_clip_becomes_a_film_with_the_same_times(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.mp4"
+    assert main(["video", str(clip), "Where is the van?", "-o", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("12 frames, 3 cuts; ")
+    assert str(out) in said
+    made = list(Reader(out))
+    assert [round(frame.time, 2) for frame in made] == [round(number / 10, 2) for number in range(12)]
+    assert made[0].pixels.shape[1] == 480
+    assert made[0].pixels.std() > 20
+
+
+def test_every_frame_is_a_line_of_json(clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["video", str(clip), "Where?", "--json", "--budget", "4", "--frames", "5", "--spend", "new"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["frame"] for line in lines] == [0, 1, 2, 3, 4]
+    assert lines[3]["scene"] == "cut"
+    assert lines[0]["tokens"]["kept"] == 4
+    assert {"time", "reused", "keep", "grid", "ms", "dropped"} <= set(lines[0])
+
+
+def test_fewer_frames_a_second(clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["video", str(clip), "Where?", "--fps", "5"]) == 0
+    assert capsys.readouterr().out.startswith("6 frames")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["nowhere.mp4", "Where?"], "there is no file 'nowhere.mp4'"),
+        (["CLIP", "Where?", "-o", "out.txt"], "cannot write 'out.txt'"),
+        (["CLIP", "Where?", "-o", "nowhere/out.mp4"], "there is no folder 'nowhere'"),
+        (["CLIP", "Where?", "-o", "CLIP"], "expected another file"),
+        (["CLIP", "Where?", "--frames", "0"], "--frames of at least 1"),
+        (["CLIP", "Where?", "--fps", "-1"], "--fps above 0"),
+        (["CLIP", "Where?", "--budget", "lots"], "expected budget as"),
+        (["CLIP", "Where?", "--embeddings", "nothing-of-that-name"], "nothing-of-that-name"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    clip: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(["video", *(str(clip) if option == "CLIP" else option for option in options)]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_a_clip_that_breaks_off_is_watched_as_far_as_it_goes(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = clip.read_bytes()
+    short = tmp_path / "short.mkv"
+    short.write_bytes(data[: len(data) * 2 // 3])
+    assert main(["video", str(short), "Where?", "-o", str(tmp_path / "out.mp4")]) == 0
+    frames = int(capsys.readouterr().out.split(" ")[0])
+    assert 1 < frames < 12
+    assert len(list(Reader(tmp_path / "out.mp4"))) == frames

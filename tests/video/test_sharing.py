@@ -1,0 +1,73 @@
+"""One budget for all moments of a video: nothing is read twice while there is something else."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from arr_coc import TextureArray
+from arr_coc.grid import Grid
+from arr_coc.selectors import selector
+from arr_coc.selectors.base import Sight, Words
+from arr_coc.video import rendering, sharing
+
+
+def pixels(frames: list[np.ndarray]) -> list[torch.Tensor]:
+    return [torch.from_numpy(frame).permute(2, 0, 1).float() / 255 for frame in frames]
+
+
+def sight(frames: list[np.ndarray], moments: int, k: int) -> Sight:
+    grid = Grid(moments, 13, 23)
+    batch = TextureArray.from_image(frames)
+    words = Words("", torch.zeros(0, dtype=torch.long))
+    return Sight(grid, k, torch.arange(grid.n), words, picture=lambda: batch, kind="video")  # type: ignore[arg-type, return-value]
+
+
+def per_moment(frames: list[np.ndarray], moments: int, k: int) -> list[int]:
+    seen = sight(frames, moments, k)
+    chosen = selector("arr-coc").select(seen)
+    keep = chosen if isinstance(chosen, torch.Tensor) else chosen.keep
+    assert len(keep) == k
+    return torch.bincount(seen.grid.thw(keep)[:, 0], minlength=moments).tolist()
+
+
+def test_frames_that_bring_nothing_new_get_few() -> None:
+    counts = sorted(per_moment(rendering.static(4).frames, 4, 60))
+    assert counts[-1] >= 50
+
+
+def test_across_a_cut_nothing_is_told() -> None:
+    clip = rendering.rendered("cut", 8)
+    across, within = sharing.linked(pixels([clip.frames[1], clip.frames[2], clip.frames[3]]), (13, 23))
+    assert float(across.later.mean()) < 0.3
+    assert float(within.later.mean()) > 0.6
+
+
+def test_a_ball_is_new_wherever_it_is() -> None:
+    clip = rendering.moving_object(13)
+    frames = clip.frames[::4]
+    links = sharing.linked(pixels(frames), (13, 23))
+    box = clip.evidence[8]
+    assert box is not None
+    row, column = int((box[1] + box[3]) / 2 * 13 / 360), int((box[0] + box[2]) / 2 * 23 / 640)
+    assert float(links[1].later[row, column]) < 0.5
+    assert float(links[1].later.mean()) > 0.8
+
+
+def test_what_a_pan_shows_again_is_told_along_the_motion() -> None:
+    frames = rendering.pan(25, step=4).frames[::8]
+    links = sharing.linked(pixels(frames), (13, 23))
+    shown = dict(sharing._shown(0, links, torch.Size((13, 23))))
+    assert float(shown[1][1:8, 2:-2].mean()) > 0.5  # the upper part has been seen
+    assert float(shown[3][-2:].mean()) < 0.2  # the lowest has not
+    assert float(shown[3].mean()) < float(shown[1].mean())
+
+
+def test_the_moment_with_most_to_tell_goes_first_and_keeps_all_of_it() -> None:
+    relevance = torch.rand(3, 6, 8, generator=torch.Generator().manual_seed(0))
+    relevance[1] += 1
+    same = sharing.linked(pixels([rendering.street().pixels] * 3), (6, 8))
+    found = sharing.worth(relevance, same)
+    assert torch.equal(found[1], relevance[1])
+    inner = (slice(1, -1), slice(1, -1))
+    assert torch.allclose(found[0][inner], sharing.REPEATED * relevance[0][inner], atol=0.02)
