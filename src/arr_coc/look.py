@@ -41,6 +41,11 @@ class Source:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state | {"_lock": threading.Lock()}
 
+    @property
+    def built(self) -> TextureArray | None:
+        """The texture, if anybody has asked for it."""
+        return self._texture
+
     def texture(self, watch: Stopwatch | None = None) -> TextureArray:
         with self._lock:
             if self._texture is None:

@@ -96,3 +96,27 @@ def test_a_clip_that_breaks_off_is_watched_as_far_as_it_goes(
     frames = int(capsys.readouterr().out.split(" ")[0])
     assert 1 < frames < 12
     assert len(list(Reader(tmp_path / "out.mp4"))) == frames
+
+
+def test_a_damaged_file_is_told_beside_the_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, part = tmp_path / "whole.mp4", tmp_path / "part.mp4"
+    with av.open(str(whole), "w", options={"movflags": "faststart"}) as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 160, 96, "yuv420p"
+        for frame in rendering.rendered("shake", 12).frames:
+            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame[:96, :160]), format="rgb24")
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode())
+    data = whole.read_bytes()
+    part.write_bytes(data[: len(data) * 2 // 3])
+    assert main(["video", str(part), "Where?", "--json"]) == 0
+    told = capsys.readouterr()
+    assert 0 < len(told.out.splitlines()) < 12
+    assert "arr-coc: the clip: " in told.err
+
+
+@pytest.mark.parametrize("option", ["--fps", "--model-fps"])
+@pytest.mark.parametrize("rate", ["inf", "nan", "0"])
+def test_rates_that_are_none(clip: Path, option: str, rate: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["video", str(clip), "Where?", option, rate]) == 2
+    assert f"expected {option} above 0" in capsys.readouterr().err

@@ -65,3 +65,14 @@ def test_desks_are_cleared_by_number_age_and_size() -> None:
     assert desks.of("f").upload is not None
     assert len(desks) == 1
     assert desks.of("e").upload is None
+
+
+def test_what_is_worked_out_of_a_picture_counts(house: House) -> None:
+    subject = house.visit("one", View(image="scene")).subject
+    before = subject.megapixels
+    texture = subject.texture()
+    for name in ("edges", "saliency", "text"):
+        _ = texture[name]
+    planes = 6 * texture["edges"].nbytes / 3e6  # the pixels, and these three
+    assert subject.megapixels - before >= 0.9 * planes
+    house.desks.leave("one")

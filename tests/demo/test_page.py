@@ -139,6 +139,7 @@ def test_a_second_question_by_keyboard_reuses_what_was_built(visitor: Open) -> N
     page.keyboard.press("Enter")
     page.locator("#ask-answer output", has_text="12/03/2026").wait_for()
     page.locator("#ask-facts", has_text="built for an earlier question").wait_for()
+    page.wait_for_url(re.compile(r"question=What\+is\+the\+date"))
 
 
 def test_compare_with_a_box_drawn_by_hand(visitor: Open) -> None:

@@ -52,6 +52,21 @@ def test_a_second_question_finds_ready_what_was_built(visit: Visiting, monkeypat
     assert "12/03/2026" in second["ask_answer"]
 
 
+def test_from_scratch_counts_what_somebody_else_built(visit: Visiting) -> None:
+    found = outcome(asking.ask(visit(glance="all", budget="25%", dense=True)))
+    rows = {row[0]: row for row in _rows(found["ask_facts"]) if len(row) == 3}
+    encoded = float(rows["encode"][1])
+    assert rows["encode"][2].startswith("ready")
+    assert float(rows["from scratch"][2]) > encoded  # the encoding was needed for this column, too
+    outcome(comparing.compare(visit(selectors=("random", "uniform"), budget="25%", question="Where?", image="scene")))
+    after = outcome(asking.ask(visit(glance="all", budget="25%", dense=False, question="Who?", image="scene")))
+    assert "encode" in after["ask_facts"].split("found ready")[1].split("built for")[0]
+
+
+def _rows(html: str) -> list[list[str]]:
+    return [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in re.findall(r"<tr>(.*?)</tr>", html)]
+
+
 def test_selectors_side_by_side(visit: Visiting) -> None:
     steps = list(comparing.compare(visit(selectors=("arr-coc", "uniform", "oracle", "resize"), budget="12.5%")))
     found = outcome(iter(steps))

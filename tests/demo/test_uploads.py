@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -73,3 +74,16 @@ def test_limits_are_above_nothing() -> None:
     for wrong in (0, -1, float("nan"), float("inf")):
         with pytest.raises(ArrCocError, match="megabytes above 0"):
             Limits(megabytes=wrong)
+
+
+def test_deep_pictures_keep_their_tones(tmp_path: Path) -> None:
+    deep = np.linspace(0, 65535, 64 * 64).astype(np.uint16).reshape(64, 64)
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    read = np.asarray(read_upload(tmp_path / "deep.png", "deep.png", tmp_path, Limits()).image)[..., 0]
+    assert abs(int(read[32, 0]) - 128) <= 2
+
+
+def test_programs_are_no_pictures(tmp_path: Path) -> None:
+    (tmp_path / "page.eps").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+    with pytest.raises(ImageError, match="not an image that can be read"):
+        read_upload(tmp_path / "page.eps", "page.eps", tmp_path, Limits())

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -195,3 +196,24 @@ def test_closing_ends_the_thread_before_the_source_is_let_go() -> None:
         next(stream)
         assert stream._hurry is not None
     assert not stream._hurry._thread.is_alive()
+
+
+def test_after_a_flash_nothing_is_new_again() -> None:
+    clip = rendering.rendered("static", 7)
+    frames = [np.array(frame) for frame in clip.frames]
+    frames[3] = np.full_like(frames[3], 255)
+    kept = [seen.allocation.k for seen in Stream(frames, clip.question, budget="12.5%", spend="new")]
+    assert max(kept[4:]) <= 3 < kept[0]
+
+
+@pytest.mark.parametrize("options", [{"fps": 0}, {"fps": float("nan")}, {"every": float("inf")}, {"every": "2"}])
+def test_a_rate_that_is_none_is_one_sentence(options: dict[str, Any]) -> None:
+    with pytest.raises(VideoError, match="expected a number of frames a second above 0"):
+        next(Stream([np.zeros((9, 9, 3), np.uint8)], "Where?", **options))
+
+
+def test_frames_without_pixels_and_no_frames_at_all() -> None:
+    with pytest.raises(ImageError, match="frame 1: expected a picture with pixels"):
+        next(Stream([np.zeros((0, 9, 3), np.uint8)], "Where?"))
+    with pytest.raises(VideoError, match="at least one frame"):
+        next(Stream(iter([]), "Where?"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ def add_parser(commands: Any) -> None:
         "--embeddings", metavar="NAME", help="an image-text encoder that understands the question (labels)"
     )
     parser.add_argument("--fps", type=float, metavar="N", help="take only N frames a second (all)")
-    parser.add_argument("--frames", type=int, metavar="N", help="stop after N frames")
+    parser.add_argument("--frames", type=int, metavar="N", help="stop after N frames (a model sees the whole clip)")
     parser.add_argument(
         "--spend", choices=("every", "new"), default="every", help="tokens for every frame, or for what is new (every)"
     )
@@ -44,6 +46,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from arr_coc.video.film import CODECS, Film
+    from arr_coc.video.reading import CAMERA
     from arr_coc.video.stream import Stream
 
     if arguments.output is not None:
@@ -59,8 +62,12 @@ def run(arguments: argparse.Namespace) -> int:
             )
     if arguments.frames is not None and arguments.frames < 1:
         raise ArrCocError(f"expected --frames of at least 1, got {arguments.frames}")
-    if arguments.fps is not None and not arguments.fps > 0:
-        raise ArrCocError(f"expected --fps above 0, got {arguments.fps:g}")
+    for name, rate in (("--fps", arguments.fps), ("--model-fps", arguments.model_fps)):
+        if rate is not None and not 0 < rate < math.inf:
+            raise ArrCocError(f"expected {name} above 0, got {rate:g}")
+    if arguments.model and arguments.clip.startswith(CAMERA):
+        raise ArrCocError("expected a file for --model, got a camera, whose frames are gone once they were watched")
+    vlm = _loaded(arguments.model) if arguments.model else None
     work_steadily()
     stream = Stream(
         arguments.clip, arguments.question, using=arguments.embeddings, budget=arguments.budget, every=arguments.fps,
@@ -82,10 +89,12 @@ def run(arguments: argparse.Namespace) -> int:
             bar.update(task, advance=1)
             if totals.frames == arguments.frames:
                 break
-    answer = _answer(arguments) if arguments.model else None
+    answer = None if vlm is None else _answer(vlm, arguments)
     if arguments.json:
         if answer is not None:
             print(json.dumps({"answer": answer.text, "tokens": answer.tokens, "notes": list(answer.allocation.notes)}))
+        for note in stream.notes:
+            print(f"arr-coc: the clip: {note}", file=sys.stderr)
         return 0
     print(totals.said(None if arguments.output is None else arguments.output))
     for note in stream.notes:
@@ -93,6 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
     if answer is not None:
         tokens = answer.tokens
         print(f"{answer.text}  ({tokens['kept']} of {tokens['all']} visual tokens read)")
+        for note in answer.allocation.notes:
+            print(f"The model's frames: {note}.")
     return 0
 
 
@@ -134,11 +145,15 @@ def _expected(count: int | None, rate: float, arguments: argparse.Namespace) -> 
     return arguments.frames if count is None else min(count, arguments.frames)
 
 
-def _answer(arguments: argparse.Namespace) -> Any:
-    """What a model says about the clip, from the same share of its tokens."""
+def _loaded(name: str) -> Any:
+    """The model, before anything is watched: a wrong folder is told at once."""
     import arr_coc
     from arr_coc.adapters.loading import keep_quiet
 
     keep_quiet()
-    vlm = arr_coc.load(arguments.model)
+    return arr_coc.load(name)
+
+
+def _answer(vlm: Any, arguments: argparse.Namespace) -> Any:
+    """What a model says about the clip, from the same share of its tokens."""
     return vlm.ask(None, arguments.question, video=arguments.clip, fps=arguments.model_fps, budget=arguments.budget)

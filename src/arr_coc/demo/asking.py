@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from arr_coc import why
 from arr_coc.demo import drawing, snippets
 from arr_coc.demo.comparing import check_selector
-from arr_coc.demo.desks import Subject
+from arr_coc.demo.desks import BUILT, Subject
 from arr_coc.demo.visit import Visit
 
 if TYPE_CHECKING:
     from arr_coc.answer import Answer
+    from arr_coc.vlm import VLM
 
 DENSE, SPARSE = "all tokens", "this answer"
-BUILT = ("preprocess", "texture", "encode")  # what a second question may find ready
+LOOKING = ("arr-coc", "arr-coc-untrained", "saliency", "ink", "coupling")  # selectors that need the texture
 STAGES = (
     "preprocess",
     "texture",
@@ -51,7 +52,7 @@ def ask(visit: Visit) -> Iterator[Output]:
             said += piece
             yield {"ask_answer": _answer(said, "")}
         answer = stream.answer
-    sparse = Cost.of(subject, _who(visit, SPARSE), answer)
+    sparse = Cost.of(subject, vlm, answer, BUILT if view.selector in LOOKING else ("preprocess", "encode"))
     yield {
         "ask_answer": _answer(answer.text, _read(answer)),
         "ask_pictures": pictures(answer, subject),
@@ -67,7 +68,7 @@ def ask(visit: Visit) -> Iterator[Output]:
     dense = subject.dense.get(key)
     if dense is None:
         dense = subject.dense[key] = vlm.ask(look, question, max_new_tokens=tokens)
-    cost = Cost.of(subject, _who(visit, DENSE), dense)
+    cost = Cost.of(subject, vlm, dense, ("preprocess", "encode"))
     yield {
         "ask_dense": _answer(dense.text, f"from all {dense.tokens['all']} tokens", "dense"),
         "ask_facts": _facts(answer, sparse, cost),
@@ -82,17 +83,16 @@ class Cost:
         self.now, self.whole, self.ready = now, whole, ready
 
     @classmethod
-    def of(cls, subject: Subject, who: str, answer: Answer) -> Cost:
-        now = dict(answer.timings)
-        ready = tuple(
-            stage for stage in BUILT
-            if (who, stage) in subject.spent and now.get(stage, 0.0) < min(WORTH, 0.5 * subject.spent[who, stage])
-        )  # fmt: skip
-        whole = now | {stage: subject.spent[who, stage] for stage in ready}
-        for stage in BUILT:
-            if stage in now and stage not in ready:
-                subject.spent[who, stage] = now[stage]
-        return cls(now, whole, ready)
+    def of(cls, subject: Subject, vlm: VLM, answer: Answer, needed: Sequence[str]) -> Cost:
+        """`needed`: which of the stages that are built once this answer cannot do without, whoever built them."""
+        now, cells = dict(answer.timings), int(answer.tokens["encoded"])
+        spent = {stage: subject.spent.get(subject.built(vlm, stage, cells)) for stage in needed}
+        ready = {
+            stage: ms for stage, ms in spent.items()
+            if ms is not None and now.get(stage, 0.0) < min(WORTH, 0.5 * ms)
+        }  # fmt: skip
+        subject.note(vlm, now, cells)
+        return cls(now, now | ready, tuple(ready))
 
     def cell(self, stage: str) -> str:
         if stage in self.ready:
@@ -120,11 +120,6 @@ def pictures(answer: Answer, subject: Subject) -> str:
         f"{found.k} of {found.n}; dark: not read, darkest: not even encoded",
     )  # fmt: skip
     return drawing.row([warm, kept])
-
-
-def _who(visit: Visit, column: str) -> str:
-    """Whose stages are remembered: encodings differ by model, and by what is encoded."""
-    return f"{column} {visit.view.model} {visit.view.glance if column == SPARSE else ''}"
 
 
 def _answer(words: str, about: str, kind: str = "") -> str:

@@ -65,6 +65,7 @@ def compare(visit: Visit) -> Iterator[Output]:
     limit(view.budget, 1000)
     evidence = visit.evidence
     yield {"compare_columns": drawing.told("encoding the picture ..."), "compare_note": ""}
+    subject.encoded(visit.vlm)
     budget, note = shared_budget(visit)
     done: list[Column] = []
     for name in chosen:

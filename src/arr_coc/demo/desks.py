@@ -32,7 +32,9 @@ class Subject:
     name: str
     image: Image.Image
     code: str  # a Python expression that is this picture
-    spent: dict[tuple[int, str, int], float] = field(default_factory=dict)  # (model, stage, cells) -> ms when it was built
+    spent: dict[tuple[int, str, int], float] = field(
+        default_factory=dict
+    )  # (model, stage, cells) -> ms when it was built
     dense: dict[tuple[int, str], Answer] = field(default_factory=dict)  # (model, question) -> answer from all tokens
     _looks: dict[int, Look] = field(default_factory=dict)
     _texture: TextureArray | None = None

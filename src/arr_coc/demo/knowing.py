@@ -28,7 +28,7 @@ def know(visit: Visit) -> Iterator[Output]:
     view, subject = visit.view, visit.subject
     options: dict[str, Any] = {} if view.learned else {"learned": False}
     found = arr_coc.realize(
-        subject.texture(), visit.question, budget=view.budget, using=visit.vlm, look=subject.look(visit.vlm),
+        subject.texture(), visit.question, budget=view.budget, using=visit.vlm, look=subject.encoded(visit.vlm),
         exploit=view.exploit, weights=view.weighed(), **options,
     )  # fmt: skip
     weights = weights_of(found)

@@ -19,7 +19,7 @@ class Limits:
     queue: int = 32  # requests that wait; more are refused with a sentence
     visitors: int = 32  # whose pictures are kept at once
     minutes: float = 30.0  # for which a visitor's pictures are kept after the last question
-    kept_megapixels: float = 200.0  # of all visitors' pictures together
+    kept_megapixels: float = 600.0  # of all visitors' pictures together; what is worked out of them counts by its size
 
     def __post_init__(self) -> None:
         for one in fields(self):

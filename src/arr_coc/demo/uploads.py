@@ -7,11 +7,14 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
+from arr_coc.adapters.sources import image_source
 from arr_coc.demo.limits import Limits
 from arr_coc.errors import ImageError, first_line
 from arr_coc.texture.image import DECODING_ERRORS
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # decoded here; others start programs, or are no pictures
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,15 +48,14 @@ def _decoded(data: bytes, name: str, limits: Limits) -> Image.Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about sizes, which are judged here, and about odd metadata
-            with Image.open(io.BytesIO(data)) as opened:
+            with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
                 width, height = opened.size
                 if width * height > limits.megapixels * 1e6:
                     raise ImageError(
                         f"{name!r} has {width} x {height} pixels, and at most {limits.megapixels:g} megapixels are taken: "
                         "scale it down first"
                     )
-                upright = ImageOps.exif_transpose(opened)
-                return _over_white(upright)
+                return image_source(opened).picture
     except ImageError:
         raise
     except Image.DecompressionBombError:
@@ -61,14 +63,8 @@ def _decoded(data: bytes, name: str, limits: Limits) -> Image.Image:
             f"{name!r} claims far more than {limits.megapixels:g} megapixels, which is the most that is taken"
         ) from None
     except UnidentifiedImageError:
-        raise ImageError(f"{name!r} is not an image that can be read: send a PNG, JPEG or WebP file") from None
+        raise ImageError(
+            f"{name!r} is not an image that can be read: send a PNG, JPEG, WebP, GIF, BMP or TIFF file"
+        ) from None
     except DECODING_ERRORS as error:
         raise ImageError(f"{name!r} is corrupt or truncated ({first_line(error)})") from None
-
-
-def _over_white(image: Image.Image) -> Image.Image:
-    if image.mode not in ("RGBA", "LA", "PA") and "transparency" not in image.info:
-        return image.convert("RGB")
-    clear = image.convert("RGBA")
-    white = Image.new("RGBA", clear.size, "white")
-    return Image.alpha_composite(white, clear).convert("RGB")

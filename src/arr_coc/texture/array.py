@@ -145,6 +145,11 @@ class TextureArray:
     # What it is
 
     @property
+    def nbytes(self) -> int:
+        """Bytes that are held: the pixels, and whatever has been worked out of them so far."""
+        return int(self.pixels.nbytes) + self._memo.nbytes
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """(C, H, W)."""
         return (len(self.names), *self.size)

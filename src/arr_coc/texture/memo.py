@@ -7,10 +7,13 @@ channel that needs itself is caught instead of recursing for ever. One thread ma
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+import torch
+
 from arr_coc.errors import ChannelError
+from arr_coc.texture.pyramid import Pyramid
 
 T = TypeVar("T")
 Key = tuple[str, str]  # what kind of value, and its name
@@ -43,6 +46,12 @@ class Memo:
             value: T = self._values[key]
             return value
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors that lie here, each counted once."""
+        with self._lock:
+            return sum({one.data_ptr(): one.nbytes for one in _tensors(list(self._values.values()))}.values())
+
     def note_reading(self, maps: Iterable[str]) -> None:
         """The value under way, if any, has read these maps."""
         if self._making:
@@ -65,3 +74,15 @@ class Memo:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.RLock()
+
+
+def _tensors(held: Any) -> Iterator[torch.Tensor]:
+    if isinstance(held, torch.Tensor):
+        yield held
+    elif isinstance(held, dict):
+        yield from _tensors(list(held.values()))
+    elif isinstance(held, list | tuple):
+        for one in held:
+            yield from _tensors(one)
+    elif isinstance(held, Pyramid):
+        yield from held.levels

@@ -30,6 +30,11 @@ class Pyramid:
         self._levels = {0: plane}
         self._rule: Pool = rule
 
+    @property
+    def levels(self) -> list[torch.Tensor]:
+        """Those that are built."""
+        return list(self._levels.values())
+
     def level(self, number: int) -> torch.Tensor:
         """The plane at a level: `[H >> number, W >> number]`."""
         for missing in range(1, number + 1):

@@ -44,7 +44,7 @@ class Settings:
     encode_every: int = 10  # frames after which features are renewed where anything changed
     demanded_every: int = 3  # motion cannot demand it more often than this
     fresh: float = 0.2  # how much one frame's features count beside those of the frames before
-    reuse: bool = True  # False: everything is worked out on every frame, for comparison
+    reuse: bool = True  # False: texture and features are worked out on every frame, for comparison
     side: int = flows.SIDE  # px of the longer side that flow is worked out at
     max_side: int | None = 1024  # px of the texture's longer side
     device: str | None = None  # where textures and flow are worked out; None: the CPU

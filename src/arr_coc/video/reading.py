@@ -8,6 +8,7 @@ Notable:
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Reader(Iterator[Frame]):
         """`fps`: frames a second of a source that does not say; a file's and a camera's own times are kept."""
         self.notes: list[str] = []
         self.count: int | None = None  # of frames, where it is known beforehand
-        self.rate = FPS if fps is None else fps
+        self.rate = FPS if fps is None else rate_of(fps)
         self.live = isinstance(source, str) and source.startswith(CAMERA)
         self._container: Any = None
         if isinstance(source, str | os.PathLike):
@@ -75,11 +76,14 @@ class Reader(Iterator[Frame]):
         self.close()
 
     def _given(self, pictures: Iterator[Any]) -> Iterator[Frame]:
+        number = -1
         for number, picture in enumerate(pictures):
             try:
                 yield Frame(number, number / self.rate, as_rgb(picture))
             except ImageError as error:
                 raise ImageError(f"frame {number + 1}: {error}") from None
+        if number < 0:
+            raise VideoError("expected at least one frame, got none")
 
     def _decode(self, name: str) -> Iterator[Frame]:
         """Opened at once, so that a wrong name is told before anything else happens; read when asked."""
@@ -123,16 +127,23 @@ class Reader(Iterator[Frame]):
 def as_rgb(picture: ImageLike) -> np.ndarray:
     """Any picture as uint8 `[H, W, 3]`."""
     if isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3:
+        if 0 in picture.shape:
+            raise ImageError(f"expected a picture with pixels, got the shape {list(picture.shape)}")
         return picture
     pixels = read_picture(picture, max_side=None).pixels
     return pixels.mul(255).round().byte().permute(1, 2, 0).contiguous().cpu().numpy()
 
 
+def rate_of(fps: float) -> float:
+    """A number of frames a second, or one sentence."""
+    if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < math.inf:
+        raise VideoError(f"expected a number of frames a second above 0, got {fps!r}")
+    return float(fps)
+
+
 def sampled(frames: Iterable[Frame], fps: float) -> Iterator[Frame]:
     """Of a clip's frames the first at or after each moment of a steady clock of `fps` ticks a second."""
-    if not fps > 0:
-        raise VideoError(f"expected a number of frames a second above 0, got {fps!r}")
-    due = 0.0
+    fps, due = rate_of(fps), 0.0
     for frame in frames:
         if frame.time + 1e-6 >= due:
             yield frame

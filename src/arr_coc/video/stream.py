@@ -26,7 +26,7 @@ from arr_coc.errors import ArrCocError, VideoError
 from arr_coc.texture import TextureArray
 from arr_coc.video.hurrying import Hurry
 from arr_coc.video.memory import Memory, Reuse, Settings
-from arr_coc.video.reading import Footage, Frame, Reader, sampled
+from arr_coc.video.reading import Footage, Frame, Reader, rate_of, sampled
 from arr_coc.video.scene import Scenes, Seen
 
 CELL = 28  # px of a cell where nobody names a grid
@@ -107,7 +107,7 @@ class Stream(Iterator[Watched]):
         self._options = dict(realizing or {})
         self._scenes = Scenes()
         self._reader = Reader(source, fps)
-        frames: Iterator[Frame] = self._reader if every is None else sampled(self._reader, every)
+        frames: Iterator[Frame] = self._reader if every is None else sampled(self._reader, rate_of(every))
         self._hurry = Hurry(frames) if drop == "oldest" or (drop == "auto" and self._reader.live) else None
         self._frames: Iterator[Frame] = frames if self._hurry is None else self._hurry
         self._ahead: Frame | None = None  # read already, because the one before it was unusual
@@ -149,7 +149,9 @@ class Stream(Iterator[Watched]):
             texture, self.question, self.grid or cells_of(texture), self.budget, self.embeddings, **self._options
         )
         rows, columns = found.grid.views[0].h, found.grid.views[0].w
-        if self.spend == "new":
+        if (
+            self.spend == "new" and reuse.why != "passing"
+        ):  # a flash is read as it is, and nothing is new again after it
             found = self._only_new(found, (rows, columns))
         if found.relevance is not None and reuse.why != "passing":
             self.memory.learn(texture, found.relevance.view(rows, columns))

@@ -162,10 +162,14 @@ def _tabs(wiring: Wiring, tab: Any, places: dict[str, Any]) -> None:
 
     fields = [controls.parts["report"], controls.parts["against"]]
     places["report"].select(folders, None, fields, show_progress="hidden", api_visibility="private")
-    controls.parts["question"].submit(
+    entered = controls.parts["question"].submit(
         wiring.current(), [tab, *controls.inputs], wiring.outputs(*LOGIC), show_progress="minimal",
         api_visibility="private", **MODEL,
     )  # fmt: skip
+    links = [parts[f"{name}_link"] for name in LOGIC]
+    entered.then(
+        None, [tab, *links], None, js=f"(tab, ...links) => {{ arrcoc.visit(links[{list(LOGIC)}.indexOf(tab)]); }}"
+    )
     for name in ("budget", "glance"):
         slider = controls.parts[f"{name}_stop"]
         slider.change(None, [slider], None, js=f"(number) => {{ arrcoc.stop('{name}', number); }}")
