@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
 import torch
 
 from arr_coc.errors import ArrCocError, first_line
@@ -24,3 +28,16 @@ def placed(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type != "cuda" or tensor.device.type == "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def tensors(held: Any) -> Iterator[torch.Tensor]:
+    """All tensors in a nest of lists, mappings and dataclasses."""
+    if isinstance(held, torch.Tensor):
+        yield held
+    elif isinstance(held, Mapping):
+        yield from tensors(list(held.values()))
+    elif isinstance(held, list | tuple):
+        for one in held:
+            yield from tensors(one)
+    elif is_dataclass(held) and not isinstance(held, type):
+        yield from tensors([getattr(held, one.name) for one in fields(held)])

@@ -5,7 +5,6 @@ The model stays as it is: it is called, never changed, and nothing of a call is 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,12 +29,11 @@ from arr_coc.selectors import selector as selector_of
 from arr_coc.stopwatch import Stopwatch
 from arr_coc.streaming import Stream
 from arr_coc.texture.image import ImageLike
-from arr_coc.video.clips import MOST, Clip, clip
+from arr_coc.video.clips import filmed, shown_rate
 from arr_coc.video.reading import Footage
 from arr_coc.wishes import Wish
 
 DEFAULT = "arr-coc"  # the selector, unless told
-FPS = 2.0  # frames a second of a video, unless told
 
 
 class VLM:
@@ -87,9 +85,9 @@ class VLM:
         They are encoded once, too, when a question first needs it; with `attention_at`, so that selectors which want to
         see the encoder's attention at those depths (0 to 1) share that encoding.
         """
-        videos, fps = self._filmed(video, videos, fps, frames)
+        videos, fps = filmed(video, videos, fps, frames, self._together)
         rows = [_listed(images, sources.is_image)], [_listed(videos, sources.is_video)]
-        seen = self._look(*rows, _checked_fps(fps), Stopwatch(self.device))
+        seen = self._look(*rows, shown_rate(fps), Stopwatch(self.device))
         return replace(seen, attention_at=tuple(attention_at))
 
     def prepare(
@@ -139,7 +137,7 @@ class VLM:
             )
         if video is not None and not isinstance(text, str):
             raise PromptError("expected one question beside video=: for several, take vlm.look(video=...) first")
-        videos, fps = self._filmed(video, videos, fps, frames)
+        videos, fps = filmed(video, videos, fps, frames, self._together)
         with torch.set_grad_enabled(gradients):
             return self._prepare(images, text, videos, fps, messages, inputs, originals, look, wish, raw)
 
@@ -229,7 +227,7 @@ class VLM:
             raise PromptError("expected originals beside inputs only: pictures come as images")
         if raw and (text is None or inputs is not None):
             raise PromptError("expected raw=True beside text only")
-        rate = _checked_fps(fps)
+        rate = shown_rate(fps)
         if inputs is not None:
             texts = None if text is None else _texts(text)
             made = preparing.draft_inputs(
@@ -258,19 +256,10 @@ class VLM:
                 made = self._draft(seen, texts, talks, wish, watch, raw)
         return made.prepared(self.adapter, watch)
 
-    def _filmed(
-        self, video: Footage | None, videos: Any, fps: float | None, frames: int | None
-    ) -> tuple[Any, float | None]:
-        """A film as a clip for this model, with its rate; videos that are frames already as they came."""
-        if video is None:
-            if frames is not None:
-                raise PromptError("expected frames= beside video=: of a list of frames all are shown")
-            return videos, fps
-        if videos is not None:
-            raise PromptError("expected video= (a clip to take frames from) or videos= (frames), got both")
-        together = getattr(getattr(self.processor, "video_processor", None), "temporal_patch_size", 1)
-        made: Clip = clip(video, _checked_fps(fps), most=MOST if frames is None else frames, group=int(together))
-        return made, made.fps
+    @property
+    def _together(self) -> int:
+        """How many frames the model sees as one."""
+        return int(getattr(getattr(self.processor, "video_processor", None), "temporal_patch_size", 1))
 
     def _look(self, images: Sequence[Any], videos: Sequence[Any], fps: float, watch: Stopwatch) -> Look:
         return preparing.look(self.model, self.prompter, images, videos, fps, watch, self.embeddings)
@@ -324,11 +313,3 @@ def _texts(text: Any) -> list[str]:
     if not texts or not all(isinstance(one, str) for one in texts):
         raise PromptError("expected a question as text, or a list of them")
     return texts
-
-
-def _checked_fps(fps: float | None) -> float:
-    if fps is None:
-        return FPS
-    if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < math.inf:
-        raise PromptError(f"expected fps as a number of frames a second above 0, got {fps!r}")
-    return float(fps)

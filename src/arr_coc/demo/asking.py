@@ -11,6 +11,7 @@ from arr_coc.demo import drawing, snippets
 from arr_coc.demo.comparing import check_selector
 from arr_coc.demo.desks import BUILT, Subject
 from arr_coc.demo.visit import Visit
+from arr_coc.stopwatch import STAGES
 
 if TYPE_CHECKING:
     from arr_coc.answer import Answer
@@ -18,19 +19,6 @@ if TYPE_CHECKING:
 
 DENSE, SPARSE = "all tokens", "this answer"
 LOOKING = ("arr-coc", "arr-coc-untrained", "saliency", "ink", "coupling")  # selectors that need the texture
-STAGES = (
-    "preprocess",
-    "texture",
-    "embed",
-    "glance",
-    "encode",
-    "judge",
-    "scout",
-    "gaze",
-    "assemble",
-    "prefill",
-    "decode",
-)
 WORTH = 4.0  # ms; what takes less of a stage that was there before is looking it up
 
 Output = dict[str, Any]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Any
 
 import torch
 
+from arr_coc.devices import tensors
 from arr_coc.evaluation.data import Still
 from arr_coc.look import Look
 from arr_coc.vlm import VLM
@@ -30,7 +29,7 @@ class Looks:
         if id(image) not in self._kept:
             look = self.vlm.look(image)
             self.vlm.prepare(look=look, text="?", selector="all")  # encodes it
-            held = sum(one.nbytes for one in _tensors([look.vision.tensors, look.encoded]))
+            held = sum(one.nbytes for one in tensors([look.vision.tensors, look.encoded]))
             held += sum(
                 3 * width * height for sizes in look.sizes().values() for width, height in sizes
             )  # the pictures
@@ -48,15 +47,3 @@ class Looks:
 
 def _free(device: torch.device) -> int:
     return round(SHARE * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else ROOM
-
-
-def _tensors(held: Any) -> Iterator[torch.Tensor]:
-    if isinstance(held, torch.Tensor):
-        yield held
-    elif isinstance(held, dict):
-        yield from _tensors(list(held.values()))
-    elif isinstance(held, list | tuple):
-        for one in held:
-            yield from _tensors(one)
-    elif hasattr(held, "__dict__"):
-        yield from _tensors(vars(held))

@@ -7,11 +7,10 @@ channel that needs itself is caught instead of recursing for ever. One thread ma
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-import torch
-
+from arr_coc.devices import tensors
 from arr_coc.errors import ChannelError
 from arr_coc.texture.pyramid import Pyramid
 
@@ -50,7 +49,8 @@ class Memo:
     def nbytes(self) -> int:
         """Bytes of all tensors that lie here, each counted once."""
         with self._lock:
-            return sum({one.data_ptr(): one.nbytes for one in _tensors(list(self._values.values()))}.values())
+            held = [one.levels if isinstance(one, Pyramid) else one for one in self._values.values()]
+        return sum({one.data_ptr(): one.nbytes for one in tensors(held)}.values())
 
     def note_reading(self, maps: Iterable[str]) -> None:
         """The value under way, if any, has read these maps."""
@@ -74,15 +74,3 @@ class Memo:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.RLock()
-
-
-def _tensors(held: Any) -> Iterator[torch.Tensor]:
-    if isinstance(held, torch.Tensor):
-        yield held
-    elif isinstance(held, dict):
-        yield from _tensors(list(held.values()))
-    elif isinstance(held, list | tuple):
-        for one in held:
-            yield from _tensors(one)
-    elif isinstance(held, Pyramid):
-        yield from held.levels

@@ -16,14 +16,15 @@ import cv2
 import numpy as np
 import torch
 
-from arr_coc.errors import VideoError, whole_number
+from arr_coc.errors import PromptError, VideoError, whole_number
 from arr_coc.video import flow as flows
 from arr_coc.video import gating
-from arr_coc.video.reading import Footage, Frame, Reader, sampled
+from arr_coc.video.reading import Footage, Frame, Reader, rate_of, sampled
 
 Pairs: TypeAlias = Literal["auto", "still", "moving"]
 
 MOST = 32  # frames, unless told
+FPS = 2.0  # frames a second that a model is shown, unless told
 QUIET = 0.004  # of the luma: more noise than this and frames are rather shown by themselves
 ALIKE = 0.05  # of the windows that may differ between two frames that share a patch
 
@@ -110,3 +111,22 @@ def _fitted(frame: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 def _unit(frame: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(frame).permute(2, 0, 1).float() / 255
+
+
+def filmed(
+    video: Footage | None, videos: Any, fps: float | None, frames: int | None, together: int
+) -> tuple[Any, float | None]:
+    """A film as a clip for a model that sees `together` frames as one, with its rate; videos that are frames as they came."""
+    if video is None:
+        if frames is not None:
+            raise PromptError("expected frames= beside video=: of a list of frames all are shown")
+        return videos, fps
+    if videos is not None:
+        raise PromptError("expected video= (a clip to take frames from) or videos= (frames), got both")
+    made = clip(video, shown_rate(fps), most=MOST if frames is None else frames, group=together)
+    return made, made.fps
+
+
+def shown_rate(fps: float | None) -> float:
+    """How many frames a second a model is shown."""
+    return FPS if fps is None else rate_of(fps)
