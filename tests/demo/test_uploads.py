@@ -87,3 +87,10 @@ def test_programs_are_no_pictures(tmp_path: Path) -> None:
     (tmp_path / "page.eps").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
     with pytest.raises(ImageError, match="not an image that can be read"):
         read_upload(tmp_path / "page.eps", "page.eps", tmp_path, Limits())
+
+
+def test_a_picture_outlives_its_file(tmp_path: Path) -> None:
+    path = sent(tmp_path, "a.jpg", Image.new("RGB", (30, 20), "red"))
+    image = read_upload(path, "a.jpg", tmp_path, Limits()).image
+    path.unlink()
+    assert image.getpixel((3, 3))[0] > 250

@@ -55,7 +55,8 @@ def _decoded(data: bytes, name: str, limits: Limits) -> Image.Image:
                         f"{name!r} has {width} x {height} pixels, and at most {limits.megapixels:g} megapixels are taken: "
                         "scale it down first"
                     )
-                return image_source(opened).picture
+                picture: Image.Image = image_source(opened).picture
+                return picture.copy()  # decoded, before the file is closed
     except ImageError:
         raise
     except Image.DecompressionBombError:
