@@ -129,4 +129,7 @@ def filmed(
 
 def shown_rate(fps: float | None) -> float:
     """How many frames a second a model is shown."""
-    return FPS if fps is None else rate_of(fps)
+    try:
+        return FPS if fps is None else rate_of(fps)
+    except VideoError as error:
+        raise PromptError(f"fps: {error}") from None
