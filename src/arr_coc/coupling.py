@@ -75,7 +75,7 @@ def by_layer(sight: Sight) -> Coupled:
 
 def by_scout(sight: Sight, worth: torch.Tensor) -> Coupled:
     """What the language model looks for among the half of the candidates that is worth most, `worth` `[M]`."""
-    return _of_scout(sight, _scouted(sight, worth))
+    return _of_scout(sight, scouted(sight, worth))
 
 
 def by_both(sight: Sight, layer: Coupled, worth: torch.Tensor) -> Coupled:
@@ -86,7 +86,7 @@ def by_both(sight: Sight, layer: Coupled, worth: torch.Tensor) -> Coupled:
     assert layer.judgement is not None
     if sight.send is None:
         return replace(layer, by="layer, in new words", judgement=None)
-    seen = _scouted(sight, worth)
+    seen = scouted(sight, worth)
     best = layer.judgement.relevance.argsort(descending=True, stable=True)[: round(CONFIRMED_IN * sight.grid.n)]
     scout = _of_scout(sight, seen)
     if scout.trust >= ENOUGH and bool(seen[sight.candidates[best]].sum() >= CONFIRMED * seen.sum()):
@@ -94,7 +94,7 @@ def by_both(sight: Sight, layer: Coupled, worth: torch.Tensor) -> Coupled:
     return scout
 
 
-def _scouted(sight: Sight, worth: torch.Tensor) -> torch.Tensor:
+def scouted(sight: Sight, worth: torch.Tensor) -> torch.Tensor:
     """A scout's attention to each cell `[N]`, 0 where it does not look."""
     known = len(worth) > 0 and bool(worth.max() > worth.min())  # else any half is as good as the other: all of them
     count = min(len(worth), max(AT_LEAST, round(SCOUTED * len(worth)))) if known else len(worth)

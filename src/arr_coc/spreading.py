@@ -53,7 +53,7 @@ def in_turn(relevance: torch.Tensor, count: int, things: torch.Tensor) -> torch.
     """
     order = relevance.argsort(descending=True, stable=True)
     grouped = order[things[order].argsort(stable=True)]  # by thing, the most relevant first
-    _, sizes = things[grouped].unique_consecutive(return_counts=True)
+    _, sizes = torch.unique_consecutive(things[grouped], return_counts=True)
     starts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
     turn = torch.empty_like(grouped)
     turn[grouped] = torch.arange(len(grouped)) - starts
