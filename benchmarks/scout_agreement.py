@@ -2,7 +2,7 @@
 
     python benchmarks/scout_agreement.py SCANS LAYERS --limit 20
 
-SCANS and LAYERS as for benchmarks/unseen_kinds.py. Told is the share of a scout's attention that lies on a layer's best eighth of the
+SCANS and LAYERS as for benchmarks/unseen_kinds.py. Told is the share of a scout's attention that lies on a layer's best sixteenth of the
 cells, by quantiles, for questions in the plain form and in words never trained with: the layer that ships, and those never asked for the kind.
 """
 

@@ -27,8 +27,8 @@ from arr_coc.selectors.similarity import to_question
 SCOUTED, AT_LEAST = 0.5, 448  # of the candidates; of few, all
 LOST, SURE = 0.03, 0.06  # the strongest attention of a scout that finds nothing, and of one that does
 HESITANT = 2.0  # log-odds of the best cell about even ones, over which trust in a layer rises from 0 to 1
-CONFIRMED_IN = 0.125  # of the cells, a layer's best: what a scout looks at has to lie there
-CONFIRMED = 0.45  # of the scout's attention: above .6 where both are right, below .37 where the layer is wrong
+CONFIRMED_IN = 0.0625  # of the cells, a layer's best: what a scout looks at has to lie there
+CONFIRMED = 0.45  # of the scout's attention (benchmarks/scout_agreement.py)
 STRANGE = 3.3  # from here on a picture is of another kind than those that the layer was trained with
 ENOUGH = 0.5  # trust from which a layer, or a scout that confirms one, is not doubted
 DEPTHS = (0.5, 2 / 3)  # of the language model's layers
