@@ -112,8 +112,8 @@ def _segment(texture: TextureArray) -> torch.Tensor:
 def _measure(ids: torch.Tensor, size: tuple[int, int]) -> Clusters:
     count = int(ids.max()) + 1
     flat = ids.flatten()
-    top, bottom = (edge[:, None].expand(ids.shape).flatten() for edge in _extent(ids.shape[0], size[0], ids.device))
-    left, right = (edge[None].expand(ids.shape).flatten() for edge in _extent(ids.shape[1], size[1], ids.device))
+    top, bottom = (edge[:, None].expand(ids.shape).flatten() for edge in extent(ids.shape[0], size[0], ids.device))
+    left, right = (edge[None].expand(ids.shape).flatten() for edge in extent(ids.shape[1], size[1], ids.device))
     area = (bottom - top) * (right - left)
 
     def total(values: torch.Tensor) -> torch.Tensor:
@@ -131,7 +131,7 @@ def _measure(ids: torch.Tensor, size: tuple[int, int]) -> Clusters:
     return Clusters(ids, centre_y.float(), centre_x.float(), radius.float(), share.float())
 
 
-def _extent(cells: int, pixels: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def extent(cells: int, pixels: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """First pixel and end of the pixels that `_spread` fills from each cell, along one axis."""
     owner = ((2 * torch.arange(pixels, device=device) + 1) * cells) // (2 * pixels)
     ends = torch.bincount(owner, minlength=cells).cumsum(0).double()
