@@ -1,8 +1,7 @@
-"""Without a GPU kernels run in Triton's interpreter; it must be asked for before they are imported."""
+"""Every test here runs kernels: on a GPU, or in Triton's interpreter, which tests/conftest.py asks for."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,15 +9,10 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
 
 @pytest.fixture
-def device() -> str:
-    return DEVICE
+def device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +21,13 @@ def by_triton() -> Iterator[None]:
 
     with using("triton"):
         yield
+
+
+@pytest.fixture
+def image(device: torch.device) -> torch.Tensor:
+    """Something with edges, flat parts and colours: `[2, 3, 33, 45]`, not contiguous."""
+    torch.manual_seed(0)
+    pictures = torch.rand(2, 45, 33, 3, device=device)
+    pictures[0, 10:30, 5:20] = 0.25
+    pictures[1, :, :16] = pictures[1, :, 16:32] * 0.1 + 0.5
+    return pictures.permute(0, 3, 2, 1)

@@ -24,7 +24,11 @@ def pool_cells(planes: Sequence[torch.Tensor], size: tuple[int, int], rules: Seq
     out = torch.empty(len(planes), *size, dtype=first.dtype, device=first.device)
     height, width = int(first.shape[0]), int(first.shape[1])
     write_cells(
-        tables.table(planes), tables.rules(rules, first.device), (height, width), out, any(tables.wide(p) for p in planes)
+        tables.table(planes),
+        tables.rules(rules, first.device),
+        (height, width),
+        out,
+        any(tables.wide(p) for p in planes),
     )
     return out
 

@@ -54,9 +54,7 @@ class CentreSurround:
             REACH_Y=_reach(height, high), REACH_X=_reach(width, wide), BLOCK=BLOCK, WIDE=tables.wide(pixels), num_warps=4,
         )  # fmt: skip
         for number in sorted(self.levels)[1:]:
-            write_cells(
-                self.tables[number - 1], self.means, level_size(self.size, number - 1), self.levels[number]
-            )
+            write_cells(self.tables[number - 1], self.means, level_size(self.size, number - 1), self.levels[number])
         _contrast[(triton.cdiv(high * wide, BLOCK), batch)](
             self.table, self.total, high, wide, len(self.pairs), BLOCK=BLOCK, num_warps=4, enable_fp_fusion=False
         )
@@ -119,9 +117,8 @@ def _lab(
             touched = inside & (part_y > 0) & (part_x > 0)
             part = (part_y.to(tl.float32) / height) * (part_x.to(tl.float32) / width)
             if WIDE:
-                at = image + y.to(tl.int64) * in_y + x.to(tl.int64) * in_x
-            else:
-                at = image + y * in_y + x * in_x
+                y, x = y.to(tl.int64), x.to(tl.int64)
+            at = image + y * in_y + x * in_x
             red += tl.load(at, mask=touched, other=0.0).to(tl.float32) * part
             green += tl.load(at + in_c, mask=touched, other=0.0).to(tl.float32) * part
             blue += tl.load(at + 2 * in_c, mask=touched, other=0.0).to(tl.float32) * part

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from arr_coc.kernels import tables
+from arr_coc.kernels.dispatch import precision
 from arr_coc.texture import filters
 from arr_coc.texture.channels.distance import IS_EDGE
 from arr_coc.texture.channels.edges import COARSE, SURROUNDINGS
@@ -57,7 +58,7 @@ def write_cheap(
         out.stride(0), out.stride(1), out.stride(2), out.stride(3),
         mask.stride(0), width / farthest if farthest else 0.0, height / farthest if farthest else 0.0,
         *filters.LUMA_WEIGHTS, IS_EDGE,
-        HAS_EDGE=edge is not None, WIDE=tables.wide(pixels, old, out), **wanted, num_warps=4,
+        HAS_EDGE=edge is not None, WIDE=tables.wide(pixels, old, out), PRECISION=precision(pixels.device), **wanted, num_warps=8,
     )  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def _cheap(
     pixels, before, out, edge, bands, height, width,
     in_b, in_c, in_y, in_x, old_b, old_c, old_y, old_x, out_b, out_c, out_y, out_x, edge_b, per_x, per_y,
     RED: tl.constexpr, GREEN: tl.constexpr, BLUE: tl.constexpr, LEAST: tl.constexpr,
-    HAS_EDGE: tl.constexpr, WIDE: tl.constexpr,
+    HAS_EDGE: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
     SLOT_RED: tl.constexpr, SLOT_GREEN: tl.constexpr, SLOT_BLUE: tl.constexpr,
     SLOT_EDGES: tl.constexpr, SLOT_EDGES_INVERTED: tl.constexpr, SLOT_HIGHPASS: tl.constexpr,
     SLOT_LOWPASS: tl.constexpr, SLOT_MOTION: tl.constexpr, SLOT_X: tl.constexpr, SLOT_Y: tl.constexpr,
@@ -177,7 +178,9 @@ def _cheap(
         tl.store(place + SLOT_EDGE_MAGNITUDE * plane, steep.to(kind), mask=inside)
     if HAS_EDGE:
         if WIDE:
-            where = edge + tl.program_id(2).to(tl.int64) * edge_b + rows.to(tl.int64)[:, None] * width + columns[None, :]
+            where = (
+                edge + tl.program_id(2).to(tl.int64) * edge_b + rows.to(tl.int64)[:, None] * width + columns[None, :]
+            )
         else:
             where = edge + tl.program_id(2).to(tl.int64) * edge_b + rows[:, None] * width + columns[None, :]
         tl.store(where, (steep > LEAST).to(tl.uint8), mask=inside)
@@ -194,7 +197,7 @@ def _cheap(
         if (SLOT_EDGES >= 0) or (SLOT_EDGES_INVERTED >= 0):
             band = tl.load(bands + narrow[:, None] * SEEN + broad[None, :])
             band_t = tl.load(bands + narrow[None, :] * SEEN + broad[:, None])
-            ground = tl.dot(band, tl.dot(around, band_t, input_precision="ieee"), input_precision="ieee")
+            ground = tl.dot(band, tl.dot(around, band_t, input_precision=PRECISION), input_precision=PRECISION)
             dark = luma < ground
             if SLOT_EDGES >= 0:
                 tl.store(place + SLOT_EDGES * plane, tl.where(dark, steep, 0.0).to(kind), mask=inside)
@@ -203,5 +206,5 @@ def _cheap(
         if SLOT_LOWPASS >= 0:
             coarse = tl.load(bands + TILE * SEEN + narrow[:, None] * SEEN + broad[None, :])
             coarse_t = tl.load(bands + TILE * SEEN + narrow[None, :] * SEEN + broad[:, None])
-            blurred = tl.dot(coarse, tl.dot(around, coarse_t, input_precision="ieee"), input_precision="ieee")
+            blurred = tl.dot(coarse, tl.dot(around, coarse_t, input_precision=PRECISION), input_precision=PRECISION)
             tl.store(place + SLOT_LOWPASS * plane, blurred.to(kind), mask=inside)

@@ -59,9 +59,7 @@ class Connecting:
             self.parent, self.counts, self.large, self.labels, self.largest, self.grown, self.holes, self.gaps,
             pixels, least, VARIANTS=self.variants, BLOCK=BLOCK, num_warps=4,
         )  # fmt: skip
-        _grow[(self.batch,)](
-            self.grown, self.holes, self.offer, self.gaps, height, width, BLOCK=1024, num_warps=16
-        )
+        _grow[(self.batch,)](self.grown, self.holes, self.offer, self.gaps, height, width, BLOCK=1024, num_warps=16)
         _begin[by_image](self.grown, self.first, height, width, BLOCK=BLOCK, num_warps=4)
         _list[by_image](self.grown, self.first, self.order, self.count, pixels, MOST=MOST, BLOCK=BLOCK, num_warps=4)
         _number[(triton.cdiv(pixels, 64), self.batch)](

@@ -25,6 +25,7 @@ Way: TypeAlias = Literal["auto", "triton", "torch"]
 
 VARIABLE = "ARR_COC_KERNELS"
 OLDEST = (7, 0)  # compute capability from which Triton compiles
+THREEFOLD = (8, 0)  # from which its tensor cores take float32 in parts
 
 _way: ContextVar[Way | None] = ContextVar("way", default=None)
 _used: dict[str, str] = {}
@@ -108,6 +109,14 @@ def has_triton() -> bool:
 def capability(index: int) -> tuple[int, int]:
     """A GPU's compute capability."""
     return torch.cuda.get_device_capability(index)
+
+
+def precision(device: torch.device) -> str:
+    """How kernels multiply matrices of float32: by three products of tensor cores, which keeps 22 of its 24 bits, where
+    they can do that, and one by one elsewhere."""
+    on_gpu = device.type == "cuda"
+    index = device.index if device.index is not None else (torch.cuda.current_device() if on_gpu else 0)
+    return "tf32x3" if on_gpu and capability(index) >= THREEFOLD else "ieee"
 
 
 def _checked(value: str, what: str) -> Way:

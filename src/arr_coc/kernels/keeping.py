@@ -12,7 +12,9 @@ from arr_coc.errors import ArrCocError
 def gather_tokens(tokens: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
     """Rows `keep` `[B, K]` of tokens `[B, N, D]`: `[B, K, D]`. A place outside 0 .. N-1 gives a row of NaN."""
     if tokens.ndim != 3 or keep.ndim != 2 or len(tokens) != len(keep):
-        raise ArrCocError(f"expected tokens [B, N, D] and places [B, K], got {list(tokens.shape)} and {list(keep.shape)}")
+        raise ArrCocError(
+            f"expected tokens [B, N, D] and places [B, K], got {list(tokens.shape)} and {list(keep.shape)}"
+        )
     batch, count, width = tokens.shape
     out = torch.empty(batch, keep.shape[1], width, dtype=tokens.dtype, device=tokens.device)
     if out.numel() == 0:

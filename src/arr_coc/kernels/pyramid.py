@@ -63,7 +63,9 @@ class Levels:
 
     def _nested(self, number: int) -> bool:
         """Whether cells of level 0 nest in those of a level."""
-        return all(n % m == 0 and n // m == 1 << number for n, m in zip(self.size, level_size(self.size, number), strict=True))
+        return all(
+            n % m == 0 and n // m == 1 << number for n, m in zip(self.size, level_size(self.size, number), strict=True)
+        )
 
     def _even(self, size: tuple[int, int], most: int) -> int:
         """How many times both sides can be halved without a rest, as far as one launch goes."""
@@ -140,10 +142,9 @@ def _halve(
 def _once(values, rule, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Half the size along both axes: the mean or the largest of each two by two."""
     parts = tl.reshape(values, [ROWS // 2, 2, COLUMNS // 2, 2])
+    made = tl.sum(tl.sum(parts, axis=3), axis=1) * 0.25
     if rule == 1:
         made = tl.max(tl.max(parts, axis=3), axis=1)
-    else:
-        made = tl.sum(tl.sum(parts, axis=3), axis=1) * 0.25
     return made
 
 

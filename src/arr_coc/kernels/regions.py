@@ -41,9 +41,7 @@ class Regions:
         grid = (triton.cdiv(high * wide, BLOCK), self.batch)
         parts = (self.rows, self.columns, high, wide)
         _add[grid](ids, self.sums.view(torch.float64), *parts, MOST=MOST, BLOCK=BLOCK, num_warps=4)
-        _farthest[grid](
-            ids, self.sums.view(torch.float64), self.sums, *parts, MOST=MOST, BLOCK=BLOCK, num_warps=4
-        )
+        _farthest[grid](ids, self.sums.view(torch.float64), self.sums, *parts, MOST=MOST, BLOCK=BLOCK, num_warps=4)
         _settle[(self.batch,)](
             self.sums.view(torch.float64), self.measured, float(height * width), MOST=MOST, num_warps=4
         )

@@ -30,9 +30,7 @@ class Places:
         self.dtype = first.dtype
 
 
-def sample(
-    places: Places, xy: torch.Tensor, level: torch.Tensor, out: torch.Tensor | None = None
-) -> torch.Tensor:
+def sample(places: Places, xy: torch.Tensor, level: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """All channels at points `[N, 2]` (x, y in [0, 1]) and levels `[N]`: `[N, C]` of the planes' dtype."""
     levels, channels, _ = places.table.shape
     made = torch.empty(len(xy), channels, dtype=places.dtype, device=xy.device) if out is None else out

@@ -16,9 +16,10 @@ import triton.language as tl
 from arr_coc.kernels import tables
 from arr_coc.kernels.cells import _reach
 from arr_coc.kernels.centre_surround import _lab
+from arr_coc.kernels.dispatch import precision
 from arr_coc.texture.slic import COMPACTNESS, ROUNDS, SEGMENTS, WORK_SIDE
 
-BLOCK = 256
+BLOCK = 64  # pixels of a program: with more, the table of who belongs to whom does not fit its registers
 
 
 def work_size(size: tuple[int, int]) -> tuple[int, int]:
@@ -50,10 +51,10 @@ class Superpixels:
     def look(self, pixels: torch.Tensor) -> None:
         """Images `[B, 3, H, W]` to Lab at the working size."""
         (height, width), (high, wide) = self.size, self.small
-        _lab[(triton.cdiv(high * wide, BLOCK), self.batch)](
+        _lab[(triton.cdiv(high * wide, 128), self.batch)](
             pixels, self.lab, height, width, high, wide,
             pixels.stride(0), pixels.stride(1), pixels.stride(2), pixels.stride(3),
-            REACH_Y=_reach(height, high), REACH_X=_reach(width, wide), BLOCK=BLOCK, WIDE=tables.wide(pixels), num_warps=4,
+            REACH_Y=_reach(height, high), REACH_X=_reach(width, wide), BLOCK=128, WIDE=tables.wide(pixels), num_warps=4,
         )  # fmt: skip
 
     def assign(self) -> torch.Tensor:
@@ -66,12 +67,12 @@ class Superpixels:
                 self.lab, self.labels, self.centres, self.sums, self.weights, height, width, self.down, self.across,
                 reach_y, reach_x, self.blocks,
                 FIRST=number == 0, LAST=number == ROUNDS, VARIANTS=len(COMPACTNESS), ROOM=self.room, BLOCK=BLOCK,
-                num_warps=4, enable_fp_fusion=False,
+                PRECISION=precision(self.lab.device), num_warps=2, enable_fp_fusion=False,
             )  # fmt: skip
             if number < ROUNDS:
                 _centre[(5, variants)](
                     self.sums, self.centres, self.blocks, number > 0,
-                    BLOCKS=triton.next_power_of_2(self.blocks), ROOM=self.room, CHUNK=32, num_warps=4,
+                    BLOCKS=triton.next_power_of_2(self.blocks), ROOM=self.room, CHUNK=128, num_warps=8,
                 )  # fmt: skip
         return self.labels
 
@@ -100,6 +101,7 @@ def _centre(sums, centres, blocks, kept, BLOCKS: tl.constexpr, ROOM: tl.constexp
 def _assign(
     lab, labels, centres, sums, weights, height, width, down, across, reach_y, reach_x, blocks,
     FIRST: tl.constexpr, LAST: tl.constexpr, VARIANTS: tl.constexpr, ROOM: tl.constexpr, BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     variant = tl.program_id(1).to(tl.int64)
     pixels = height * width
@@ -137,10 +139,12 @@ def _assign(
     tl.store(at, label, mask=inside)
     if not LAST:
         which = tl.arange(0, 16)[None, :]
-        members = tl.where(which == 0, light[:, None], tl.where(which == 1, a[:, None], tl.where(which == 2, b[:, None], 0.0)))
+        members = tl.where(
+            which == 0, light[:, None], tl.where(which == 1, a[:, None], tl.where(which == 2, b[:, None], 0.0))
+        )
         members += tl.where(which == 3, y[:, None], tl.where(which == 4, x[:, None], tl.where(which == 5, 1.0, 0.0)))
         mine = ((label[None, :] == tl.arange(0, ROOM)[:, None]) & inside[None, :]).to(tl.float32)
-        made = tl.dot(mine, members, input_precision="ieee")  # [ROOM, 16]
+        made = tl.dot(mine, members, input_precision=PRECISION)  # [ROOM, 16]
         target = sums + (variant * blocks + tl.program_id(0)) * 8 * ROOM
         target = target + tl.arange(0, 16)[None, :] * ROOM + tl.arange(0, ROOM)[:, None]
         tl.store(target, made, mask=(which < 6) & (tl.arange(0, ROOM)[:, None] >= 0))
