@@ -96,7 +96,7 @@ def _small_cells(
                 one = tl.load(plane + y * stride_y + x * stride_x, mask=touched, other=0.0).to(tl.float32)
                 total += tl.where(touched, one * (part_y.to(tl.float32) * part_x.to(tl.float32)), 0.0)
                 largest = tl.maximum(largest, tl.where(touched, one, -float("inf")))
-        value = tl.where(rule == 1, largest, total / (height.to(tl.float32) * width))
+        value = tl.where(rule == 1, largest, total / (tl.cast(height, tl.float32) * width))
     tl.store(out + channel * rows * columns + cell, value.to(KIND), mask=inside)
 
 

@@ -85,7 +85,7 @@ def _sample(
     at = tl.load(levels + number.to(tl.int64) * level_n, mask=there, other=0.0).to(tl.float32)
     finite = (tl.abs(px) < float("inf")) & (tl.abs(py) < float("inf")) & (tl.abs(at) < float("inf"))
     px, py, at = tl.where(finite, px, 0.0), tl.where(finite, py, 0.0), tl.where(finite, at, 0.0)
-    at = tl.minimum(tl.maximum(at, 0.0), top.to(tl.float32))
+    at = tl.minimum(tl.maximum(at, 0.0), tl.cast(top, tl.float32))
     rule = tl.load(rules + which, mask=which < channels, other=0)
     smooth = mask & (rule != 2)[None, :]
     ids = mask & (rule == 2)[None, :]

@@ -52,6 +52,10 @@ class Whole:
         """levels: how many beside the image itself. moving: frames before come along. embeddings: their grid (h, w)."""
         self.names = resolve_layout(layout)
         self.size, self.batch, self.moving = size, batch, moving
+        if embeddings is not None and (embeddings[0] > size[0] or embeddings[1] > size[1]):
+            raise ArrCocError(
+                f"expected embeddings of at most {size[0]} x {size[1]} cells, got {embeddings[0]} x {embeddings[1]}"
+            )
         place = torch.device(device)
         self.device = place
         rules = [find_channel(name).pool for name in self.names]
