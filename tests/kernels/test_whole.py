@@ -25,7 +25,8 @@ WITHOUT = tuple(
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (superpixels, connecting, slic):
         monkeypatch.setattr(module, "ROUNDS", 1, raising=False)
-        monkeypatch.setattr(module, "SEGMENTS", 6)
+        monkeypatch.setattr(module, "SEGMENTS", 4)
+        monkeypatch.setattr(module, "WORK_SIDE", 10, raising=False)
 
 
 def test_a_batch_equals_the_textures_one_by_one(image: torch.Tensor) -> None:

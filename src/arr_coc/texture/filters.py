@@ -60,7 +60,8 @@ def box_mean(plane: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """Mean over a `height` x `width` window (both odd)."""
     if _on_cpu(plane):
         return _from_cv(cv2.blur(_to_cv(plane), (width, height), borderType=cv2.BORDER_REPLICATE))
-    return _separable(plane, np.full(height, 1 / height), np.full(width, 1 / width))
+    padded = F.pad(plane[None, None], (width // 2, width // 2, height // 2, height // 2), mode="replicate")
+    return F.avg_pool2d(F.avg_pool2d(padded, (height, 1), 1), (1, width), 1)[0, 0]
 
 
 def window_max(plane: torch.Tensor, height: int, width: int) -> torch.Tensor:
