@@ -14,9 +14,7 @@ SHARED = 99 * 1024  # bytes of shared memory that a program may take on every GP
 def test_every_kernel_compiles_for_a_gpu() -> None:
     script = Path(__file__).parent / "compiling.py"
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, str(script), "90"], capture_output=True, text=True, check=False, env=environment
-    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     compiled = json.loads(done.stdout.splitlines()[-1])
     assert {"_cheap", "_across_rows", "_halve", "_sample", "_assign", "_unite", "_grow", "_warp"} <= compiled.keys()

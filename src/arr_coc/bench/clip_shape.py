@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -19,7 +21,8 @@ class ClipShape:
 
         torch.manual_seed(0)
         with torch.device(device):
-            self.model = transformers.CLIPVisionModel(transformers.CLIPVisionConfig()).to(dtype).eval()
+            self.model: Any = transformers.CLIPVisionModel(transformers.CLIPVisionConfig()).eval()
+            self.model.to(dtype=dtype)
             self.compress = torch.randn(16, self.model.config.hidden_size, dtype=dtype)
         self.dtype = dtype
 

@@ -103,5 +103,6 @@ def goals(report: Report) -> list[Goal]:
         Goal("encoder, compression, upsampling", report.median("encoder"), 1.3),
         Goal("image to allocation, encoder included", report.median("image to allocation"), 2.5),
         Goal("another question on the same image", report.median("another question"), 0.1),
+        Goal("next video frame, flow included", report.median("next video frame"), 0.8),
         Goal("memory an image, half precision, with pyramid, MB", report.texture_bytes / 1e6, 110),
     ]

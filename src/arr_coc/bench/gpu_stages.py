@@ -18,6 +18,7 @@ from arr_coc.kernels.cheap import write_cheap
 from arr_coc.kernels.deciding import CHANNELS, Deciding
 from arr_coc.kernels.distance import write_distance
 from arr_coc.kernels.enlarging import write_enlarged
+from arr_coc.kernels.frames import Frames
 from arr_coc.kernels.keeping import gather_tokens
 from arr_coc.kernels.regions import NAMES as REGIONS
 from arr_coc.kernels.sampling import sample
@@ -202,8 +203,24 @@ class Bench:
         yield Stage("image to allocation, encoder included, graph", graph_3, None)
         graph_4 = self._recorded(lambda: deciding.decide(self.scores, self.by_cell, question))
         yield Stage("another question, graph", graph_4, lambda: deciding.decide(self.scores, self.by_cell, question))
+        yield self._next_frame()
         crops = torch.randn(CROPS, 3, 224, 224, dtype=encoder.dtype, device=self.device)
         yield Stage(f"baseline: {CROPS} crops through the encoder", lambda: encoder.crops(crops))
+
+    def _next_frame(self) -> Stage:
+        """Two frames in turn, so that something moves."""
+        size = (self.side, self.side)
+        frames = Frames(size, dtype=self.dtype, device=self.device, levels=LEVELS, features=(CELLS, CELLS))
+        if self.device == "cuda":
+            frames.capture()
+        frames.begin(self.before[0], self.features[0])
+        film = [self.pixels[0], self.before[0]]
+
+        def step() -> None:
+            film.reverse()
+            frames.next(film[0])
+
+        return Stage("next video frame, flow included, graph", step)
 
     def _recorded(self, work: Callable[[], object]) -> Callable[[], object]:
         """A graph's replay; without CUDA the work itself."""

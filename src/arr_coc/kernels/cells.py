@@ -15,7 +15,7 @@ import triton.language as tl
 
 from arr_coc.kernels import tables
 
-FEW = 4  # px of a cell's longer side up to which a lane takes a whole cell
+FEW = 8  # px of a cell's longer side up to which a lane takes a whole cell
 
 
 def pool_cells(planes: Sequence[torch.Tensor], size: tuple[int, int], rules: Sequence[str]) -> torch.Tensor:
@@ -44,14 +44,25 @@ def write_cells(
         block = 256
         grid = (triton.cdiv(rows * columns, block), count)
         _small_cells[grid](
-            table, rules, out, height, width, rows, columns, REACH_Y=reach_y, REACH_X=reach_x, BLOCK=block, **meta
+            table,
+            rules,
+            out,
+            height,
+            width,
+            rows,
+            columns,
+            REACH_Y=reach_y,
+            REACH_X=reach_x,
+            BLOCK=block,
+            **meta,
+            enable_fp_fusion=True,
         )
         return
     across = min(128, triton.next_power_of_2(reach_x))
     down = max(1, min(triton.next_power_of_2(reach_y), 2048 // across))
     _large_cells[(rows * columns, count)](
         table, rules, out, height, width, rows, columns, REACH_Y=reach_y, REACH_X=reach_x, DOWN=down, ACROSS=across,
-        **meta, num_warps=4 if down * across >= 512 else 1,
+        **meta, num_warps=4 if down * across >= 512 else 1, enable_fp_fusion=True,
     )  # fmt: skip
 
 
@@ -87,7 +98,7 @@ def _small_cells(
         first_y, first_x = row * height // rows, column * width // columns
         total = tl.zeros([BLOCK], tl.float32)
         largest = tl.full([BLOCK], -float("inf"), tl.float32)
-        for down in tl.static_range(REACH_Y):
+        for down in range(REACH_Y):
             for across in tl.static_range(REACH_X):
                 y, x = first_y + down, first_x + across
                 part_y = tl.minimum((row + 1) * height, (y + 1) * rows) - tl.maximum(row * height, y * rows)

@@ -51,7 +51,7 @@ class CentreSurround:
         _lab[(triton.cdiv(high * wide, BLOCK), batch)](
             pixels, self.levels[self.finest], height, width, high, wide,
             pixels.stride(0), pixels.stride(1), pixels.stride(2), pixels.stride(3),
-            REACH_Y=_reach(height, high), REACH_X=_reach(width, wide), BLOCK=BLOCK, WIDE=tables.wide(pixels), num_warps=4,
+            REACH_Y=_reach(height, high), REACH_X=_reach(width, wide), BLOCK=BLOCK, WIDE=tables.wide(pixels), num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
         for number in sorted(self.levels)[1:]:
             write_cells(self.tables[number - 1], self.means, level_size(self.size, number - 1), self.levels[number])

@@ -58,7 +58,7 @@ def write_cheap(
         out.stride(0), out.stride(1), out.stride(2), out.stride(3),
         mask.stride(0), width / farthest if farthest else 0.0, height / farthest if farthest else 0.0,
         *filters.LUMA_WEIGHTS, IS_EDGE,
-        HAS_EDGE=edge is not None, WIDE=tables.wide(pixels, old, out), PRECISION=precision(pixels.device), **wanted, num_warps=8,
+        HAS_EDGE=edge is not None, WIDE=tables.wide(pixels, old, out), PRECISION=precision(pixels.device), **wanted, num_warps=8, enable_fp_fusion=True,
     )  # fmt: skip
 
 

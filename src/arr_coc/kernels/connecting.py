@@ -51,19 +51,61 @@ class Connecting:
         self.zeros.zero_()
         self.largest.zero_()
         self.tall.fill_(NOWHERE)
-        _runs[(height, maps)](labels, self.parent, height, width, BLOCK=triton.next_power_of_2(width), num_warps=4)
-        _unite[by_map](labels, self.parent, height, width, BLOCK=BLOCK, num_warps=4)
-        _flatten[by_map](labels, self.parent, self.counts, self.labels, pixels, BLOCK=BLOCK, num_warps=4)
-        _weigh[by_map](self.parent, self.counts, self.large, self.largest, pixels, least, BLOCK=BLOCK, num_warps=4)
+        _runs[(height, maps)](
+            labels, self.parent, height, width, BLOCK=triton.next_power_of_2(width), num_warps=4, enable_fp_fusion=True
+        )
+        _unite[by_map](labels, self.parent, height, width, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True)
+        _flatten[by_map](
+            labels, self.parent, self.counts, self.labels, pixels, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
+        )
+        _weigh[by_map](
+            self.parent,
+            self.counts,
+            self.large,
+            self.largest,
+            pixels,
+            least,
+            BLOCK=BLOCK,
+            num_warps=4,
+            enable_fp_fusion=True,
+        )
         _clear[by_image](
             self.parent, self.counts, self.large, self.labels, self.largest, self.grown, self.holes, self.gaps,
-            pixels, least, VARIANTS=self.variants, BLOCK=BLOCK, num_warps=4,
+            pixels, least, VARIANTS=self.variants, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
-        _grow[(self.batch,)](self.grown, self.holes, self.offer, self.gaps, height, width, BLOCK=1024, num_warps=16)
-        _begin[by_image](self.grown, self.first, height, width, BLOCK=BLOCK, num_warps=4)
-        _list[by_image](self.grown, self.first, self.order, self.count, pixels, MOST=MOST, BLOCK=BLOCK, num_warps=4)
+        _grow[(self.batch,)](
+            self.grown,
+            self.holes,
+            self.offer,
+            self.gaps,
+            height,
+            width,
+            BLOCK=1024,
+            num_warps=16,
+            enable_fp_fusion=True,
+        )
+        _begin[by_image](self.grown, self.first, height, width, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True)
+        _list[by_image](
+            self.grown,
+            self.first,
+            self.order,
+            self.count,
+            pixels,
+            MOST=MOST,
+            BLOCK=BLOCK,
+            num_warps=4,
+            enable_fp_fusion=True,
+        )
         _number[(triton.cdiv(pixels, 64), self.batch)](
-            self.grown, self.first, self.order, self.ids, pixels, MOST=MOST, BLOCK=64, num_warps=4
+            self.grown,
+            self.first,
+            self.order,
+            self.ids,
+            pixels,
+            MOST=MOST,
+            BLOCK=64,
+            num_warps=4,
+            enable_fp_fusion=True,
         )
         return self.ids
 

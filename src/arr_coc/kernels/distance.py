@@ -28,13 +28,13 @@ def write_distance(edge: torch.Tensor, along: torch.Tensor, found: torch.Tensor,
     if along.dtype == torch.int32:
         far = 4 * max(height, width)
     _along_rows[(height, batch)](
-        edge, along, found, height, width, far, BLOCK=triton.next_power_of_2(width), num_warps=4
+        edge, along, found, height, width, far, BLOCK=triton.next_power_of_2(width), num_warps=4, enable_fp_fusion=True
     )
     half_diagonal = (height**2 + width**2) ** 0.5 / 2
     grid = (triton.cdiv(width, COLUMNS), triton.cdiv(height, ROWS), batch)
     _across_rows[grid](
         along, found, out, height, width, out.stride(0), out.stride(1), 1 / half_diagonal, far,
-        ROWS=ROWS, COLUMNS=COLUMNS, HEIGHT=triton.next_power_of_2(height), WIDE=tables.wide(edge, out), num_warps=4,
+        ROWS=ROWS, COLUMNS=COLUMNS, HEIGHT=triton.next_power_of_2(height), WIDE=tables.wide(edge, out), num_warps=4, enable_fp_fusion=True,
     )  # fmt: skip
 
 

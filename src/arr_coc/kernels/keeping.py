@@ -23,7 +23,7 @@ def gather_tokens(tokens: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
     grid = (keep.shape[1], triton.cdiv(width, block), batch)
     _gather[grid](
         tokens, keep, out, count, width, tokens.stride(0), tokens.stride(1), tokens.stride(2),
-        keep.stride(0), keep.stride(1), out.stride(0), BLOCK=block, num_warps=4 if block >= 512 else 1,
+        keep.stride(0), keep.stride(1), out.stride(0), BLOCK=block, num_warps=4 if block >= 512 else 1, enable_fp_fusion=True,
     )  # fmt: skip
     return out
 

@@ -81,7 +81,7 @@ class Levels:
         grid = (triton.cdiv(size[1], 64), triton.cdiv(size[0], 32), len(self.rules))
         _halve[grid](
             table, source, self.rules, *outs, *size,
-            KIND=tables.element(outs[0].dtype), DONE=done, COUNT=count, WIDE=wide, num_warps=4,
+            KIND=tables.element(outs[0].dtype), DONE=done, COUNT=count, WIDE=wide, num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
 
     def _pool(self, table: torch.Tensor, number: int, wide: bool) -> None:

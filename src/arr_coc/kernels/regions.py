@@ -40,10 +40,26 @@ class Regions:
         self.sums.zero_()
         grid = (triton.cdiv(high * wide, BLOCK), self.batch)
         parts = (self.rows, self.columns, high, wide)
-        _add[grid](ids, self.sums.view(torch.float64), *parts, MOST=MOST, BLOCK=BLOCK, num_warps=4)
-        _farthest[grid](ids, self.sums.view(torch.float64), self.sums, *parts, MOST=MOST, BLOCK=BLOCK, num_warps=4)
+        _add[grid](
+            ids, self.sums.view(torch.float64), *parts, MOST=MOST, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
+        )
+        _farthest[grid](
+            ids,
+            self.sums.view(torch.float64),
+            self.sums,
+            *parts,
+            MOST=MOST,
+            BLOCK=BLOCK,
+            num_warps=4,
+            enable_fp_fusion=True,
+        )
         _settle[(self.batch,)](
-            self.sums.view(torch.float64), self.measured, float(height * width), MOST=MOST, num_warps=4
+            self.sums.view(torch.float64),
+            self.measured,
+            float(height * width),
+            MOST=MOST,
+            num_warps=4,
+            enable_fp_fusion=True,
         )
 
     def write(self, ids: torch.Tensor, out: torch.Tensor, slots: Mapping[str, int]) -> None:
@@ -52,7 +68,7 @@ class Regions:
         wanted: dict[str, Any] = {f"SLOT_{name.upper()}": slots.get(name, -1) for name in NAMES}
         _write[(triton.cdiv(height * width, 1024), self.batch)](
             ids, self.measured, out, height, width, *self.small, out.stride(0), out.stride(1), out.stride(2),
-            MOST=MOST, BLOCK=1024, WIDE=tables.wide(out), **wanted, num_warps=4,
+            MOST=MOST, BLOCK=1024, WIDE=tables.wide(out), **wanted, num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ class Superpixels:
         _lab[(triton.cdiv(high * wide, 128), self.batch)](
             pixels, self.lab, height, width, high, wide,
             pixels.stride(0), pixels.stride(1), pixels.stride(2), pixels.stride(3),
-            REACH_Y=_reach(height, high), REACH_X=_reach(width, wide), BLOCK=128, WIDE=tables.wide(pixels), num_warps=4,
+            REACH_Y=_reach(height, high), REACH_X=_reach(width, wide), BLOCK=128, WIDE=tables.wide(pixels), num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
 
     def assign(self) -> torch.Tensor:
@@ -72,7 +72,7 @@ class Superpixels:
             if number < ROUNDS:
                 _centre[(5, variants)](
                     self.sums, self.centres, self.blocks, number > 0,
-                    BLOCKS=triton.next_power_of_2(self.blocks), ROOM=self.room, CHUNK=128, num_warps=8,
+                    BLOCKS=triton.next_power_of_2(self.blocks), ROOM=self.room, CHUNK=128, num_warps=8, enable_fp_fusion=True,
                 )  # fmt: skip
         return self.labels
 

@@ -28,7 +28,7 @@ def warp_planes(
     grid = (triton.cdiv(height * width, BLOCK), triton.cdiv(count, at_once))
     _warp[grid](
         planes, vectors, sure, out, count, height, width,
-        SURE=confidence is not None, NEAREST=nearest, AT_ONCE=at_once, BLOCK=BLOCK, WIDE=tables.wide(planes), num_warps=4,
+        SURE=confidence is not None, NEAREST=nearest, AT_ONCE=at_once, BLOCK=BLOCK, WIDE=tables.wide(planes), num_warps=4, enable_fp_fusion=True,
     )  # fmt: skip
     return out
 
