@@ -75,3 +75,11 @@ def test_an_unknown_way_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArrCocError, match="ARR_COC_KERNELS"):
         way()
     dispatch._way.reset(token)
+
+
+def test_an_image_that_is_too_long_is_left_to_torch() -> None:
+    long = torch.zeros(1, 1).expand(2, 40000)
+    with pytest.raises(ArrCocError, match="a side of 40,000 px is longer than 32,768"):
+        chosen("cells", long)
+    with using("auto"):
+        assert not chosen("cells", long)

@@ -10,7 +10,7 @@ from arr_coc import TextureArray
 from arr_coc.errors import ArrCocError
 from arr_coc.kernels import connecting, superpixels, used, using
 from arr_coc.kernels.enlarging import write_enlarged
-from arr_coc.kernels.whole import Whole
+from arr_coc.kernels.whole import NoRoom, Whole, in_portions
 from arr_coc.texture import filters, slic
 
 SIZE = (24, 32)
@@ -111,3 +111,28 @@ def test_out_of_memory_says_what_to_do(monkeypatch: pytest.MonkeyPatch, device: 
     monkeypatch.setattr(torch, "zeros", full)
     with pytest.raises(ArrCocError, match="make the batch of 64 smaller"):
         Whole(64, (4096, 4096), device=device)
+
+
+def test_a_batch_that_does_not_fit_is_halved_until_it_does(device: torch.device) -> None:
+    pixels = torch.rand(7, 3, 8, 8, device=device)
+    tried = []
+
+    def make(batch: int) -> Whole:
+        tried.append(batch)
+        if batch > 2:
+            raise NoRoom("expected room")
+        return Whole(batch, (8, 8), layout=["red"], dtype=torch.float32, device=device, levels=0)
+
+    seen = torch.full((7, 8, 8), float("nan"), device=device)
+    for which, made in in_portions(pixels, make):
+        seen[which] = made.block[:, 0]
+    assert torch.equal(seen, pixels[:, 0])
+    assert tried == [7, 3, 1]
+
+
+def test_a_single_image_that_does_not_fit_is_refused(device: torch.device) -> None:
+    def make(batch: int) -> Whole:
+        raise NoRoom("expected room for 9 GB")
+
+    with pytest.raises(ArrCocError, match="expected room for 9 GB"):
+        list(in_portions(torch.rand(2, 3, 8, 8, device=device), make))

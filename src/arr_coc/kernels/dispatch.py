@@ -25,6 +25,7 @@ Way: TypeAlias = Literal["auto", "triton", "torch"]
 
 VARIABLE = "ARR_COC_KERNELS"
 OLDEST = (7, 0)  # compute capability from which Triton compiles
+LONGEST = 1 << 15  # px of a side
 THREEFOLD = (8, 0)  # from which its tensor cores take float32 in parts
 
 _way: ContextVar[Way | None] = ContextVar("way", default=None)
@@ -68,13 +69,19 @@ def chosen(name: str, *tensors: torch.Tensor) -> bool:
             raise ArrCocError(
                 f"expected all tensors for {name} on one device, got {device} and {other.device}: move one with .to(...)"
             )
-    hindrance = None if wish == "torch" else reason(device)
+    hindrance = None if wish == "torch" else reason(device) or _too_long(tensors)
     graded = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
     if wish == "triton" and hindrance is not None:
         raise ArrCocError(f"expected to run {name} by Triton, and cannot: {hindrance}; use {VARIABLE}=auto or torch")
     by_kernel = wish != "torch" and hindrance is None and not graded and (device.type == "cuda" or wish == "triton")
     _used[name] = "triton" if by_kernel else "torch"
     return by_kernel
+
+
+def _too_long(tensors: tuple[torch.Tensor, ...]) -> str | None:
+    """Kernels multiply rows by columns in 32 bits; offsets into memory have 64 where they need them."""
+    side = max((max(one.shape[-2:], default=0) for one in tensors), default=0)
+    return None if side <= LONGEST else f"a side of {side:,} px is longer than {LONGEST:,}"
 
 
 def reason(device: torch.device | str) -> str | None:

@@ -34,6 +34,10 @@ from arr_coc.texture.layout import EMBEDDING_NAMES, FULL40, find_channel, resolv
 from arr_coc.texture.pyramid import level_size
 
 
+class NoRoom(ArrCocError):
+    """The GPU has too little memory for a batch."""
+
+
 class Whole:
     """Textures of `batch` images `[B, 3, H, W]`: `block` `[B, C, H, W]` and `levels`, a list of `[B, C, H_l, W_l]`."""
 
@@ -73,7 +77,7 @@ class Whole:
             self.scratch = scratch((batch, *size), place)
         except torch.cuda.OutOfMemoryError:
             need = batch * size[0] * size[1] * (len(self.names) * dtype.itemsize * 4 / 3 + 27) / 1e9
-            raise ArrCocError(
+            raise NoRoom(
                 f"expected room for {need:.1f} GB on {place}, and there is less: make the batch of {batch} smaller, or the "
                 f"{size[1]} x {size[0]} px"
             ) from None
@@ -174,6 +178,30 @@ class Whole:
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             yield
+
+
+def in_portions(pixels: torch.Tensor, make: Callable[[int], Whole]) -> Iterator[tuple[slice, Whole]]:
+    """Textures of many images `[N, 3, H, W]`, as many at once as there is memory for: which of them, and their textures.
+
+    make: a `Whole` for a batch, e.g. `lambda batch: Whole(batch, size)`. Where one does not fit, half of it is tried; where
+    not even one image fits, the error says so.
+    """
+    start, most = 0, len(pixels)
+    made: Whole | None = None
+    while start < len(pixels):
+        count = min(most, len(pixels) - start)
+        try:
+            if made is None or made.batch != count:
+                made = None  # before the next one takes memory
+                made = make(count)
+            made.update(pixels[start : start + count])
+        except (ArrCocError, torch.cuda.OutOfMemoryError) as error:
+            if count == 1 or not isinstance(error, torch.cuda.OutOfMemoryError | NoRoom):
+                raise
+            made, most = None, count // 2
+            continue
+        yield slice(start, start + count), made
+        start += count
 
 
 def captured(work: Callable[[], object], device: torch.device) -> torch.cuda.CUDAGraph:
