@@ -188,11 +188,11 @@ def _range(total, ranges, height, width, rows, columns, BLOCK: tl.constexpr, PAR
     image = tl.program_id(1).to(tl.int64)
     low = tl.full([BLOCK], float("inf"), tl.float32)
     high = tl.full([BLOCK], -float("inf"), tl.float32)
-    pixels = tl.cast(height, tl.int64) * width
+    pixels = height * width  # below 2^31: see dispatch.LONGEST
     for start in range(tl.program_id(0) * BLOCK, pixels, PARTS * BLOCK):
         place = start + tl.arange(0, BLOCK)
         mask = place < pixels
-        y, x = (place // width).to(tl.int32), (place % width).to(tl.int32)
+        y, x = place // width, place % width
         value = _enlarged(total + image * rows * columns, y, x, rows, columns, height, width, mask)
         low = tl.minimum(low, tl.where(mask, value, float("inf")))
         high = tl.maximum(high, tl.where(mask, value, -float("inf")))
@@ -209,9 +209,9 @@ def _stretch(
     part = tl.arange(0, PARTS)
     low = tl.min(tl.load(ranges + image * 2 * PARTS + part))
     high = tl.max(tl.load(ranges + image * 2 * PARTS + PARTS + part))
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = place < tl.cast(height, tl.int64) * width
-    y, x = (place // width).to(tl.int32), (place % width).to(tl.int32)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = place < height * width
+    y, x = place // width, place % width
     value = _enlarged(total + image * rows * columns, y, x, rows, columns, height, width, mask)
     value = tl.where(high - low < flat, 0.0, (value - low) / tl.maximum(high - low, 1e-12))
     if WIDE:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
@@ -116,6 +116,11 @@ def has_triton() -> bool:
 def capability(index: int) -> tuple[int, int]:
     """A GPU's compute capability."""
     return torch.cuda.get_device_capability(index)
+
+
+def on(device: torch.device) -> AbstractContextManager[object]:
+    """Launches go to this device, also where another is the current one."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def precision(device: torch.device) -> str:

@@ -28,7 +28,15 @@ def write_distance(edge: torch.Tensor, along: torch.Tensor, found: torch.Tensor,
     if along.dtype == torch.int32:
         far = 4 * max(height, width)
     _along_rows[(height, batch)](
-        edge, along, found, height, width, far, BLOCK=triton.next_power_of_2(width), num_warps=4, enable_fp_fusion=True
+        edge,
+        along,
+        found,
+        height,
+        width,
+        far,
+        BLOCK=triton.next_power_of_2(width),
+        num_warps=4 if width <= 2048 else 16,
+        enable_fp_fusion=True,
     )
     half_diagonal = (height**2 + width**2) ** 0.5 / 2
     grid = (triton.cdiv(width, COLUMNS), triton.cdiv(height, ROWS), batch)

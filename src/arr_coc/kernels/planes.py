@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from arr_coc.kernels.dispatch import chosen
+from arr_coc.kernels.dispatch import chosen, on
 from arr_coc.texture.layout import Channel
 from arr_coc.texture.pyramid import level_size
 
@@ -43,7 +43,8 @@ def _edges(texture: TextureArray, names: Sequence[str]) -> dict[str, torch.Tenso
 
     out = torch.empty(1, len(names), *texture.size, dtype=texture.dtype, device=texture.device)
     edge = torch.empty(1, *texture.size, dtype=torch.uint8, device=texture.device)
-    write_cheap(texture.pixels[None], out, {name: number for number, name in enumerate(names)}, None, edge)
+    with on(texture.device):
+        write_cheap(texture.pixels[None], out, {name: number for number, name in enumerate(names)}, None, edge)
     return {**dict(zip(names, out[0], strict=True)), MASK: edge[0]}
 
 
@@ -54,7 +55,8 @@ def motion_plane(texture: TextureArray, before: torch.Tensor) -> torch.Tensor | 
     from arr_coc.kernels.cheap import write_cheap
 
     out = torch.empty(1, 1, *texture.size, dtype=texture.dtype, device=texture.device)
-    write_cheap(texture.pixels[None], out, {"motion": 0}, before[None])
+    with on(texture.device):
+        write_cheap(texture.pixels[None], out, {"motion": 0}, before[None])
     return out[0, 0]
 
 
@@ -66,7 +68,8 @@ def distance_plane(texture: TextureArray) -> torch.Tensor | None:
     from arr_coc.kernels.distance import scratch, write_distance
 
     out = torch.empty(1, *texture.size, dtype=texture.dtype, device=texture.device)
-    write_distance(edge[None], *scratch((1, *texture.size), texture.device), out)
+    with on(texture.device):
+        write_distance(edge[None], *scratch((1, *texture.size), texture.device), out)
     return out[0]
 
 
@@ -75,7 +78,8 @@ def saliency_plane(texture: TextureArray) -> torch.Tensor | None:
     if not chosen("saliency", texture.pixels):
         return None
     out = torch.empty(1, *texture.size, dtype=texture.dtype, device=texture.device)
-    _kept("saliency", texture.size, texture.device).write(texture.pixels[None], out)
+    with on(texture.device):
+        _kept("saliency", texture.size, texture.device).write(texture.pixels[None], out)
     return out[0]
 
 
@@ -84,9 +88,10 @@ def segments(pixels: torch.Tensor) -> torch.Tensor | None:
     if not chosen("superpixels", pixels):
         return None
     size = (int(pixels.shape[1]), int(pixels.shape[2]))
-    found, connecting, _ = _kept("superpixels", size, pixels.device)
-    found.look(pixels[None])
-    return connecting.write(found.assign())[0].long()
+    with on(pixels.device):
+        found, connecting, _ = _kept("superpixels", size, pixels.device)
+        found.look(pixels[None])
+        return connecting.write(found.assign())[0].long()
 
 
 def region_planes(texture: TextureArray, name: str) -> torch.Tensor | None:
@@ -105,8 +110,9 @@ def _regions(texture: TextureArray) -> dict[str, torch.Tensor]:
     regions = _kept("superpixels", texture.size, texture.device)[2]
     small = ids.to(torch.int32)[None]
     out = torch.empty(1, len(NAMES), *texture.size, dtype=texture.dtype, device=texture.device)
-    regions.measure(small)
-    regions.write(small, out, {name: number for number, name in enumerate(NAMES)})
+    with on(texture.device):
+        regions.measure(small)
+        regions.write(small, out, {name: number for number, name in enumerate(NAMES)})
     return dict(zip(NAMES, out[0], strict=True))
 
 
@@ -116,7 +122,8 @@ def cell_means(planes: Sequence[torch.Tensor], size: tuple[int, int], rules: Seq
         return None
     from arr_coc.kernels.cells import pool_cells
 
-    return pool_cells(planes, size, rules)
+    with on(planes[0].device):
+        return pool_cells(planes, size, rules)
 
 
 def sampled(texture: TextureArray, channels: Sequence[Channel], xy: torch.Tensor, level: torch.Tensor) -> torch.Tensor:
@@ -125,7 +132,8 @@ def sampled(texture: TextureArray, channels: Sequence[Channel], xy: torch.Tensor
 
     names = tuple(one.name for one in channels)
     places = texture.once(f"places {names!r}", lambda: _places(texture, channels))
-    return sample(places, xy, level)
+    with on(texture.device):
+        return sample(places, xy, level)
 
 
 def samples_by_kernel(texture: TextureArray, channels: Sequence[Channel], *given: object) -> bool:
@@ -148,7 +156,8 @@ def _places(texture: TextureArray, channels: Sequence[Channel]) -> Places:
     pyramids = [texture.pyramid(one.name) for one in channels]
     missing = [one for one in pyramids if not one.constant and len(one.levels) < texture.levels]
     if missing:
-        made = make_levels([one.level(0) for one in missing], [one.rule for one in missing])
+        with on(texture.device):
+            made = make_levels([one.level(0) for one in missing], [one.rule for one in missing])
         for number, one in enumerate(missing):
             one.fill([level[number] for level in made])
     for one in pyramids:

@@ -22,6 +22,7 @@ from arr_coc.kernels.centre_surround import CentreSurround
 from arr_coc.kernels.cheap import NAMES as CHEAP
 from arr_coc.kernels.cheap import write_cheap
 from arr_coc.kernels.connecting import Connecting
+from arr_coc.kernels.dispatch import LONGEST, on
 from arr_coc.kernels.distance import scratch, write_distance
 from arr_coc.kernels.enlarging import write_enlarged
 from arr_coc.kernels.pyramid import Levels
@@ -56,6 +57,8 @@ class Whole:
         """levels: how many beside the image itself. moving: frames before come along. embeddings: their grid (h, w)."""
         self.names = resolve_layout(layout)
         self.size, self.batch, self.moving = size, batch, moving
+        if max(size) > LONGEST:
+            raise ArrCocError(f"expected images of at most {LONGEST:,} px along a side, got {size[1]} x {size[0]}")
         if embeddings is not None and (embeddings[0] > size[0] or embeddings[1] > size[1]):
             raise ArrCocError(
                 f"expected embeddings of at most {size[0]} x {size[1]} cells, got {embeddings[0]} x {embeddings[1]}"
@@ -123,10 +126,11 @@ class Whole:
                 expected = "none" if target is None else list(target.shape)
                 raise ArrCocError(f"expected {name} {expected}, got {list(value.shape)}: make another `Whole` for them")
             target.copy_(value, non_blocking=True)
-        if self._graph is None:
-            self.write()
-        else:
-            self._graph.replay()
+        with on(self.device):
+            if self._graph is None:
+                self.write()
+            else:
+                self._graph.replay()
         return self.block
 
     def capture(self) -> Whole:
