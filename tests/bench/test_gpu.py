@@ -46,6 +46,26 @@ def test_goals_stand_beside_what_was_measured(report: Report) -> None:
     assert made["stages"][1]["reference_ms"] == 2.5
 
 
+def test_the_table_sets_every_stage_beside_torch_and_crops(
+    report: Report, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from arr_coc import kernels
+    from arr_coc.bench import events, gpu
+
+    crops = Measured("baseline: 273 crops through the encoder", Timed((8.0, 8.0)), None, 0, 4e12)
+    measured = Report(1024, 1, 4e12, (*report.stages, crops), report.texture_bytes)
+    monkeypatch.setattr(events, "check_cuda", lambda: None)
+    monkeypatch.setattr(kernels, "reason", lambda device: None)
+    monkeypatch.setattr(gpu, "measure", lambda *sizes, **options: measured)
+    monkeypatch.setenv("COLUMNS", "160")
+    assert main(["bench", "gpu"]) == 0
+    said = capsys.readouterr().out
+    assert "12.5 x" in said  # the pyramid against torch
+    assert "20.0 x" in said  # the whole against crops
+    assert "2,500 images/s" in said
+    assert "pyramid, 5 levels, 40 channels: 0.2 (goal 0.12, not reached)" in said
+
+
 def test_bars_are_drawn(report: Report) -> None:
     picture = stage_bars(report)
     colours = {colour for _, colour in picture.getcolors(1 << 20) or []}

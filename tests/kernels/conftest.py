@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="Triton is not installed")
+# Without Triton there is nothing to run: dispatch says so to users, and tests/texture runs what they get then.
+collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["*.py"]
 
 
 @pytest.fixture

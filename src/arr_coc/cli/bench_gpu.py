@@ -68,21 +68,17 @@ def run(arguments: argparse.Namespace) -> int:
     )
     table = Table(box=None, header_style="bold")
     table.add_column("stage")
-    for heading in ("median", "spread", "of a copy", "memory MB", "torch", "faster"):
+    for heading in ("median", "spread", "of a copy", "memory MB", "torch", "faster", "than crops"):
         table.add_column(heading, justify="right")
+    crops = report.median("baseline")
     for one in report.stages:
         share = "" if one.share is None else f"{one.share:.0%}"
         other = "" if one.reference is None else f"{one.reference.median:.3f}"
         faster = "" if one.reference is None else f"{one.reference.median / one.time.median:.1f} x"
         table.add_row(
-            one.name,
-            f"{one.time.median:.3f}",
-            f"{one.time.spread:.3f}",
-            share,
-            f"{one.time.peak / 1e6:.0f}",
-            other,
-            faster,
-        )
+            one.name, f"{one.time.median:.3f}", f"{one.time.spread:.3f}", share, f"{one.time.peak / 1e6:.0f}", other, faster,
+            "" if crops is None else f"{crops * report.batch / one.time.median:.1f} x",
+        )  # fmt: skip
     console.print(table)
     images = report.batch / ((report.median("full40, graph") or float("nan")) / 1e3)
     console.print(f"{images:,.0f} images/s without encoder; {report.texture_bytes / 1e6:.0f} MB an image")
