@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from arr_coc import attending, balancing, coupling, strategy
+from arr_coc import attending, balancing, coupling, spreading, strategy
 from arr_coc.coupling import Coupled
 from arr_coc.embedding.wording import ASKING, subject
 from arr_coc.errors import ArrCocError, SelectorError
@@ -72,6 +72,8 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
     k = attending.how_many(balanced.relevance, sight.k, sight.mass)
     if plan.even:
         keep = Uniform().select(replace(sight, k=k))
+    elif plan.in_turn:
+        keep = sight.candidates[spreading.in_turn(balanced.relevance, k, spreading.things(sight))]
     else:
         tokens = sight.tokens if settings.diverse and judgement is None else None
         keep = sight.candidates[attending.most_relevant(balanced.relevance, k, tokens)]
@@ -95,8 +97,10 @@ def couple(sight: Sight, known: Known, how: str) -> Coupled | None:
     strange = False  # to a layer that was trained with pages, say
     if how in ("auto", "layer") and sight.learned is not None:
         judged = coupling.by_layer(sight)
-        if how == "layer" or judged.trust >= coupling.ENOUGH:
+        if how == "layer" or (judged.trust >= coupling.ENOUGH and not judged.new):
             return judged
+        if judged.trust >= coupling.ENOUGH:
+            return coupling.by_both(sight, judged, known.information + known.text)
         strange = judged.strange
     elif how == "layer":
         raise SelectorError(
