@@ -2,7 +2,8 @@
 
 The same as `arr_coc.realize(texture, question, grid, budget=COUNT, using=embeddings)` with the default settings (`knowing.py`,
 `strategy.py`, `balancing.py`, `attending.py`), for a fixed grid and count: every decision that is made there with numbers on the host
-is made here with tensors, so that a CUDA graph can hold it. The question comes as its vector. `tests/kernels/test_deciding.py`
+is made here with tensors, so that a CUDA graph can hold it. One is not: where a question couples with nothing in particular,
+`realize` gives every separate thing its share, and here the cells with most information are kept, as without a question. The question comes as its vector. `tests/kernels/test_deciding.py`
 holds the two together.
 """
 
