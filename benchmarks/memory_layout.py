@@ -1,23 +1,28 @@
-"""Channels first or channels last: which is faster to sample and to pool? And what do single planes cost against one block?
+"""Channels first, channels last or tiles: which is faster to sample and to pool? And what do single planes cost against one block?
 
-    python benchmarks/memory_layout.py [--side 1024] [--device cpu|cuda] [--rounds 7]
+    python benchmarks/memory_layout.py [--side 1024] [--device cpu|cuda] [--dtype float32|float16] [--rounds 7] [--json]
 
 Sampling reads 40 channels at 273 points bilinearly, by gathering four neighbours, as the sampler does. Pooling averages
-all channels onto a 32 x 32 grid. "planes" are 40 separate tensors, which is how the texture array keeps its channels.
+all channels onto a 32 x 32 grid. "planes" are 40 separate tensors, which is how the texture array keeps its channels; "tiles"
+are squares of 8 x 8 px, each with all of its channels. On CUDA the kernels are timed, too: they take any strides, so that
+the same kernel reads either layout.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 
+from arr_coc.bench.events import timed
 from arr_coc.bench.timing import interleave, machine
 from arr_coc.texture.pooling import pool
 from arr_coc.texture.sampler import trilinear
 
-CHANNELS, POINTS, CELLS = 40, 273, 32
+CHANNELS, POINTS, CELLS, TILE = 40, 273, 32, 8
 
 
 def main() -> None:
@@ -25,17 +30,28 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=1024)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--dtype", choices=("float32", "float16"), default="float32")
+    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     side, device = arguments.side, arguments.device
-    first = torch.rand(CHANNELS, side, side, device=device)
+    if side % CELLS:
+        parser.error(f"expected a side that is a multiple of {CELLS}, got {side}")
+    if device == "cuda" and not torch.cuda.is_available():
+        parser.error("expected a CUDA device, and torch sees none: use --device cpu")
+    first = torch.rand(CHANNELS, side, side, device=device).to(getattr(torch, arguments.dtype))
     last = first.permute(1, 2, 0).contiguous()  # [H, W, C]
     planes = [plane.clone() for plane in first]
     xy = torch.rand(POINTS, 2, generator=torch.Generator().manual_seed(0)).to(device)
     at_0 = torch.zeros(POINTS, device=device)
     rows, columns, weights = corners(xy, side)
+    tiles = last.view(side // TILE, TILE, side // TILE, TILE, CHANNELS).transpose(1, 2).contiguous()
 
     def from_last() -> torch.Tensor:
         return (last[rows, columns] * weights[..., None]).sum(0)  # [N, C], one stretch of memory per neighbour
+
+    def from_tiles() -> torch.Tensor:
+        found = tiles[rows // TILE, columns // TILE, rows % TILE, columns % TILE]
+        return (found * weights[..., None]).sum(0)
 
     def from_first() -> torch.Tensor:
         return (first[:, rows, columns] * weights).sum(1).T
@@ -44,25 +60,59 @@ def main() -> None:
         return trilinear(lambda level: planes, xy, at_0, 0)
 
     expected = from_first()
-    for other in (from_last(), from_planes()):
-        assert torch.allclose(expected, other, atol=1e-5), "the layouts must read the same values"
+    near = 1e-5 if arguments.dtype == "float32" else 2e-3
+    for other in (from_last(), from_tiles(), from_planes()):
+        assert torch.allclose(expected.float(), other.float(), atol=near), "the layouts must read the same values"
     cell = side // CELLS
-    tasks = {
+    tasks: dict[str, Callable[[], object]] = {
         "sample, channels first": from_first,
         "sample, channels last": from_last,
+        "sample, tiles": from_tiles,
         "sample, planes (as kept)": from_planes,
         "pool, channels first": lambda: F.avg_pool2d(first[None], cell),
         "pool, channels last": lambda: F.avg_pool2d(last.permute(2, 0, 1)[None], cell),
         "pool, planes (as kept)": lambda: [pool(plane, (CELLS, CELLS), "mean") for plane in planes],
         "transpose, first to last": lambda: first.permute(1, 2, 0).contiguous(),
     }
-    times = interleave(tasks, arguments.rounds)
-    print(
-        f"{machine()}; {CHANNELS} channels of {side} x {side} px on {device}, milliseconds, {arguments.rounds} rounds\n"
-    )
+    if device == "cuda":
+        tasks |= by_kernel(first, last, xy, at_0)
+        times = {
+            name: (found.median, min(found.runs)) for name, found in ((n, timed(task)) for n, task in tasks.items())
+        }
+    else:
+        times = {name: (found.median, found.best) for name, found in interleave(tasks, arguments.rounds).items()}
+    if arguments.json:
+        record = {"machine": machine(), "side": side, "device": device, "dtype": arguments.dtype}
+        print(json.dumps(record | {"median_ms": {name: median for name, (median, _) in times.items()}}))
+        return
+    print(f"{machine()}; {CHANNELS} channels of {side} x {side} px on {device}, {arguments.dtype}, milliseconds\n")
     print("| | median | best |\n|---|---|---|")
-    for name, timing in times.items():
-        print(f"| {name} | {timing.median:.3f} | {timing.best:.3f} |")
+    for name, (median, best) in times.items():
+        print(f"| {name} | {median:.3f} | {best:.3f} |")
+
+
+def by_kernel(
+    first: torch.Tensor, last: torch.Tensor, xy: torch.Tensor, at_0: torch.Tensor
+) -> dict[str, Callable[[], object]]:
+    """The kernels on either layout."""
+    from arr_coc.kernels.cells import write_cells
+    from arr_coc.kernels.pyramid import Levels
+    from arr_coc.kernels.sampling import Places, sample
+    from arr_coc.kernels.tables import rules, table
+    from arr_coc.texture.pyramid import level_size
+
+    means = ["mean"] * CHANNELS
+    size = (int(first.shape[1]), int(first.shape[2]))
+    tasks: dict[str, Callable[[], object]] = {}
+    for name, planes in (("channels first", list(first)), ("channels last", list(last.permute(2, 0, 1)))):
+        places, where = Places([planes], means), table(planes)
+        how, cells = rules(means, first.device), first.new_empty(CHANNELS, CELLS, CELLS)
+        levels = Levels(size, means, [first.new_empty(CHANNELS, *level_size(size, number)) for number in range(1, 6)])
+        out = first.new_empty(POINTS, CHANNELS)
+        tasks[f"kernel: sample, {name}"] = lambda places=places, out=out: sample(places, xy, at_0, out)  # type: ignore[misc]
+        tasks[f"kernel: cells, {name}"] = lambda where=where, how=how, cells=cells: write_cells(where, how, size, cells)  # type: ignore[misc]
+        tasks[f"kernel: five levels, {name}"] = lambda levels=levels, where=where: levels.write(where)  # type: ignore[misc]
+    return tasks
 
 
 def corners(xy: torch.Tensor, side: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

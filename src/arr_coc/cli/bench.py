@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from arr_coc.cli import bench_ask, bench_realize, bench_texture
+from arr_coc.cli import bench_ask, bench_gpu, bench_realize, bench_texture
 
 
 def add_parser(commands: Any) -> None:
@@ -15,5 +15,5 @@ def add_parser(commands: Any) -> None:
         epilog="example: arr-coc bench texture --sizes 512 1024 --rounds 9",
     )
     subjects = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    for module in (bench_texture, bench_ask, bench_realize):
+    for module in (bench_texture, bench_ask, bench_realize, bench_gpu):
         module.add_parser(subjects)

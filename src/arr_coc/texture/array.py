@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from arr_coc.errors import ArrCocError, ChannelError, whole_number
+from arr_coc.kernels import planes as kernels
 from arr_coc.texture import pooling, sampler
 from arr_coc.texture.backends import SEGMENTERS, TEXT_DETECTORS, Segmenter, TextDetector, check_backend
 from arr_coc.texture.image import ImageLike, is_batch, read_batch, read_picture
@@ -223,10 +224,10 @@ class TextureArray:
                 f"expected a level from 0 to {self.levels - 1} for {self.size[1]}x{self.size[0]} pixels, got {level!r}"
             )
         if isinstance(name, str):
-            return self._pyramid(name).level(number)
+            return self.pyramid(name).level(number)
         if not isinstance(name, Iterable):
             raise ChannelError(f"expected a channel's name or a list of names, got {name!r}")
-        return torch.stack([self._pyramid(one).level(number) for one in resolve_layout(name)])
+        return torch.stack([self.pyramid(one).level(number) for one in resolve_layout(name)])
 
     def tensor(self, level: int = 0) -> torch.Tensor:
         """All channels of the layout in one tensor `[C, H_l, W_l]`: a copy, for those who need one block of memory."""
@@ -239,7 +240,11 @@ class TextureArray:
         """
         size = check_grid(height, width)
         chosen = self._chosen(names)
-        return torch.stack([pooling.pool(self[c.name], size, c.pool) for c in chosen])
+        planes = [self[c.name] for c in chosen]
+        pooled = kernels.cell_means(planes, size, [c.pool for c in chosen])
+        if pooled is not None:
+            return pooled
+        return torch.stack([pooling.pool(plane, size, c.pool) for plane, c in zip(planes, chosen, strict=True)])
 
     def boxes(self, height: int, width: int) -> torch.Tensor:
         """The grid's cells as (x0, y0, x1, y1) in original pixels: float64 `[height * width, 4]`, row by row."""
@@ -260,6 +265,11 @@ class TextureArray:
         Differentiable in the texture and in the points.
         """
         chosen = self._chosen(names)
+        if kernels.samples_by_kernel(self, chosen, xy, level):
+            # A number that came from the host is looked at there; points on the device read as NaN where they are none.
+            here = not (isinstance(xy, torch.Tensor) and xy.is_cuda)
+            points, levels = sampler.check_points(xy, level, self.device, finite=here)
+            return kernels.sampled(self, chosen, points.float(), levels.float())
         points, levels = sampler.check_points(xy, level, self.device)
         return sampler.sample(self.level, chosen, points, levels, self.levels - 1).to(self.dtype)
 
@@ -306,7 +316,8 @@ class TextureArray:
             raise ChannelError("this texture was made from planes and has no image to compute further channels from")
         return self.picture.pixels
 
-    def _pyramid(self, name: str) -> Pyramid:
+    def pyramid(self, name: str) -> Pyramid:
+        """For samplers: the levels of a channel."""
         channel = find_channel(name)
         return self._memo.once(("channel", name), lambda: Pyramid(self._compute(channel), channel.pool))
 

@@ -23,7 +23,7 @@ def luma(pixels: torch.Tensor) -> torch.Tensor:
 
 def gaussian(plane: torch.Tensor, sigma: float) -> torch.Tensor:
     """Gaussian blur, cut at 4 sigma."""
-    taps = _gaussian_taps(sigma)
+    taps = gaussian_taps(sigma)
     if _on_cpu(plane):
         return _from_cv(cv2.sepFilter2D(_to_cv(plane), -1, taps, taps, borderType=cv2.BORDER_REPLICATE))
     return _separable(plane, taps, taps)
@@ -60,7 +60,8 @@ def box_mean(plane: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """Mean over a `height` x `width` window (both odd)."""
     if _on_cpu(plane):
         return _from_cv(cv2.blur(_to_cv(plane), (width, height), borderType=cv2.BORDER_REPLICATE))
-    return _separable(plane, np.full(height, 1 / height), np.full(width, 1 / width))
+    padded = F.pad(plane[None, None], (width // 2, width // 2, height // 2, height // 2), mode="replicate")
+    return F.avg_pool2d(F.avg_pool2d(padded, (height, 1), 1), (1, width), 1)[0, 0]
 
 
 def window_max(plane: torch.Tensor, height: int, width: int) -> torch.Tensor:
@@ -80,7 +81,7 @@ def resize(plane: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     return F.interpolate(plane[None, None], size=size, mode="bilinear", align_corners=False)[0, 0]
 
 
-def _gaussian_taps(sigma: float) -> np.ndarray:
+def gaussian_taps(sigma: float) -> np.ndarray:
     radius = int(4 * sigma + 0.5)
     offsets = np.arange(-radius, radius + 1)
     taps = np.exp(-0.5 * (offsets / sigma) ** 2)

@@ -31,6 +31,20 @@ class Pyramid:
         self._rule: Pool = rule
 
     @property
+    def rule(self) -> Pool:
+        return self._rule
+
+    @property
+    def constant(self) -> bool:
+        """Whether all of the plane is one value, which takes no memory."""
+        return self._levels[0].stride() == (0, 0)
+
+    def fill(self, levels: list[torch.Tensor]) -> None:
+        """Take ready levels, from 1 on, in place of building them."""
+        for number, level in enumerate(levels, start=1):
+            self._levels.setdefault(number, level)
+
+    @property
     def levels(self) -> list[torch.Tensor]:
         """Those that are built."""
         return list(self._levels.values())

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import torch
 
+from arr_coc.devices import placed
 from arr_coc.errors import ArrCocError
 from arr_coc.texture.layout import Channel
 from arr_coc.texture.tensors import Numbers, as_tensor
@@ -20,16 +21,18 @@ POINTS_AT_ONCE = 1 << 16
 LevelOf: TypeAlias = Callable[[int], Sequence[torch.Tensor]]
 
 
-def check_points(xy: Numbers, level: Numbers, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Points as float `[N, 2]` and levels as float `[N]`, on `device`."""
-    points = as_tensor(xy, "points").to(device)
+def check_points(
+    xy: Numbers, level: Numbers, device: torch.device, *, finite: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Points as float `[N, 2]` and levels as float `[N]`, on `device`; `finite`: look whether they are, which waits for them."""
+    points = placed(as_tensor(xy, "points"), device)
     if points.ndim != 2 or points.shape[1] != 2:
         raise ArrCocError(f"expected points as [N, 2] (x and y in [0, 1]), got {list(points.shape)}")
     points = points if points.dtype == torch.float64 else points.float()
-    levels = as_tensor(level, "level").to(device=device, dtype=points.dtype)
+    levels = placed(as_tensor(level, "level"), device).to(points.dtype)
     if levels.ndim not in (0, 1) or (levels.ndim == 1 and len(levels) != len(points)):
         raise ArrCocError(f"expected level as one number or [{len(points)}], got {list(levels.shape)}")
-    if not bool(torch.isfinite(points).all() and torch.isfinite(levels).all()):
+    if finite and not bool(torch.isfinite(points).all() and torch.isfinite(levels).all()):
         raise ArrCocError("points and levels must be finite numbers, got NaN or infinity")
     return points, levels.expand(len(points))
 

@@ -9,6 +9,8 @@ logistic curve over the five gives the likelihood.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 from arr_coc.texture import filters
@@ -27,8 +29,13 @@ def stroke_text(pixels: torch.Tensor) -> torch.Tensor:
 
 def text_likelihood(brightness: torch.Tensor) -> torch.Tensor:
     """Luma `[H, W]` to a likelihood in [0, 1] at half the size."""
-    weights = torch.tensor(WEIGHTS, device=brightness.device)
-    return torch.tensordot(weights, text_features(brightness), dims=1).add_(BIAS).sigmoid_()
+    return torch.tensordot(_weights(brightness.device), text_features(brightness), dims=1).add_(BIAS).sigmoid_()
+
+
+@lru_cache(maxsize=8)
+def _weights(device: torch.device) -> torch.Tensor:
+    """Sent once: a copy from the host would make everybody wait."""
+    return torch.tensor(WEIGHTS, device=device)
 
 
 def text_features(brightness: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.errors import ArrCocError
+from arr_coc.kernels.dispatch import chosen, on
 from arr_coc.video import pyramidal
 
 Method: TypeAlias = Literal["auto", "dis", "pyramidal"]
@@ -135,6 +136,11 @@ def warp(values: torch.Tensor, flow: Flow, *, nearest: bool = False) -> torch.Te
         return values
     vectors = _scaled(flow.vectors, (height, width))
     planes = values.reshape(-1, height, width)
+    if planes.is_floating_point() and chosen("warp", planes, vectors):
+        from arr_coc.kernels.warping import warp_planes
+
+        with on(planes.device):
+            return warp_planes(planes, vectors, nearest=nearest).view(values.shape)
     warped = _remap(planes, vectors, nearest) if planes.device.type == "cpu" else _sample(planes, vectors, nearest)
     return warped.view(values.shape)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from arr_coc.errors import ChannelError
+from arr_coc.kernels import planes as kernels
 from arr_coc.texture import filters
 from arr_coc.texture.backends import SEGMENTERS
 from arr_coc.texture.layout import channel
@@ -51,7 +52,8 @@ def clusters(texture: TextureArray) -> Clusters:
     meaning="number of the region a pixel belongs to",
 )
 def cluster_id(texture: TextureArray) -> torch.Tensor:
-    return _spread(texture, clusters(texture).ids.float())
+    made = kernels.region_planes(texture, "cluster_id")
+    return _spread(texture, clusters(texture).ids.float()) if made is None else made
 
 
 @channel(
@@ -61,6 +63,9 @@ def cluster_id(texture: TextureArray) -> torch.Tensor:
     meaning="distance to the region's centroid over the region's radius",
 )
 def cluster_distance(texture: TextureArray) -> torch.Tensor:
+    made = kernels.region_planes(texture, "cluster_distance")
+    if made is not None:
+        return made
     found = clusters(texture)
     height, width = texture.size
     y = torch.arange(height, device=texture.device)[:, None] + 0.5
@@ -73,6 +78,9 @@ def cluster_distance(texture: TextureArray) -> torch.Tensor:
 
 @channel("cluster_size", family="clusters", cost="costly", meaning="the region's share of the image")
 def cluster_size(texture: TextureArray) -> torch.Tensor:
+    made = kernels.region_planes(texture, "cluster_size")
+    if made is not None:
+        return made
     found = clusters(texture)
     return _spread(texture, found.share[found.ids])
 
@@ -81,6 +89,9 @@ def cluster_size(texture: TextureArray) -> torch.Tensor:
     "boundaries", family="clusters", pool="max", cost="costly", meaning="1 on both sides of a border between regions"
 )
 def boundaries(texture: TextureArray) -> torch.Tensor:
+    made = kernels.region_planes(texture, "boundaries")
+    if made is not None:
+        return made
     ids = _spread(texture, clusters(texture).ids.to(torch.int32))
     border = torch.zeros(texture.size, dtype=torch.bool, device=texture.device)
     down, across = ids[1:] != ids[:-1], ids[:, 1:] != ids[:, :-1]
@@ -94,7 +105,9 @@ def boundaries(texture: TextureArray) -> torch.Tensor:
 def _segment(texture: TextureArray) -> torch.Tensor:
     """Ids 0 .. K-1 without gaps, checked."""
     segmenter = SEGMENTERS[texture.segmenter] if isinstance(texture.segmenter, str) else texture.segmenter
-    ids = as_tensor(segmenter(texture.pixels), "a segmenter's ids")
+    own = texture.segmenter == "slic"  # shared with the channels that a kernel makes of them
+    made = texture.once("segments", lambda: segmenter(texture.pixels)) if own else segmenter(texture.pixels)
+    ids = as_tensor(made, "a segmenter's ids")
     if ids.ndim != 2 or 0 in ids.shape or any(a > b for a, b in zip(ids.shape, texture.size, strict=True)):
         raise ChannelError(f"a segmenter must return ids [h, w], at most {list(texture.size)}, got {list(ids.shape)}")
     if ids.dtype.is_floating_point and not bool((ids == ids.round()).all()):
@@ -112,8 +125,8 @@ def _segment(texture: TextureArray) -> torch.Tensor:
 def _measure(ids: torch.Tensor, size: tuple[int, int]) -> Clusters:
     count = int(ids.max()) + 1
     flat = ids.flatten()
-    top, bottom = (edge[:, None].expand(ids.shape).flatten() for edge in _extent(ids.shape[0], size[0], ids.device))
-    left, right = (edge[None].expand(ids.shape).flatten() for edge in _extent(ids.shape[1], size[1], ids.device))
+    top, bottom = (edge[:, None].expand(ids.shape).flatten() for edge in extent(ids.shape[0], size[0], ids.device))
+    left, right = (edge[None].expand(ids.shape).flatten() for edge in extent(ids.shape[1], size[1], ids.device))
     area = (bottom - top) * (right - left)
 
     def total(values: torch.Tensor) -> torch.Tensor:
@@ -131,7 +144,7 @@ def _measure(ids: torch.Tensor, size: tuple[int, int]) -> Clusters:
     return Clusters(ids, centre_y.float(), centre_x.float(), radius.float(), share.float())
 
 
-def _extent(cells: int, pixels: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def extent(cells: int, pixels: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """First pixel and end of the pixels that `_spread` fills from each cell, along one axis."""
     owner = ((2 * torch.arange(pixels, device=device) + 1) * cells) // (2 * pixels)
     ends = torch.bincount(owner, minlength=cells).cumsum(0).double()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import cv2
 import torch
 
+from arr_coc.kernels import planes as kernels
 from arr_coc.texture.channels.edges import gradient
 from arr_coc.texture.layout import channel
 
@@ -23,6 +24,9 @@ IS_EDGE = 0.1  # of m: a step of a tenth of the range from black to white
     meaning="distance to the nearest edge over half the diagonal; 1 where there is none",
 )
 def distance(texture: TextureArray) -> torch.Tensor:
+    made = kernels.distance_plane(texture)
+    if made is not None:
+        return made
     edge = gradient(texture)[2] > IS_EDGE
     if not bool(edge.any()):
         return texture.constant(1.0)

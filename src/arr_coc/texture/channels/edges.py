@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from arr_coc.kernels import planes as kernels
 from arr_coc.texture import filters
 from arr_coc.texture.layout import channel
 
@@ -54,7 +55,8 @@ def polarity(texture: TextureArray) -> torch.Tensor:
     meaning="gradient of ink darker than its surroundings",
 )
 def edges(texture: TextureArray) -> torch.Tensor:
-    return gradient(texture)[2] * polarity(texture)
+    made = kernels.edge_planes(texture, "edges")
+    return gradient(texture)[2] * polarity(texture) if made is None else made
 
 
 @channel(
@@ -66,17 +68,20 @@ def edges(texture: TextureArray) -> torch.Tensor:
     meaning="gradient of ink lighter than its surroundings",
 )
 def edges_inverted(texture: TextureArray) -> torch.Tensor:
-    return gradient(texture)[2] * ~polarity(texture)
+    made = kernels.edge_planes(texture, "edges_inverted")
+    return gradient(texture)[2] * ~polarity(texture) if made is None else made
 
 
 @channel("sobel_x", family="edges", range=(-1, 1), cost="cheap", meaning="signed derivative of luma from left to right")
 def sobel_x(texture: TextureArray) -> torch.Tensor:
-    return gradient(texture)[0]
+    made = kernels.edge_planes(texture, "sobel_x")
+    return gradient(texture)[0] if made is None else made
 
 
 @channel("sobel_y", family="edges", range=(-1, 1), cost="cheap", meaning="signed derivative of luma from top to bottom")
 def sobel_y(texture: TextureArray) -> torch.Tensor:
-    return gradient(texture)[1]
+    made = kernels.edge_planes(texture, "sobel_y")
+    return gradient(texture)[1] if made is None else made
 
 
 @channel(
@@ -88,14 +93,17 @@ def sobel_y(texture: TextureArray) -> torch.Tensor:
     meaning="gradient of luma, either polarity",
 )
 def edge_magnitude(texture: TextureArray) -> torch.Tensor:
-    return gradient(texture)[2]
+    made = kernels.edge_planes(texture, "edge_magnitude")
+    return gradient(texture)[2] if made is None else made
 
 
 @channel("highpass", family="edges", cost="cheap", meaning="fine detail: absolute Laplacian of luma")
 def highpass(texture: TextureArray) -> torch.Tensor:
-    return filters.laplacian(luma(texture)).abs_()
+    made = kernels.edge_planes(texture, "highpass")
+    return filters.laplacian(luma(texture)).abs_() if made is None else made
 
 
 @channel("lowpass", family="edges", cost="cheap", meaning="coarse structure: luma blurred by 4 px")
 def lowpass(texture: TextureArray) -> torch.Tensor:
-    return filters.gaussian(luma(texture), COARSE)
+    made = kernels.edge_planes(texture, "lowpass")
+    return filters.gaussian(luma(texture), COARSE) if made is None else made

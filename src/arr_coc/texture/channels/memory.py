@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from arr_coc.kernels import planes as kernels
 from arr_coc.texture.layout import channel
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ def motion(texture: TextureArray) -> torch.Tensor:
     before = texture.supplied("previous_frame")
     if before is None:
         return texture.constant(0.0)
+    made = kernels.motion_plane(texture, before)
+    if made is not None:
+        return made
     return (texture.pixels - before).square_().sum(0).sqrt_()  # several times faster than a norm over the first axis
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from arr_coc.kernels import planes as kernels
 from arr_coc.texture import filters
 from arr_coc.texture.colour_space import rgb_to_lab
 from arr_coc.texture.layout import channel
@@ -34,6 +35,9 @@ def saliency(texture: TextureArray) -> torch.Tensor:
     pairs = centre_surround_pairs(level_count(texture.size))
     if not pairs:
         return texture.constant(0.0)
+    made = kernels.saliency_plane(texture)
+    if made is not None:
+        return made
     finest, coarsest = pairs[0][0], max(surround for _, surround in pairs)
     planes = [pool(plane, level_size(texture.size, finest), "mean") for plane in texture.pixels]
     levels = {finest: list(rgb_to_lab(torch.stack(planes)))}

@@ -1,0 +1,187 @@
+"""How the GPU path grows: with the picture, the batch, the positions, the questions and the frames.
+
+    python benchmarks/gpu_scaling.py --out scaling.json [--seconds 240]    # measure, on a GPU
+    python benchmarks/gpu_scaling.py --plot scaling.json --picture docs/images/gpu_scaling.png
+    torchrun --nproc-per-node 8 benchmarks/gpu_scaling.py --throughput     # several GPUs, one process each
+
+Medians of CUDA events. A case that does not fit into the GPU's memory is left out, and the file says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arr_coc.bench.clip_shape import CELLS
+from arr_coc.bench.events import check_cuda, timed
+from arr_coc.bench.gpu_stages import GRID, KEPT, drawn
+from arr_coc.bench.timing import machine
+from arr_coc.errors import ArrCocError
+from arr_coc.kernels.deciding import CHANNELS, Deciding
+from arr_coc.kernels.frames import Frames
+from arr_coc.kernels.sampling import sample
+from arr_coc.kernels.whole import Whole, captured
+
+SIZES = (256, 512, 1024, 2048, 4096)
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+POSITIONS = (64, 273, 1024, 4096, 16384, 65536)
+QUESTIONS = (1, 2, 5, 10, 20, 50)
+FRAMES = (1, 3, 10, 30, 100, 300)
+KEYFRAME = 30  # frames after which features are set anew
+
+Case = tuple[str, int, Callable[[], float]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="where to write the measurements")
+    parser.add_argument("--seconds", type=float, default=240, help="start no further case after this long (240)")
+    parser.add_argument("--plot", type=Path, help="measurements to draw")
+    parser.add_argument("--picture", type=Path, default=Path("gpu_scaling.png"), help="where to draw them")
+    parser.add_argument("--throughput", action="store_true", help="images a second of all processes together")
+    arguments = parser.parse_args()
+    try:
+        if arguments.throughput:
+            throughput()
+        if arguments.out:
+            measure(arguments.out, arguments.seconds)
+    except ArrCocError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if arguments.plot:
+        draw(json.loads(arguments.plot.read_text()), arguments.picture)
+    return 0
+
+
+def measure(out: Path, seconds: float) -> None:
+    """Everything, written after each case."""
+    check_cuda()
+    start = time.monotonic()
+    found: dict[str, Any] = {"machine": machine(), "cases": [], "left_out": []}
+    for what, count, run in cases():
+        if time.monotonic() - start > seconds:
+            found["left_out"].append([what, count, "no time"])
+        else:
+            try:
+                found["cases"].append({"what": what, "count": count, "median_ms": run()})
+                print(
+                    f"{time.monotonic() - start:5.0f} s",
+                    what,
+                    count,
+                    f"{found['cases'][-1]['median_ms']:.4f} ms",
+                    flush=True,
+                )
+            except (torch.cuda.OutOfMemoryError, ArrCocError) as error:
+                found["left_out"].append([what, count, str(error).split("\n")[0]])
+            torch.cuda.empty_cache()
+        out.write_text(json.dumps(found, indent=1))
+
+
+def cases() -> Iterator[Case]:
+    for side in SIZES:
+        yield "full40, px", side, lambda side=side: whole(side, 1)  # type: ignore[misc]
+    for batch in BATCHES:
+        yield "full40 at 1024 px, batch", batch, lambda batch=batch: whole(1024, batch)  # type: ignore[misc]
+    for count in POSITIONS:
+        yield "positions", count, lambda count=count: positions(count)  # type: ignore[misc]
+    for count in QUESTIONS:
+        yield "questions on one image", count, lambda count=count: questions(count)  # type: ignore[misc]
+    for count in FRAMES:
+        yield "frames, each", count, lambda count=count: frames(count)  # type: ignore[misc]
+
+
+def whole(side: int, batch: int) -> float:
+    pixels = drawn(side, batch, "cuda")
+    made = Whole(batch, (side, side), moving=True, embeddings=(CELLS, CELLS)).capture()
+    features = torch.randn(batch, 16, CELLS, CELLS, device="cuda")
+    made.update(pixels, pixels.roll(3, -1), features)
+    graph = made._graph
+    assert graph is not None
+    return timed(graph.replay, 20).median
+
+
+def positions(count: int) -> float:
+    made = Whole(1, (1024, 1024), moving=False)
+    made.update(drawn(1024, 1, "cuda"))
+    places = made.places(0)
+    xy, at = torch.rand(count, 2, device="cuda"), torch.rand(count, device="cuda") * 4
+    out = torch.empty(count, len(made.names), dtype=made.block.dtype, device="cuda")
+    return timed(lambda: sample(places, xy, at, out)).median
+
+
+def questions(count: int) -> float:
+    """Milliseconds for all of them, one decision after the other, in one graph."""
+    deciding = Deciding((1024, 1024), GRID, KEPT)
+    scores = deciding.look(torch.rand(len(CHANNELS), *GRID, device="cuda"))
+    features, asked = torch.randn(16, GRID[0] * GRID[1], device="cuda"), torch.randn(count, 16, device="cuda")
+    graph = captured(lambda: [deciding.decide(scores, features, one) for one in asked], torch.device("cuda"))
+    return timed(graph.replay).median
+
+
+def frames(count: int) -> float:
+    """Milliseconds a frame of a film of `count`, its keyframes counted; the encoder's own time is not."""
+    film = [drawn(1024, 1, "cuda")[0].roll(4 * number, -1) for number in range(8)]
+    seen = Frames((1024, 1024)).capture()
+    features = torch.randn(16, CELLS, CELLS, device="cuda")
+
+    def watch() -> None:
+        for number in range(count):
+            if number % KEYFRAME == 0:
+                seen.begin(film[number % 8], features)
+            else:
+                seen.next(film[number % 8])
+
+    return timed(watch, 5).median / count
+
+
+def throughput(batch: int = 32, seconds: float = 5.0) -> None:
+    """Images a second of every process, and together; pictures lie on the GPU, the encoder is left out."""
+    check_cuda()
+    rank, world = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    torch.cuda.set_device(rank)
+    if world > 1:
+        torch.distributed.init_process_group("gloo")
+    made = Whole(batch, (1024, 1024), device=f"cuda:{rank}", moving=True, embeddings=(CELLS, CELLS)).capture()
+    graph = made._graph
+    assert graph is not None
+    done, start = 0, time.monotonic()
+    while time.monotonic() - start < seconds:
+        for _ in range(10):
+            graph.replay()
+        torch.cuda.synchronize()
+        done += 10 * batch
+    total = torch.tensor([done / (time.monotonic() - start)])
+    if world > 1:
+        torch.distributed.all_reduce(total)
+    if rank == 0:
+        print(f"{machine()}: {world} processes, batch {batch}, {float(total):,.0f} images/s")
+
+
+def draw(found: dict[str, Any], picture: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = list(dict.fromkeys(case["what"] for case in found["cases"]))
+    figure, axes = pyplot.subplots(1, len(names), figsize=(3.4 * len(names), 3.2), squeeze=False)
+    for axis, name in zip(axes[0], names, strict=True):
+        points = [(case["count"], case["median_ms"]) for case in found["cases"] if case["what"] == name]
+        axis.loglog(*zip(*points, strict=True), marker="o", color="teal")
+        axis.set_title(name, fontsize=10)
+        axis.set_ylabel("ms")
+        axis.grid(alpha=0.3, which="both")
+    figure.tight_layout()
+    figure.savefig(picture, dpi=110)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,299 @@
+"""Segments made connected on the GPU: parts found, the small ones given to neighbours, the rest numbered row by row.
+
+The same as `connect` in `texture/slic.py`. Parts are found by union and find: each pixel knows an earlier pixel of its part,
+and chains that meet are joined by the smaller number. Of the three maps that `superpixels.py` makes of an image the first
+that holds together is taken; only that one's gaps are filled.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from arr_coc.texture.slic import COMPACTNESS, SEGMENTS, SMALLEST
+
+BLOCK = 256
+MOST = 256  # parts that can be large enough to stay, rounded up: each is a quarter of the mean segment at least
+NOWHERE = (1 << 31) - 1
+
+
+class Connecting:
+    """Buffers for maps `[B * variants, h, w]`, and the steps. `ids` int32 `[B, h, w]` and `count` int32 `[B]` come out."""
+
+    def __init__(
+        self, batch: int, size: tuple[int, int], device: torch.device, variants: int = len(COMPACTNESS)
+    ) -> None:
+        pixels = size[0] * size[1]
+        self.batch, self.size, self.variants = batch, size, variants
+        maps = batch * variants
+
+        def room(*shape: int) -> torch.Tensor:
+            return torch.empty(shape, dtype=torch.int32, device=device)
+
+        self.parent = room(maps, pixels)
+        self.zeros = room(maps * (pixels + 2) + 2 * batch)  # all that starts at zero, so that one fill does
+        self.counts, rest = self.zeros.split([maps * pixels, 2 * maps + 2 * batch])
+        self.large, self.labels, self.gaps, self.count = rest.split([maps, maps, batch, batch])
+        self.largest = torch.empty(maps, dtype=torch.int64, device=device)
+        self.tall = room(batch * (pixels + MOST))  # all that starts beyond the last pixel
+        self.first, self.order = self.tall.split([batch * pixels, batch * MOST])
+        self.grown, self.holes, self.offer = room(batch, pixels), room(batch, pixels), room(batch, pixels)
+        self.ids = room(batch, *size)
+
+    def write(self, labels: torch.Tensor) -> torch.Tensor:
+        """Labels int32 `[B * variants, h, w]` to connected ids int32 `[B, h, w]`, numbered row by row."""
+        height, width = self.size
+        pixels = height * width
+        maps = self.batch * self.variants
+        least = SMALLEST * pixels / SEGMENTS
+        by_map, by_image = (triton.cdiv(pixels, BLOCK), maps), (triton.cdiv(pixels, BLOCK), self.batch)
+        self.zeros.zero_()
+        self.largest.zero_()
+        self.tall.fill_(NOWHERE)
+        _runs[(height, maps)](
+            labels, self.parent, height, width, BLOCK=triton.next_power_of_2(width), num_warps=4, enable_fp_fusion=True
+        )
+        _unite[by_map](labels, self.parent, height, width, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True)
+        _flatten[by_map](
+            labels, self.parent, self.counts, self.labels, pixels, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
+        )
+        _weigh[by_map](
+            self.parent,
+            self.counts,
+            self.large,
+            self.largest,
+            pixels,
+            least,
+            BLOCK=BLOCK,
+            num_warps=4,
+            enable_fp_fusion=True,
+        )
+        _clear[by_image](
+            self.parent, self.counts, self.large, self.labels, self.largest, self.grown, self.holes, self.gaps,
+            pixels, least, VARIANTS=self.variants, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True,
+        )  # fmt: skip
+        _grow[(self.batch,)](
+            self.grown,
+            self.holes,
+            self.offer,
+            self.gaps,
+            height,
+            width,
+            BLOCK=1024,
+            num_warps=16,
+            enable_fp_fusion=True,
+        )
+        _begin[by_image](self.grown, self.first, height, width, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True)
+        _list[by_image](
+            self.grown,
+            self.first,
+            self.order,
+            self.count,
+            pixels,
+            MOST=MOST,
+            BLOCK=BLOCK,
+            num_warps=4,
+            enable_fp_fusion=True,
+        )
+        _number[(triton.cdiv(pixels, 64), self.batch)](
+            self.grown,
+            self.first,
+            self.order,
+            self.ids,
+            pixels,
+            MOST=MOST,
+            BLOCK=64,
+            num_warps=4,
+            enable_fp_fusion=True,
+        )
+        return self.ids
+
+
+@triton.jit
+def _larger(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def _runs(labels, parent, height, width, BLOCK: tl.constexpr):
+    """Each pixel's parent is the first of its run of equal labels along the row."""
+    row = tl.program_id(1).to(tl.int64) * height + tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    mine = tl.load(labels + row * width + column, mask=inside, other=-1)
+    left = tl.load(labels + row * width + column - 1, mask=inside & (column > 0), other=-1)
+    start = tl.associative_scan(tl.where(mine != left, column, 0), 0, _larger)
+    tl.store(parent + row * width + column, tl.program_id(0) * width + start, mask=inside)
+
+
+@triton.jit
+def _root(parent, place, active):
+    """The first pixel of the part, as far as it is known."""
+    up = tl.load(parent + place, mask=active, other=0, volatile=True)
+    moving = active & (up != place)
+    while tl.max(moving.to(tl.int32), axis=0) > 0:
+        place = tl.where(moving, up, place)
+        up = tl.load(parent + place, mask=moving, other=0, volatile=True)
+        moving = moving & (up != place)
+    return place
+
+
+@triton.jit
+def _unite(labels, parent, height, width, BLOCK: tl.constexpr):
+    """Join the parts of pixels above each other that have one label."""
+    pixels = height * width
+    start = tl.program_id(1).to(tl.int64) * pixels
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    below = (place < pixels) & (place >= width)
+    mine = tl.load(labels + start + place, mask=below, other=-1)
+    above = tl.load(labels + start + place - width, mask=below, other=-2)
+    beside = below & (place % width > 0)
+    left = tl.load(labels + start + place - 1, mask=beside, other=-3)
+    corner = tl.load(labels + start + place - width - 1, mask=beside, other=-4)
+    # Where both runs go on to the left, the pixel there has joined them.
+    active = below & (mine == above) & ((left != mine) | (corner != mine))
+    a, b = place, place - width
+    while tl.max(active.to(tl.int32), axis=0) > 0:
+        a = _root(parent + start, a, active)
+        b = _root(parent + start, b, active)
+        active = active & (a != b)
+        low, high = tl.minimum(a, b), tl.maximum(a, b)
+        old = tl.atomic_min(parent + start + high, low, mask=active)
+        active = active & (old != high)
+        a, b = tl.where(active, old, a), tl.where(active, low, b)
+
+
+@triton.jit
+def _flatten(labels, parent, counts, most, pixels, BLOCK: tl.constexpr):
+    """Every pixel's parent becomes the first pixel of its part; parts are counted, and the largest label is found."""
+    start = tl.program_id(1).to(tl.int64) * pixels
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < pixels
+    root = _root(parent + start, place, inside)
+    tl.store(parent + start + place, root, mask=inside)
+    tl.atomic_add(counts + start + root, 1, mask=inside)
+    tl.atomic_max(most + tl.program_id(1), tl.max(tl.load(labels + start + place, mask=inside, other=0)))
+
+
+@triton.jit
+def _weigh(parent, counts, large, largest, pixels, least, BLOCK: tl.constexpr):
+    """How many parts are large enough to stay, and which is the largest: of equals the first."""
+    start = tl.program_id(1).to(tl.int64) * pixels
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < pixels
+    first = inside & (tl.load(parent + start + place, mask=inside, other=-1) == place)
+    size = tl.load(counts + start + place, mask=first, other=0)
+    stays = first & (size.to(tl.float32) >= least)
+    tl.atomic_add(large + tl.program_id(1), tl.sum(stays.to(tl.int32)))
+    key = size.to(tl.int64) * (1 << 31) + ((1 << 31) - 1 - place)
+    tl.atomic_max(largest + tl.program_id(1), tl.max(tl.where(first, key, 0)))
+
+
+@triton.jit
+def _clear(
+    parent, counts, large, labels, largest, grown, holes, gaps, pixels, least,
+    VARIANTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The map that is taken, with -1 where a part is too small to stay; and a list of these pixels."""
+    image = tl.program_id(1)
+    chosen = VARIANTS - 1
+    for back in tl.static_range(VARIANTS):
+        variant = VARIANTS - 1 - back
+        parts = tl.maximum(tl.load(large + image * VARIANTS + variant), 1)
+        chosen = tl.where(2 * parts >= tl.load(labels + image * VARIANTS + variant) + 1, variant, chosen)
+    taken = image * VARIANTS + chosen
+    biggest = (1 << 31) - 1 - (tl.load(largest + taken) % (1 << 31))
+    start = taken.to(tl.int64) * pixels
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < pixels
+    root = tl.load(parent + start + place, mask=inside, other=0)
+    size = tl.load(counts + start + root, mask=inside, other=0)
+    stays = (size.to(tl.float32) >= least) | (root == biggest)
+    tl.store(grown + image.to(tl.int64) * pixels + place, tl.where(stays, root, -1), mask=inside)
+    hole = (inside & (stays == 0)).to(tl.int32)
+    slot = tl.atomic_add(gaps + image, tl.sum(hole)) + tl.cumsum(hole, 0) - 1
+    tl.store(holes + image.to(tl.int64) * pixels + slot, place, mask=hole > 0)
+
+
+@triton.jit
+def _offer(grown, holes, offers, count, pixels, width, step, BLOCK: tl.constexpr):
+    """One step of growing: every hole is offered what its neighbour `step` before it has; then all take it."""
+    for start in range(0, count, BLOCK):
+        number = start + tl.arange(0, BLOCK)
+        there = number < count
+        place = tl.load(holes + number, mask=there, other=0)
+        mine = tl.load(grown + place, mask=there, other=0)
+        source = place - step
+        beyond = (source < 0) | (source >= pixels)
+        sideways = (step == 1) | (step == -1)
+        beyond = beyond | (sideways & (source // width != place // width))
+        offered = tl.load(grown + source, mask=there & (beyond == 0), other=-1)
+        tl.store(offers + number, tl.where(mine < 0, offered, mine), mask=there)
+    tl.debug_barrier()
+    for start in range(0, count, BLOCK):
+        number = start + tl.arange(0, BLOCK)
+        there = number < count
+        place = tl.load(holes + number, mask=there, other=0)
+        tl.store(grown + place, tl.load(offers + number, mask=there, other=0), mask=there)
+    tl.debug_barrier()
+
+
+@triton.jit
+def _grow(grown, holes, offers, gaps, height, width, BLOCK: tl.constexpr):
+    """Parts grow by one pixel a round into the gaps, so each stays connected."""
+    image = tl.program_id(0).to(tl.int64)
+    pixels = height * width
+    count = tl.load(gaps + image)
+    grown += image * pixels
+    holes += image * pixels
+    offers += image * pixels
+    left = count
+    while left > 0:
+        _offer(grown, holes, offers, count, pixels, width, width, BLOCK)
+        _offer(grown, holes, offers, count, pixels, width, -width, BLOCK)
+        _offer(grown, holes, offers, count, pixels, width, 1, BLOCK)
+        _offer(grown, holes, offers, count, pixels, width, -1, BLOCK)
+        left = 0
+        for start in range(0, count, BLOCK):
+            number = start + tl.arange(0, BLOCK)
+            mine = tl.load(offers + number, mask=number < count, other=0)
+            left += tl.sum((mine < 0).to(tl.int32))
+
+
+@triton.jit
+def _begin(grown, first, height, width, BLOCK: tl.constexpr):
+    """The first pixel of each part: only one without the same above and to the left can be it."""
+    pixels = height * width
+    image = tl.program_id(1).to(tl.int64) * pixels
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < pixels
+    part = tl.load(grown + image + place, mask=inside, other=-1)
+    above = tl.load(grown + image + place - width, mask=inside & (place >= width), other=-2)
+    left = tl.load(grown + image + place - 1, mask=inside & (place % width > 0), other=-2)
+    tl.atomic_min(first + image + part, place, mask=inside & (part != above) & (part != left))
+
+
+@triton.jit
+def _list(grown, first, order, count, pixels, MOST: tl.constexpr, BLOCK: tl.constexpr):
+    """The first pixels of all parts, in no order."""
+    image = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < pixels
+    part = tl.load(grown + image * pixels + place, mask=inside, other=0)
+    begins = (inside & (tl.load(first + image * pixels + part, mask=inside, other=-1) == place)).to(tl.int32)
+    slot = tl.atomic_add(count + image, tl.sum(begins)) + tl.cumsum(begins, 0) - 1
+    tl.store(order + image * MOST + slot, place, mask=(begins > 0) & (slot < MOST))
+
+
+@triton.jit
+def _number(grown, first, order, ids, pixels, MOST: tl.constexpr, BLOCK: tl.constexpr):
+    """A part's number is how many parts begin before it."""
+    image = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < pixels
+    part = tl.load(grown + image * pixels + place, mask=inside, other=0)
+    begin = tl.load(first + image * pixels + part, mask=inside, other=0)
+    others = tl.load(order + image * MOST + tl.arange(0, MOST))
+    number = tl.sum((others[None, :] < begin[:, None]).to(tl.int32), axis=1)
+    tl.store(ids + image * pixels + place, number, mask=inside)

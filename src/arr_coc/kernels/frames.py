@@ -1,0 +1,116 @@
+"""The next frame of a video, of fixed shape, in one graph: flow, features carried along it, and the whole texture anew.
+
+    frame -> small luma -> flow to the frame before -> features carried, each as sure as the flow
+          -> whole texture, with motion
+
+On a GPU the channels take less time than carrying them along would (`video/renewing.py` does that on a CPU). What is dear is
+the encoder: its features are carried, and `renew` sets new ones at keyframes, or whenever it was asked. A frame in which
+nothing was known before starts with `begin`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from arr_coc.errors import ArrCocError
+from arr_coc.kernels.flowing import Flowing
+from arr_coc.kernels.warping import warp_planes
+from arr_coc.kernels.whole import Whole, captured
+from arr_coc.texture.filters import LUMA_WEIGHTS
+from arr_coc.texture.layout import FULL40
+from arr_coc.video import flow as flows
+from arr_coc.video import gating
+
+
+class Frames:
+    """Frames `[3, H, W]` of one size, one after the other. `whole` holds the texture, `flow` where everything was."""
+
+    def __init__(
+        self,
+        size: tuple[int, int],
+        *,
+        layout: str | Sequence[str] = FULL40,
+        dtype: torch.dtype = torch.float16,
+        device: torch.device | str = "cuda",
+        levels: int = 5,
+        features: tuple[int, int] = (7, 7),
+        side: int = flows.SIDE,
+    ) -> None:
+        """features: the encoder's grid (h, w). side: px of the longer side that flow is worked out at."""
+        self.whole = Whole(
+            1, size, layout=layout, dtype=dtype, device=device, levels=levels, moving=True, embeddings=features
+        )
+        share = min(1.0, side / max(size))
+        small = max(flows.LEAST_SIDE, round(size[0] * share)), max(flows.LEAST_SIDE, round(size[1] * share))
+        self._flowing = Flowing(small, device)
+        self._weights = torch.tensor(LUMA_WEIGHTS, device=device).view(3, 1, 1)
+        self._last = torch.zeros(small, device=device)
+        self.flow = flows.Flow(torch.zeros(2, *small, device=device), torch.zeros(small, device=device))
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._begun = False
+
+    def begin(self, frame: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        """The first frame of a scene, with what the encoder says of it `[16, h, w]`: the texture `[1, C, H, W]`."""
+        made = self.whole
+        made.update(frame[None], frame[None], features[None])
+        self._last.copy_(self._small(frame))
+        assert made.before is not None
+        made.before.copy_(frame[None])
+        self._begun = True
+        return made.block
+
+    def renew(self, features: torch.Tensor) -> None:
+        """What the encoder says of the frame that was seen last: carried from there on."""
+        assert self.whole.features is not None
+        self.whole.features.copy_(features[None])
+
+    def next(self, frame: torch.Tensor) -> torch.Tensor:
+        """The texture of the next frame: `[1, C, H, W]`, written by the graph if there is one."""
+        if not self._begun:
+            raise ArrCocError("expected `begin` for the first frame of a scene, got `next`")
+        if frame.shape != self.whole.pixels.shape[1:]:
+            raise ArrCocError(
+                f"expected frames {list(self.whole.pixels.shape[1:])}, got {list(frame.shape)}: make other `Frames` for them"
+            )
+        self.whole.pixels.copy_(frame[None], non_blocking=True)
+        if self._graph is None:
+            self.write()
+        else:
+            self._graph.replay()
+        return self.whole.block
+
+    def capture(self) -> Frames:
+        """Record all that a next frame takes. CUDA only; what is known so far is lost, so begin anew afterwards."""
+        if self.whole.device.type != "cuda":
+            raise ArrCocError(f"expected a CUDA device for a graph, got {self.whole.device}")
+        self._graph = captured(self.write, self.whole.device)
+        self._begun = False
+        return self
+
+    def write(self) -> None:
+        """Everything, from the buffers of this object, which are then those of the frame before."""
+        made = self.whole
+        assert made.before is not None
+        assert made.features is not None
+        now = self._small(made.pixels[0])
+        found = self._flowing.between(self._last, now)
+        self.flow.vectors.copy_(found.vectors)
+        self.flow.confidence.copy_(found.confidence)
+        size = (int(made.features.shape[2]), int(made.features.shape[3]))
+        vectors = F.interpolate(found.vectors[None], size, mode="bilinear", antialias=True, align_corners=False)[0]
+        rows, columns = found.size
+        across, down = vectors[0] * (size[1] / columns), vectors[1] * (size[0] / rows)
+        made.features.copy_(warp_planes(made.features[0], torch.stack([across, down]))[None])
+        made.write()
+        made.before.copy_(made.pixels)
+        self._last.copy_(now)
+
+    def _small(self, frame: torch.Tensor) -> torch.Tensor:
+        """The luma that flow is worked out at, without most of its noise."""
+        luma = (frame * self._weights).sum(0)
+        size = self._flowing.sizes[0]
+        small = F.interpolate(luma[None, None], size, mode="bilinear", antialias=True, align_corners=False)[0, 0]
+        return gating.calmed(small)

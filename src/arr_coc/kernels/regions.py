@@ -1,0 +1,170 @@
+"""The channels of regions: which one a pixel belongs to, how far from its centre, how large it is, where borders are.
+
+The same as `texture/channels/clusters.py`, from small ids to full planes: the regions are measured on the small grid, in image
+pixels and in float64, and one pass writes all four channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from arr_coc.kernels import tables
+from arr_coc.kernels.connecting import MOST
+from arr_coc.texture.channels.clusters import extent
+
+BLOCK = 256
+NAMES = ("cluster_id", "cluster_distance", "cluster_size", "boundaries")
+
+
+class Regions:
+    """Buffers for ids `[B, h, w]` of images of one size, and the two steps."""
+
+    def __init__(self, batch: int, small: tuple[int, int], size: tuple[int, int], device: torch.device) -> None:
+        self.batch, self.small, self.size = batch, small, size
+        self.rows, self.columns = (
+            torch.stack([edge.to(torch.int32) for edge in extent(cells, pixels, device)])
+            for cells, pixels in zip(small, size, strict=True)
+        )
+        # Pixels, their rows and columns added up, and the square of the farthest member's distance, as bits of float64.
+        self.sums = torch.zeros(batch, MOST, 4, dtype=torch.int64, device=device)
+        self.measured = torch.empty(batch, MOST, 4, dtype=torch.float32, device=device)  # centre, 1 / radius, share
+
+    def measure(self, ids: torch.Tensor) -> None:
+        """Centres, radii and shares of regions int32 `[B, h, w]`."""
+        (high, wide), (height, width) = self.small, self.size
+        self.sums.zero_()
+        grid = (triton.cdiv(high * wide, BLOCK), self.batch)
+        parts = (self.rows, self.columns, high, wide)
+        _add[grid](
+            ids, self.sums.view(torch.float64), *parts, MOST=MOST, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
+        )
+        _farthest[grid](
+            ids,
+            self.sums.view(torch.float64),
+            self.sums,
+            *parts,
+            MOST=MOST,
+            BLOCK=BLOCK,
+            num_warps=4,
+            enable_fp_fusion=True,
+        )
+        _settle[(self.batch,)](
+            self.sums.view(torch.float64),
+            self.measured,
+            float(height * width),
+            MOST=MOST,
+            num_warps=4,
+            enable_fp_fusion=True,
+        )
+
+    def write(self, ids: torch.Tensor, out: torch.Tensor, slots: Mapping[str, int]) -> None:
+        """Write channels into planes of `out` `[B, C, H, W]`: `slots` says which goes where."""
+        height, width = self.size
+        wanted: dict[str, Any] = {f"SLOT_{name.upper()}": slots.get(name, -1) for name in NAMES}
+        _write[(triton.cdiv(height * width, 1024), self.batch)](
+            ids, self.measured, out, height, width, *self.small, out.stride(0), out.stride(1), out.stride(2),
+            MOST=MOST, BLOCK=1024, WIDE=tables.wide(out), **wanted, num_warps=4, enable_fp_fusion=True,
+        )  # fmt: skip
+
+
+@triton.jit
+def _part(ids, rows, columns, high, wide, place, inside, image):
+    """A small pixel's region, and the rows and columns of the image that it stands for."""
+    row, column = place // wide, place % wide
+    region = tl.load(ids + image * high * wide + place, mask=inside, other=0)
+    top = tl.load(rows + row, mask=inside, other=0).to(tl.float64)
+    bottom = tl.load(rows + high + row, mask=inside, other=0).to(tl.float64)
+    left = tl.load(columns + column, mask=inside, other=0).to(tl.float64)
+    right = tl.load(columns + wide + column, mask=inside, other=0).to(tl.float64)
+    return region, top, bottom, left, right
+
+
+@triton.jit
+def _add(ids, sums, rows, columns, high, wide, MOST: tl.constexpr, BLOCK: tl.constexpr):
+    image = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < high * wide
+    region, top, bottom, left, right = _part(ids, rows, columns, high, wide, place, inside, image)
+    area = (bottom - top) * (right - left)
+    at = sums + (image * MOST + region) * 4
+    tl.atomic_add(at, area, mask=inside)
+    tl.atomic_add(at + 1, area * (top + bottom) / 2, mask=inside)
+    tl.atomic_add(at + 2, area * (left + right) / 2, mask=inside)
+
+
+@triton.jit
+def _farthest(ids, sums, bits, rows, columns, high, wide, MOST: tl.constexpr, BLOCK: tl.constexpr):
+    """The farthest member of each region: of a rectangle it is a corner's pixel."""
+    image = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < high * wide
+    region, top, bottom, left, right = _part(ids, rows, columns, high, wide, place, inside, image)
+    at = sums + (image * MOST + region) * 4
+    area = tl.load(at, mask=inside, other=1.0)
+    centre_y = tl.load(at + 1, mask=inside, other=0.0) / area
+    centre_x = tl.load(at + 2, mask=inside, other=0.0) / area
+    reach_y = tl.maximum(tl.abs(top + 0.5 - centre_y), tl.abs(bottom - 0.5 - centre_y))
+    reach_x = tl.maximum(tl.abs(left + 0.5 - centre_x), tl.abs(right - 0.5 - centre_x))
+    far = reach_y * reach_y + reach_x * reach_x
+    # What is not negative is ordered as its bits are.
+    tl.atomic_max(bits + (image * MOST + region) * 4 + 3, far.to(tl.int64, bitcast=True), mask=inside)
+
+
+@triton.jit
+def _settle(sums, measured, pixels, MOST: tl.constexpr):
+    region = tl.program_id(0).to(tl.int64) * MOST + tl.arange(0, MOST)
+    area = tl.load(sums + region * 4)
+    there = tl.maximum(area, 1.0)
+    radius = tl.sqrt(tl.load(sums + region * 4 + 3).to(tl.float32))
+    tl.store(measured + region * 4, (tl.load(sums + region * 4 + 1) / there).to(tl.float32))
+    tl.store(measured + region * 4 + 1, (tl.load(sums + region * 4 + 2) / there).to(tl.float32))
+    tl.store(measured + region * 4 + 2, 1 / tl.maximum(radius, 1e-6))
+    tl.store(measured + region * 4 + 3, (area / pixels).to(tl.float32))
+
+
+@triton.jit
+def _write(
+    ids, measured, out, height, width, high, wide, out_b, out_c, out_y,
+    MOST: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    SLOT_CLUSTER_ID: tl.constexpr, SLOT_CLUSTER_DISTANCE: tl.constexpr, SLOT_CLUSTER_SIZE: tl.constexpr,
+    SLOT_BOUNDARIES: tl.constexpr,
+):  # fmt: skip
+    image = tl.program_id(1).to(tl.int64)
+    if WIDE:
+        place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    else:
+        place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < tl.cast(height, tl.int64) * width
+    y, x = place // width, place % width
+    small_y, small_x = (2 * y + 1) * high // (2 * height), (2 * x + 1) * wide // (2 * width)
+    mine = ids + image * high * wide
+    region = tl.load(mine + small_y * wide + small_x, mask=inside, other=0)
+    table = measured + (image * MOST + region) * 4
+    target = out + image * out_b + y * out_y + x
+    plane = tl.cast(out_c, tl.int64)
+    kind = out.dtype.element_ty
+    if SLOT_CLUSTER_ID >= 0:
+        tl.store(target + SLOT_CLUSTER_ID * plane, region.to(kind), mask=inside)
+    if SLOT_CLUSTER_DISTANCE >= 0:
+        down = y.to(tl.float32) + 0.5 - tl.load(table, mask=inside, other=0.0)
+        across = x.to(tl.float32) + 0.5 - tl.load(table + 1, mask=inside, other=0.0)
+        far = tl.sqrt(down * down + across * across) * tl.load(table + 2, mask=inside, other=0.0)
+        tl.store(target + SLOT_CLUSTER_DISTANCE * plane, tl.minimum(far, 1.0).to(kind), mask=inside)
+    if SLOT_CLUSTER_SIZE >= 0:
+        share = tl.load(table + 3, mask=inside, other=0.0)
+        tl.store(target + SLOT_CLUSTER_SIZE * plane, share.to(kind), mask=inside)
+    if SLOT_BOUNDARIES >= 0:
+        up, low = tl.maximum(y - 1, 0), tl.minimum(y + 1, height - 1)
+        left, right = tl.maximum(x - 1, 0), tl.minimum(x + 1, width - 1)
+        above, below = (2 * up + 1) * high // (2 * height), (2 * low + 1) * high // (2 * height)
+        before, after = (2 * left + 1) * wide // (2 * width), (2 * right + 1) * wide // (2 * width)
+        border = tl.load(mine + above * wide + small_x, mask=inside, other=0) != region
+        border = border | (tl.load(mine + below * wide + small_x, mask=inside, other=0) != region)
+        border = border | (tl.load(mine + small_y * wide + before, mask=inside, other=0) != region)
+        border = border | (tl.load(mine + small_y * wide + after, mask=inside, other=0) != region)
+        tl.store(target + SLOT_BOUNDARIES * plane, border.to(tl.float32).to(kind), mask=inside)

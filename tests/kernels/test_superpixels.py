@@ -1,0 +1,80 @@
+"""Superpixels by kernels are those of `slic`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from arr_coc import TextureArray
+from arr_coc.kernels import superpixels, using
+from arr_coc.kernels.connecting import Connecting
+from arr_coc.kernels.regions import NAMES, Regions
+from arr_coc.kernels.superpixels import Superpixels
+from arr_coc.texture import slic
+
+SIZE = (14, 19)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer rounds, segments and programs than there are: the interpreter takes its time."""
+    for module in (superpixels, slic):
+        monkeypatch.setattr(module, "ROUNDS", 2)
+        monkeypatch.setattr(module, "SEGMENTS", 9)
+
+
+@pytest.mark.usefixtures("few")
+def test_labels_are_those_of_k_means(image: torch.Tensor) -> None:
+    pictures = image[:, :, : SIZE[0], : SIZE[1]]
+    found = Superpixels(2, SIZE, image.device)
+    found.labels.fill_(-7)
+    found.sums.fill_(float("nan"))
+    found.look(pictures)
+    labels = found.assign().cpu().numpy()
+    for number, lab in enumerate(found.lab.cpu().numpy()):
+        for variant, compactness in enumerate(slic.COMPACTNESS):
+            expected = slic._k_means(lab, compactness)
+            # Sums in another order: a pixel as near to two centres may fall to either.
+            assert (labels[3 * number + variant] == expected).mean() > 0.99
+
+
+@pytest.mark.parametrize("labels", [1, 2, 5])
+def test_connected_ids_are_exactly_the_same(labels: int, device: torch.device) -> None:
+    torch.manual_seed(5)
+    given = torch.randint(0, labels, (2, 15, 22), dtype=torch.int32, device=device)
+    given[1, 3:9, 4:15] = 0
+    found = Connecting(2, (15, 22), device, variants=1)
+    for buffer in (found.parent, found.zeros, found.tall, found.grown, found.holes, found.offer, found.ids):
+        buffer.fill_(-77)
+    ids = found.write(given)
+    for number in range(2):
+        expected = slic.connect(given[number].cpu().numpy().astype(np.int64))
+        assert np.array_equal(ids[number].cpu().numpy(), expected)
+        assert int(found.count[number]) == expected.max() + 1
+
+
+def test_the_first_map_that_holds_together_is_taken(device: torch.device) -> None:
+    dust = torch.arange(300, dtype=torch.int32).view(12, 25)  # every pixel its own segment: none is large enough
+    halves = torch.zeros(12, 25, dtype=torch.int32)
+    halves[:, 10:] = 1
+    thirds = torch.zeros(12, 25, dtype=torch.int32)
+    thirds[4:] = 1
+    found = Connecting(1, (12, 25), device)
+    assert torch.equal(found.write(torch.stack([dust, halves, thirds]).to(device))[0].cpu(), halves)
+    assert torch.equal(found.write(torch.stack([thirds, halves, dust]).to(device))[0].cpu(), thirds)
+
+
+def test_regions_are_measured_and_spread_like_the_channels(image: torch.Tensor) -> None:
+    picture = image[0]
+    size = (int(picture.shape[1]), int(picture.shape[2]))
+    ids = torch.randint(0, 7, (9, 13), dtype=torch.int32, device=image.device)
+    ids[0] = torch.arange(13, device=image.device) % 7  # all of them are there
+    found = Regions(1, (9, 13), size, image.device)
+    out = torch.full((1, 4, *size), float("nan"), device=image.device)
+    found.measure(ids[None])
+    found.write(ids[None], out, {name: number for number, name in enumerate(NAMES)})
+    with using("torch"):
+        texture = TextureArray.from_image(picture, max_side=None, segmenter=lambda pixels: ids.long())
+        for name, made in zip(NAMES, out[0], strict=True):
+            assert torch.allclose(made, texture[name], atol=1e-5), name
