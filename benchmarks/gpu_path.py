@@ -10,12 +10,14 @@ texture hardware against the kernel. What fails is said, and the rest goes on.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
+BY_KERNELS = os.environ | {"ARR_COC_KERNELS": "auto"}
 
 
 def main() -> int:
@@ -44,7 +46,7 @@ def main() -> int:
             failed += 1
             continue
         with (folder / f"{name}.log").open("w") as log, (folder / f"{name}.out").open("w") as out:
-            code = subprocess.run(command, stdout=out, stderr=log, check=False).returncode
+            code = subprocess.run(command, stdout=out, stderr=log, check=False, env=BY_KERNELS).returncode
         failed += code != 0
         print(f"{time.monotonic() - start:5.0f} s  {name}: {'done' if code == 0 else f'exit code {code}'}", flush=True)
         if code:

@@ -41,13 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
             raise ArrCocError(f"expected --{name} of at least {least}, got {getattr(arguments, name)}")
     from arr_coc.bench import gpu
     from arr_coc.bench.events import check_cuda
-    from arr_coc.kernels import reason
+    from arr_coc.kernels import reason, using
 
     check_cuda()
     hindrance = reason("cuda")
     if hindrance is not None:
         raise ArrCocError(f"expected a GPU that kernels run on: {hindrance}")
-    with progress() as bar:
+    with progress() as bar, using("auto"):
         task = bar.add_task("timing", total=None)
         report = gpu.measure(
             arguments.size, arguments.batch, arguments.repeats, references=not arguments.alone,

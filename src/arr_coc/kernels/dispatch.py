@@ -1,8 +1,9 @@
 """Which way a piece of work goes: a Triton kernel, or the torch code that is the truth.
 
 Notable:
-- kernels run on CUDA devices from compute capability 7.0 on, where Triton can be imported; everything else runs in torch;
+- torch is the default: kernels equal it in Triton's interpreter and compile for GPUs, but were not measured on one yet;
 - `ARR_COC_KERNELS` = auto, triton or torch decides for a process, `using(...)` for a stretch of code, which counts for more;
+- auto takes kernels on CUDA devices from compute capability 7.0 on, where Triton can be imported, and torch elsewhere;
 - asking for triton where it cannot run is an error, and what ran is written down: `used()`;
 - with TRITON_INTERPRET=1 kernels run on CPU tensors too, slowly: that is how they are tested without a GPU.
 """
@@ -24,6 +25,7 @@ from arr_coc.errors import ArrCocError
 Way: TypeAlias = Literal["auto", "triton", "torch"]
 
 VARIABLE = "ARR_COC_KERNELS"
+DEFAULT: Way = "torch"
 OLDEST = (7, 0)  # compute capability from which Triton compiles
 LONGEST = 1 << 15  # px of a side
 THREEFOLD = (8, 0)  # from which its tensor cores take float32 in parts
@@ -48,8 +50,8 @@ def using(way: Way) -> Iterator[None]:
 
 
 def way() -> Way:
-    """What is asked for: by `using`, else by the environment, else auto."""
-    return _way.get() or _checked(os.environ.get(VARIABLE) or "auto", VARIABLE)
+    """What is asked for: by `using`, else by the environment, else torch."""
+    return _way.get() or _checked(os.environ.get(VARIABLE) or DEFAULT, VARIABLE)
 
 
 def used() -> dict[str, str]:
