@@ -132,7 +132,8 @@ class ArrCocLayer(nn.Module):
 
     def remember(self, questions: torch.Tensor) -> None:
         """Keep in mind what it was asked in training: `[Q, d]` as it heard them."""
-        self.asked, middle, near = wording.memory(questions)
+        kept, middle, near = wording.memory(questions)
+        self.asked = kept.to(self.middle.device)
         self.middle.copy_(middle)
         self.near.copy_(near)
 
