@@ -17,8 +17,9 @@ from arr_coc.selectors.base import Choice, Sight
 from arr_coc.selectors.pixels import textures
 from arr_coc.selectors.ranking import best
 from arr_coc.video import flow as flows
-from arr_coc.video import gating, scene
+from arr_coc.video import gating, scene, shifting
 from arr_coc.video.flow import Flow
+from arr_coc.video.shifting import Shift
 
 REPEATED = 0.03  # what a cell counts for that shows what is shown already
 SIDE = 320  # px that moments are compared at
@@ -39,19 +40,25 @@ def linked(frames: Sequence[torch.Tensor], size: tuple[int, int]) -> list[Link]:
     small = [gating.calmed(flows.small(frame.cpu(), SIDE)) for frame in frames]
     made = []
     for before, after in pairwise(small):
-        if before.shape != after.shape or scene.likeness(*map(scene.prepared, (before, after))) < scene.ALIKE:
+        moved = shifting.shift(before, after) if before.shape == after.shape else None
+        if moved is None or (moved.still and scene.likeness(*map(scene.prepared, (before, after))) < scene.ALIKE):
             nothing = flows.still(size)
             made.append(Link(nothing, nothing, torch.zeros(size), torch.zeros(size)))
             continue
-        (back, later), (forth, earlier) = _seen(before, after, size), _seen(after, before, size)
+        (back, later), (forth, earlier) = _seen(before, after, moved, size), _seen(after, before, moved.back, size)
         made.append(Link(back, forth, later, earlier))
     return made
 
 
-def _seen(there: torch.Tensor, here: torch.Tensor, size: tuple[int, int]) -> tuple[Flow, torch.Tensor]:
+def _seen(
+    there: torch.Tensor, here: torch.Tensor, moved: Shift, size: tuple[int, int]
+) -> tuple[Flow, torch.Tensor]:
     """The flow from `here` to `there` on cells, and how far each cell of `here` is to be seen `there`."""
     lit = gating.relit(there, here)
-    step, worse = gating.steadied(flows.between(lit, here), lit, here)
+    far = moved.flow((int(here.shape[0]), int(here.shape[1])))
+    near = flows.warp(lit, far)
+    step, worse = gating.steadied(flows.between(near, here), near, here)
+    step = flows.then(far, step)
     gate = gating.gate(lit, here, step, worse)
     same = flows.inside(step.vectors).float() * (~gating.spread(gate.anew, step.size)).float()
     seen = torch.nn.functional.adaptive_avg_pool2d(same[None, None], size)[0, 0]
