@@ -67,7 +67,34 @@ def test_the_moment_with_most_to_tell_goes_first_and_keeps_all_of_it() -> None:
     relevance = torch.rand(3, 6, 8, generator=torch.Generator().manual_seed(0))
     relevance[1] += 1
     same = sharing.linked(pixels([rendering.street().pixels] * 3), (6, 8))
-    found = sharing.worth(relevance, same)
+    found, order = sharing.worth(relevance, same)
+    assert order[0] == 1
     assert torch.equal(found[1], relevance[1])
     inner = (slice(1, -1), slice(1, -1))
     assert torch.allclose(found[0][inner], sharing.REPEATED * relevance[0][inner], atol=0.02)
+
+
+def test_a_moment_that_is_surer_of_the_answer_goes_before_one_with_more_to_tell() -> None:
+    relevance = torch.full((3, 6, 8), 0.4)
+    relevance[2] = 0.0
+    relevance[2, 3, 2:5] = 0.9
+    links = sharing.linked(
+        pixels([rendering.street().pixels, rendering.page().pixels[:640, :480], rendering.street().pixels]), (6, 8)
+    )
+    assert sharing.worth(relevance, links)[1][0] != 2
+    assert sharing.worth(relevance, links, surest=True)[1][0] == 2
+
+
+def test_what_the_border_cuts_off_makes_no_moment_sure() -> None:
+    """A pan down a page: the same line is at the lower border first, and in the middle later."""
+    links = sharing.linked(pixels(rendering.pan(25, step=4).frames[::8]), (13, 23))
+    relevance = torch.full((4, 13, 23), 0.1)
+    relevance[0, 12, 4:9] = 1.0
+    relevance[1, 9, 4:9] = 0.9
+    assert sharing.worth(relevance, links, surest=True)[1][0] == 1
+
+
+def test_a_moment_is_read_out_before_the_next_is_opened() -> None:
+    values = torch.tensor([[[0.9, 0.5, 0.01]], [[0.95, 0.2, 0.1]]])
+    ranked = sharing.one_by_one(values, [0, 1]).flatten()
+    assert ranked.argsort(descending=True).tolist() == [0, 1, 3, 4, 5, 2]

@@ -1,8 +1,13 @@
 """Sharing: one budget for all moments of a video. What was shown once need not be read twice.
 
-A cell that shows what another moment shows, too, hardly counts. Which of the two counts in full? The moment that has most
-to tell goes first, with all of its cells, so that a word is read at one moment and not in halves at two; then the one
-that has most to add, and so on. A frame that brings nothing new gets few tokens; a budget is spent all the same.
+A cell that shows what another moment shows, too, hardly counts. Which of the two counts in full? That of the moment that
+goes first; then comes the one that has most to add, and so on. A frame that brings nothing new gets few tokens; a budget is
+spent all the same. Who goes first depends on what is asked:
+- a question that names something has its answer somewhere. The moment goes first that is surest of it, by the best cells
+  that it shows whole: a word that the picture's border cuts in two says little. A moment is read out before the next one is
+  opened, because print is read beside print of the same picture, and not in halves from two;
+- where nothing is asked for in particular, the moment that has most to tell goes first, and the best new cells of all
+  moments share the budget.
 """
 
 from __future__ import annotations
@@ -21,7 +26,13 @@ from arr_coc.video import gating, scene, shifting
 from arr_coc.video.flow import Flow
 from arr_coc.video.shifting import Shift
 
-REPEATED = 0.03  # what a cell counts for that shows what is shown already
+REPEATED = 0.03  # what a cell counts for that shows what is shown already; less than this is nothing
+BEST = 3  # cells that tell how sure a moment is
+ASKED, EVEN = (
+    ("relevance", "camouflage"),
+    ("void", "blind"),
+)  # how choices begin that follow the question, and that spread out
+TOGETHER = "what several moments show, one is kept of"
 SIDE = 320  # px that moments are compared at
 
 
@@ -50,9 +61,7 @@ def linked(frames: Sequence[torch.Tensor], size: tuple[int, int]) -> list[Link]:
     return made
 
 
-def _seen(
-    there: torch.Tensor, here: torch.Tensor, moved: Shift, size: tuple[int, int]
-) -> tuple[Flow, torch.Tensor]:
+def _seen(there: torch.Tensor, here: torch.Tensor, moved: Shift, size: tuple[int, int]) -> tuple[Flow, torch.Tensor]:
     """The flow from `here` to `there` on cells, and how far each cell of `here` is to be seen `there`."""
     lit = gating.relit(there, here)
     far = moved.flow((int(here.shape[0]), int(here.shape[1])))
@@ -65,19 +74,42 @@ def _seen(
     return step.at(size), seen
 
 
-def worth(relevance: torch.Tensor, links: Sequence[Link]) -> torch.Tensor:
-    """Relevance `[t, h, w]` from 0 to 1, less where an earlier choice of moments shows the same: `[t, h, w]`."""
+def worth(relevance: torch.Tensor, links: Sequence[Link], *, surest: bool = False) -> tuple[torch.Tensor, list[int]]:
+    """Relevance `[t, h, w]` from 0 to 1, less where a moment that goes first shows the same; and the moments' order.
+
+    surest: the moment with the best new cells goes first, not that with the most.
+    """
+    size = relevance.shape[1:]
     told = torch.zeros_like(relevance)
     found = torch.zeros_like(relevance)
+    whole = [_within(moment, links, size) for moment in range(len(relevance))] if surest else []
+    order: list[int] = []
     left = set(range(len(relevance)))
     while left:
-        gains = {moment: float((relevance[moment] * (1 - told[moment])).sum()) for moment in sorted(left)}
+        new = {moment: relevance[moment] * (1 - told[moment]) for moment in sorted(left)}
+        gains = {
+            moment: float(_best(values * whole[moment])) if surest else float(values.sum())
+            for moment, values in new.items()
+        }
         moment = max(gains, key=lambda one: gains[one])
         left.discard(moment)
+        order.append(moment)
         found[moment] = relevance[moment] * (REPEATED + (1 - REPEATED) * (1 - told[moment]))
-        for other, shown in _shown(moment, links, relevance.shape[1:]):
+        for other, shown in _shown(moment, links, size):
             told[other] = torch.maximum(told[other], shown)
-    return found
+    return found, order
+
+
+def _best(values: torch.Tensor) -> torch.Tensor:
+    """The mean of the few best cells: one alone may be chance."""
+    return values.flatten().topk(min(BEST, values.numel())).values.mean()
+
+
+def _within(moment: int, links: Sequence[Link], size: torch.Size) -> torch.Tensor:
+    """Where a moment shows things whole `[h, w]`, whichever way the picture moves on from it or came to it."""
+    after = _whole(size, None if moment == len(links) else links[moment].back)
+    before = _whole(size, None if moment == 0 else links[moment - 1].forth)
+    return torch.minimum(after, before)
 
 
 def _shown(moment: int, links: Sequence[Link], size: torch.Size) -> list[tuple[int, torch.Tensor]]:
@@ -108,12 +140,23 @@ def shared(sight: Sight, choice: Choice) -> Choice:
     """A choice among a video's cells with as many kept, but none twice while there are others."""
     [view] = sight.grid.views
     pictures = textures(sight)
-    if view.t < 2 or choice.relevance is None or len(choice.keep) in (0, len(sight.candidates)):
+    nothing = choice.relevance is None or choice.strategy.startswith(EVEN)
+    if view.t < 2 or nothing or len(choice.keep) in (0, len(sight.candidates)):
         return choice
+    assert choice.relevance is not None
     shown = [pictures[moment * len(pictures) // view.t].pixels for moment in range(view.t)]
     links = pictures[0].once(f"links {view!r} of {len(pictures)}", lambda: linked(shown, (view.h, view.w)))
-    values = worth(choice.relevance.view(view.t, view.h, view.w), links).flatten()
-    keep = sight.candidates[best(values[sight.candidates], len(choice.keep))].sort().values
-    return replace(
-        choice, keep=keep, relevance=values, strategy=f"{choice.strategy}; what several moments show, one is kept of"
-    )
+    surest = choice.strategy.startswith(ASKED)
+    values, order = worth(choice.relevance.view(view.t, view.h, view.w), links, surest=surest)
+    ranked = one_by_one(values, order) if surest else values
+    keep = sight.candidates[best(ranked.flatten()[sight.candidates], len(choice.keep))].sort().values
+    how = "the surest moment first; what several show, one is kept of" if surest else TOGETHER
+    return replace(choice, keep=keep, relevance=values.flatten(), strategy=f"{choice.strategy}; {how}")
+
+
+def one_by_one(values: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """Values `[t, h, w]` from 0 to 1 by which a moment's cells, those that hold anything, all come before the next one's."""
+    ranked = values.clone()
+    for rank, moment in enumerate(order):
+        ranked[moment] += (values[moment] > REPEATED) * float(len(order) - rank)
+    return ranked

@@ -75,10 +75,13 @@ def _correlations(old: np.ndarray, new: np.ndarray) -> np.ndarray:
         return np.fft.irfft2(one * other, size)
 
     a, b = old - old.mean(), new - new.mean()
-    here, there = (turned(a), turned(a * a), turned(ones)), (
-        turned(b[::-1, ::-1]),
-        turned((b * b)[::-1, ::-1]),
-        turned(ones[::-1, ::-1]),
+    here, there = (
+        (turned(a), turned(a * a), turned(ones)),
+        (
+            turned(b[::-1, ::-1]),
+            turned((b * b)[::-1, ::-1]),
+            turned(ones[::-1, ::-1]),
+        ),
     )
     count = np.maximum(product(here[2], there[2]), 1.0)
     mean_a, mean_b = product(here[0], there[2]) / count, product(here[2], there[0]) / count
