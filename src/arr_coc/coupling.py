@@ -26,9 +26,9 @@ from arr_coc.selectors.similarity import to_question
 
 SCOUTED, AT_LEAST = 0.5, 448  # of the candidates; of few, all
 LOST, SURE = 0.03, 0.06  # the strongest attention of a scout that finds nothing, and of one that does
-HESITANT = (
-    2.0  # log-odds about what 99 in 100 questions of training reach, over which trust in a layer rises from 0 to 1
-)
+HESITANT = 2.0  # log-odds of the best cell about even ones, over which trust in a layer rises from 0 to 1
+CONFIRMED_IN = 0.125  # of the cells, a layer's best: what a scout looks at has to lie there
+CONFIRMED = 0.45  # of the scout's attention: above .6 where both are right, below .37 where the layer is wrong
 STRANGE = 3.3  # from here on a picture is of another kind than those that the layer was trained with
 ENOUGH = 0.5  # trust from which a layer is not doubted
 DEPTHS = (0.5, 2 / 3)  # of the language model's layers
@@ -51,15 +51,20 @@ class Coupled:
         """Whether the picture is of another kind than those that the layer was trained with."""
         return self.judgement is not None and self.judgement.strangeness > STRANGE
 
+    @property
+    def new(self) -> bool:
+        """Whether the question is put in other words than those that the layer was trained with."""
+        return self.judgement is not None and self.judgement.novelty > 1
+
     def __post_init__(self) -> None:
         if not bool(torch.isfinite(self.values).all()):
             raise ArrCocError(f"expected finite scores of the question from the {self.by}, got NaN or infinity")
 
 
 def by_layer(sight: Sight) -> Coupled:
-    """What the layer that was trained for the model says; to be trusted as far as it is as sure as it was in training.
+    """What the layer that was trained for the model says; to be trusted as far as it is sure of its best cell.
 
-    Questions of another kind make it less sure of its best cell. On a picture of another kind it is not trusted at all.
+    On a picture of another kind it is not trusted at all.
     """
     assert sight.learned is not None
     judgement = sight.learned(sight)
@@ -70,11 +75,35 @@ def by_layer(sight: Sight) -> Coupled:
 
 def by_scout(sight: Sight, worth: torch.Tensor) -> Coupled:
     """What the language model looks for among the half of the candidates that is worth most, `worth` `[M]`."""
+    return _of_scout(sight, _scouted(sight, worth))
+
+
+def by_both(sight: Sight, layer: Coupled, worth: torch.Tensor) -> Coupled:
+    """A question that is new to the layer: the scout is asked as well, and believed where it looks elsewhere.
+
+    Before the encoder there is no scout. The layer's coupling then counts beside information, and not its own relevance.
+    """
+    assert layer.judgement is not None
+    if sight.send is None:
+        return replace(layer, by="layer, in new words", judgement=None)
+    seen = _scouted(sight, worth)
+    best = layer.judgement.relevance.argsort(descending=True, stable=True)[: round(CONFIRMED_IN * sight.grid.n)]
+    if bool(seen[sight.candidates[best]].sum() >= CONFIRMED * seen.sum()):
+        return replace(layer, by="layer, confirmed by scout")
+    return _of_scout(sight, seen)
+
+
+def _scouted(sight: Sight, worth: torch.Tensor) -> torch.Tensor:
+    """A scout's attention to each cell `[N]`, 0 where it does not look."""
     known = len(worth) > 0 and bool(worth.max() > worth.min())  # else any half is as good as the other: all of them
     count = min(len(worth), max(AT_LEAST, round(SCOUTED * len(worth)))) if known else len(worth)
     some = worth.argsort(descending=True, stable=True)[:count].sort().values
     seen = torch.zeros(sight.grid.n)
     seen[sight.candidates[some]] = sight.scout(sight.candidates[some], DEPTHS)
+    return seen
+
+
+def _of_scout(sight: Sight, seen: torch.Tensor) -> Coupled:
     trust = min(1.0, max(0.0, (float(seen.max()) - LOST) / (SURE - LOST)))
     return Coupled(faded(beside(seen, sight.grid)[sight.candidates]), "scout", trust)
 

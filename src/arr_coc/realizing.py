@@ -95,8 +95,10 @@ def couple(sight: Sight, known: Known, how: str) -> Coupled | None:
     strange = False  # to a layer that was trained with pages, say
     if how in ("auto", "layer") and sight.learned is not None:
         judged = coupling.by_layer(sight)
-        if how == "layer" or judged.trust >= coupling.ENOUGH:
+        if how == "layer" or (judged.trust >= coupling.ENOUGH and not judged.new):
             return judged
+        if judged.trust >= coupling.ENOUGH:
+            return coupling.by_both(sight, judged, known.information + known.text)
         strange = judged.strange
     elif how == "layer":
         raise SelectorError(

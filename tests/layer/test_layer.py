@@ -143,7 +143,7 @@ def test_files_that_are_no_layer(tmp_path: Path) -> None:
         ArrCocLayer.from_pretrained(tmp_path)
     weights, note = storage.read(_kept(file, good))
     storage.write(file, weights, note | {"version": 99})
-    with pytest.raises(LayerError, match="is not a learned ARR-COC layer of version 2"):
+    with pytest.raises(LayerError, match="is not a learned ARR-COC layer of version 3"):
         ArrCocLayer.from_pretrained(tmp_path)
     storage.write(file, weights, note | {"width": 32})
     with pytest.raises(LayerError, match="its weights do not fit its own shape"):

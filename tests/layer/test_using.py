@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import arr_coc
+from arr_coc import coupling
 from arr_coc.adapters.sources import is_image
 from arr_coc.errors import ArrCocError, LayerError
 from arr_coc.layer import ArrCocLayer
@@ -18,6 +19,7 @@ from arr_coc.layer.config import CHANNELS
 from arr_coc.layer.familiarity import strangeness, told, usual
 from arr_coc.layer.fitting import config_for
 from arr_coc.layer.judging import judged, picture, seen
+from arr_coc.layer.wording import padded
 from arr_coc.learning.lessons import lessons, read, sight_of
 from arr_coc.reader import folder as folders
 from arr_coc.reader.model import TINY, build
@@ -137,8 +139,8 @@ def test_how_much_is_encoded_is_left_to_a_layer_that_is_sure() -> None:
     assert encoded(vlm) == every  # nothing was learned for this model
     assert encoded(taught, selector="arr-coc-untrained") == every
     assert encoded(taught, selector="divprune") == every  # it cannot say
-    for coupling in ("none", "scout", "tokens"):  # the layer has no say
-        assert encoded(taught, selector=ArrCoc(coupling=coupling)) == every
+    for how in ("none", "scout", "tokens"):  # the layer has no say
+        assert encoded(taught, selector=ArrCoc(coupling=how)) == every
     for vague in ("What is this?", " "):
         assert taught.ask(image, vague, glance="auto", **ASKED).tokens["encoded"] == every
     strange = sure(squares.layer(vlm))
@@ -169,16 +171,35 @@ def test_a_strange_picture_is_not_left_to_a_layer() -> None:
     assert "layer" not in taught.ask(image, "Which one?", **ASKED).allocation.strategy
 
 
-def test_a_layer_that_is_less_sure_than_in_training_is_not_asked() -> None:
+def test_a_question_in_new_words_is_put_to_a_scout_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     vlm = squares.model()
     layer = sure(squares.layer(vlm))
     taught = arr_coc.wrap(vlm.model, vlm.processor, layer=layer)
     image = noisy(64, 64)
-    said = taught.ask(image, "Which one?", **ASKED).allocation
-    assert "layer" in said.strategy
-    sight = sight_of(taught, taught.look(image), "Which one?")
-    surest = judged(layer, sight).sureness  # of its best cell, in log-odds; in training it is as sure as that by half
-    layer.sure.copy_(torch.tensor([0.0, surest - 0.1]))
-    assert "layer" in taught.ask(image, "Which one?", **ASKED).allocation.strategy
-    layer.sure.copy_(torch.tensor([0.0, surest + 0.1]))
-    assert "layer" not in taught.ask(image, "Which one?", **ASKED).allocation.strategy
+
+    def strategy(question: str) -> str:
+        return taught.ask(image, question, **ASKED).allocation.strategy
+
+    assert "(coupling by layer)" in strategy("Which one?")  # nothing is remembered: every question is believed
+    layer.remember(heard_of(taught, layer, ["Which one?", "Where is the square?"]))
+    assert "(coupling by layer)" in strategy("Which one?")
+    monkeypatch.setattr(coupling, "CONFIRMED", 0.0)  # whatever the scout looks at
+    assert "(coupling by layer, confirmed by scout)" in strategy("9173, 4, 4, 4?")
+    monkeypatch.setattr(coupling, "CONFIRMED", 1.1)
+    assert "(coupling by scout)" in strategy("9173, 4, 4, 4?")
+
+
+def test_before_the_encoder_new_words_make_a_layer_one_voice_among_others() -> None:
+    vlm = squares.model()
+    layer = sure(squares.layer(vlm))
+    layer.remember(heard_of(vlm, layer, ["Which one?", "Where is the square?"]))
+    taught = arr_coc.wrap(vlm.model, vlm.processor, layer=layer)
+    prepared = taught.prepare(noisy(64, 64), "9173, 4, 4, 4?", glance="50%", budget=2)
+    assert len(prepared.allocations[0].encoded) < prepared.allocations[0].n
+    everything = taught.prepare(noisy(64, 64), "9173, 4, 4, 4?", glance="auto", budget=2)
+    assert len(everything.allocations[0].encoded) == everything.allocations[0].n  # nobody knows better
+
+
+def heard_of(vlm: VLM, layer: ArrCocLayer, questions: list[str]) -> torch.Tensor:
+    with torch.no_grad():
+        return layer.hear(*padded([vlm.adapter.embed(vlm.prompter.ids(one)).detach() for one in questions]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,9 @@ from arr_coc.layer.fitting import config_for
 from arr_coc.learning.lessons import apart, lessons, read
 from arr_coc.learning.looks import Looks
 from arr_coc.learning.loop import standardise
-from arr_coc.learning.measuring import measured, sureness
+from arr_coc.learning.measuring import measured
 from arr_coc.learning.settings import Settings
-from arr_coc.learning.steps import Draws, box_losses, collate
+from arr_coc.learning.steps import Draws, box_losses
 from arr_coc.learning.tutoring import attention
 from tests.learning import squares
 
@@ -147,15 +146,3 @@ def test_attention_is_learned_from_right_answers_only(tmp_path: Path) -> None:
     found, looks = squares.taught(vlm, tmp_path, 1, by_answer=True), Looks(vlm)
     assert attention(looks, found[0], found[0].asked[0]) is None  # the model knows nothing
     assert found[0].asked[0].seen == (None,)
-
-
-def test_how_sure_a_layer_is_with_and_without_tokens(tmp_path: Path) -> None:
-    vlm = squares.model()
-    found, layer = squares.taught(vlm, tmp_path, 3), squares.layer(vlm)
-    for place, told in enumerate((False, True)):
-        best = []
-        for lesson in found:
-            views = [view.to(CPU) if told else replace(view.to(CPU), tokens=None) for view in lesson.views]
-            asked = [(0, one) for one in lesson.asked]
-            best += collate([views], [lesson], asked, CPU).judged(layer).relevance.amax(-1).tolist()
-        assert min(best) <= float(sureness(layer, found, CPU)[place]) <= sorted(best)[1]

@@ -17,6 +17,7 @@ from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.familiarity import strangeness, told
 from arr_coc.layer.layer import ArrCocLayer, Judged, View
 from arr_coc.layer.scoring import WAYS
+from arr_coc.layer.wording import novelty
 from arr_coc.selectors.base import Sight
 from arr_coc.selectors.pixels import textures
 from arr_coc.texture import TextureArray
@@ -54,7 +55,8 @@ class Judgement:
     scores: dict[str, torch.Tensor]  # the three ways of knowing, from 0 to 1
     weights: dict[str, float]
     strangeness: float = 0.0  # how unlike the pictures of training this one is: about 1 for one of them
-    sureness: float = 0.0  # the best cell's logit, over what 99 in 100 questions of training reach
+    sureness: float = 0.0  # the best cell's logit
+    novelty: float = 0.0  # how far the question is from those of training: up to 1 for one that is put like them
 
 
 def judge(
@@ -191,9 +193,10 @@ def judged(layer: ArrCocLayer, sight: Sight) -> Judgement:
     """What a layer says about the candidates of a sight."""
     device = layer.mean.device
     words = sight.words.embeddings.detach().float().to(device)[None]
+    there = torch.ones(words.shape[:2], dtype=torch.bool, device=device)
     made = answer(
         layer, _known(layer, sight), [view.t for view in sight.grid.views],
-        torch.zeros(1, dtype=torch.long, device=device), words, torch.ones(words.shape[:2], dtype=torch.bool, device=device),
+        torch.zeros(1, dtype=torch.long, device=device), words, there,
     )  # fmt: skip
     logits, scores = made.relevance[0].cpu()[sight.candidates], made.scores[0].sigmoid().cpu()
     return Judgement(
@@ -203,12 +206,6 @@ def judged(layer: ArrCocLayer, sight: Sight) -> Judgement:
         strangeness(
             told(_bare(sight, layer.config)[0].channels, layer.config.channels), layer.usual.cpu(), layer.unusual.cpu()
         ),
-        float(logits.max()) - float(_sure(layer, sight)) if len(logits) else 0.0,
+        float(logits.max()) if len(logits) else 0.0,
+        novelty(layer.hear(words, there)[0], layer.asked, layer.middle, layer.near),
     )
-
-
-def _sure(layer: ArrCocLayer, sight: Sight) -> torch.Tensor:
-    """How sure it is as a rule, of such a sight; with some of the tokens, at least as sure as with none or all."""
-    if sight.tokens is None:
-        return layer.sure[0]
-    return layer.sure[1] if len(sight.candidates) == sight.grid.n else layer.sure.min()

@@ -17,13 +17,14 @@ from torch import nn
 
 from arr_coc.embedding import storage
 from arr_coc.errors import LayerError
+from arr_coc.layer import wording
 from arr_coc.layer.blocks import Lines, Neighbours, Question, Words
 from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.familiarity import size
 from arr_coc.layer.scoring import WAYS, Coupling, Information, Policy, Salience
 
 WEIGHTS, NOTE = "layer.safetensors", "layer.json"
-FORMAT, VERSION = "a learned ARR-COC layer", 2
+FORMAT, VERSION = "a learned ARR-COC layer", 3
 WAVES = (1.0, 2.0, 4.0, 8.0, 16.0)  # half turns over the picture's width and height
 
 
@@ -57,9 +58,9 @@ class ArrCocLayer(nn.Module):
     spread: torch.Tensor
     usual: torch.Tensor  # [S] what those pictures are like: see familiarity.py
     unusual: torch.Tensor  # [S, S]
-    sure: (
-        torch.Tensor
-    )  # [2] logits that the best cell of 99 in 100 of its questions is above: before the encoder, after it
+    asked: torch.Tensor  # [M, d] questions trained with: see wording.py
+    middle: torch.Tensor  # [d] of them
+    near: torch.Tensor  # [] how near to one of them a question is usually put
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
@@ -69,7 +70,9 @@ class ArrCocLayer(nn.Module):
         self.register_buffer("spread", torch.ones(channels, 1, 1))
         self.register_buffer("usual", torch.zeros(size(config.channels)))
         self.register_buffer("unusual", torch.zeros(size(config.channels), size(config.channels)))
-        self.register_buffer("sure", torch.zeros(2))
+        self.register_buffer("asked", torch.zeros(0, width, dtype=torch.float16))
+        self.register_buffer("middle", torch.zeros(width))
+        self.register_buffer("near", torch.ones(()))
         self.from_channels = nn.Linear(channels + 4 * len(WAVES), width)
         self.from_pixels = nn.Sequential(
             nn.Linear(3 * config.pixels**2, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
@@ -123,6 +126,16 @@ class ArrCocLayer(nn.Module):
         weights = self.policy(heard, asked, scores)
         return Judged((weights[..., None] * scores).sum(1), scores, weights)
 
+    def hear(self, words: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
+        """What tells questions from each other, `[B, d]`; words as in `judge`."""
+        return wording.told(self.words(words, asked), asked)
+
+    def remember(self, questions: torch.Tensor) -> None:
+        """Keep in mind what it was asked in training: `[Q, d]` as it heard them."""
+        self.asked, middle, near = wording.memory(questions)
+        self.middle.copy_(middle)
+        self.near.copy_(near)
+
     def forward(
         self,
         channels: torch.Tensor,
@@ -158,6 +171,8 @@ class ArrCocLayer(nn.Module):
         if (note.pop("format", None), note.pop("version", None)) != (FORMAT, VERSION):
             raise LayerError(f"{str(path / WEIGHTS)!r} is not {FORMAT} of version {VERSION}")
         layer = cls(LayerConfig.from_dict(note))
+        if "asked" in weights:  # as many questions as there were
+            layer.asked = layer.asked.new_zeros(len(weights["asked"]), layer.config.width)
         try:
             layer.load_state_dict(weights)
         except RuntimeError:

@@ -15,9 +15,10 @@ from arr_coc.errors import ArrCocError, DataError, LayerError, first_line
 from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.familiarity import told, usual
 from arr_coc.layer.layer import ArrCocLayer
+from arr_coc.layer.wording import padded
 from arr_coc.learning.lessons import Lesson
 from arr_coc.learning.looks import Looks
-from arr_coc.learning.measuring import measured, sureness
+from arr_coc.learning.measuring import measured
 from arr_coc.learning.settings import Settings
 from arr_coc.learning.steps import Batch, Draws, box_losses
 from arr_coc.learning.tutoring import model_losses
@@ -28,6 +29,7 @@ from arr_coc.vlm import VLM
 
 TELL_EVERY, SAVE_EVERY, MEASURE_EVERY = 6.0, 60.0, 120.0  # seconds
 CHECKPOINT = "checkpoint.pt"
+TOGETHER = 256  # questions
 
 
 @dataclass
@@ -183,12 +185,21 @@ def learn(
     found: dict[str, float] = {}
     if team.leads:
         run.save(path, settings)
-        run.average.sure.copy_(sureness(run.average, lessons, device))
+        run.average.remember(heard(run.average, lessons, device))
         run.average.save_pretrained(out)
         found = measured(run.average, kept_back, device)
         said = {"step": run.step, "seconds": round(run.seconds, 1), "recall": found, "settings": asdict(settings)}
         journal.note(said)
     return Learned(run.average, run.step, run.seconds, found, progress >= 1)
+
+
+@torch.inference_mode()
+def heard(layer: ArrCocLayer, lessons: Sequence[Lesson], device: torch.device) -> torch.Tensor:
+    """The questions that were learned from, `[Q, d]` as the layer hears them: those with evidence, where there are any."""
+    every = [one for lesson in lessons for one in lesson.asked]
+    words = [one.words for one in every if one.groups] or [one.words for one in every]
+    blocks = (padded(words[start : start + TOGETHER]) for start in range(0, len(words), TOGETHER))
+    return torch.cat([layer.hear(some.to(device), there.to(device)).cpu() for some, there in blocks])
 
 
 def _losses(looks: Looks, run: Run, batch: Batch, settings: Settings, rank: int) -> dict[str, torch.Tensor]:

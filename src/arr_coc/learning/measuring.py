@@ -16,8 +16,6 @@ from arr_coc.learning.steps import collate
 
 GAZES = (0.25, 0.125, 0.0625)  # shares kept of what is encoded
 GLANCES = (0.5, 0.25)  # shares encoded
-SURE = 0.01  # of the questions are answered with less
-ASKED = 200  # lessons are enough to know how sure a layer is
 
 
 @torch.inference_mode()
@@ -38,15 +36,3 @@ def measured(layer: ArrCocLayer, lessons: Sequence[Lesson], device: torch.device
                     kept = order[: math.ceil(share * len(order) - 1e-9)]
                     found[f"{told} {100 * share:g}%"].append(recall(kept, one.groups) or 0.0)
     return {name: sum(values) / len(values) for name, values in found.items()}
-
-
-@torch.inference_mode()
-def sureness(layer: ArrCocLayer, lessons: Sequence[Lesson], device: torch.device) -> torch.Tensor:
-    """What the best cell's logit is above in 99 of 100 questions that were learned from, `[2]`: without tokens, with all."""
-    best: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
-    for lesson in lessons[:: max(1, len(lessons) // ASKED)]:
-        asked = [(0, one) for one in lesson.asked]
-        views = [view.to(device) for view in lesson.views]
-        for told, found in zip(([replace(view, tokens=None) for view in views], views), best, strict=True):
-            found.append(collate([told], [lesson], asked, device).judged(layer).relevance.amax(-1).cpu())
-    return torch.stack([torch.cat(found).float().quantile(SURE) for found in best])

@@ -11,6 +11,7 @@ import torch
 
 from arr_coc.layer.judging import Seen, judge
 from arr_coc.layer.layer import ArrCocLayer, Judged
+from arr_coc.layer.wording import padded
 from arr_coc.learning import targets
 from arr_coc.learning.lessons import Asked, Lesson
 from arr_coc.learning.settings import Settings
@@ -73,12 +74,7 @@ def collate(
     pictures: list[list[Seen]], lessons: Sequence[Lesson], asked: Sequence[tuple[int, Asked]], device: torch.device
 ) -> Batch:
     """Questions of different lengths side by side."""
-    longest = max(len(one.words) for _, one in asked)
-    words = torch.zeros(len(asked), longest, asked[0][1].words.shape[-1])
-    there = torch.zeros(len(asked), longest, dtype=torch.bool)
-    for row, (_, one) in enumerate(asked):
-        words[row, : len(one.words)] = one.words.float()
-        there[row, : len(one.words)] = True
+    words, there = padded([one.words for _, one in asked])
     owner = torch.tensor([number for number, _ in asked], device=device)
     return Batch(
         pictures, owner, words.to(device), there.to(device), [one for _, one in asked],
