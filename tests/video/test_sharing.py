@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from arr_coc import TextureArray
+from arr_coc.errors import ArrCocError
 from arr_coc.grid import Grid
 from arr_coc.selectors import selector
-from arr_coc.selectors.base import Sight, Words
+from arr_coc.selectors.arr_coc import ArrCoc
+from arr_coc.selectors.base import Choice, Sight, Words
 from arr_coc.video import rendering, sharing
 
 
@@ -98,3 +101,17 @@ def test_a_moment_is_read_out_before_the_next_is_opened() -> None:
     values = torch.tensor([[[0.9, 0.5, 0.01]], [[0.95, 0.2, 0.1]]])
     ranked = sharing.one_by_one(values, [0, 1]).flatten()
     assert ranked.argsort(descending=True).tolist() == [0, 1, 3, 4, 5, 2]
+
+
+def test_moments_share_as_they_are_told_to() -> None:
+    frames = rendering.pan(25, step=4).frames[::8]
+    seen = sight(frames, 4, 60)
+    counts = {}
+    for how in ("surest", "together"):
+        chosen = selector(ArrCoc(moments=how)).select(seen)
+        assert isinstance(chosen, Choice)
+        counts[how] = sorted(torch.bincount(seen.grid.thw(chosen.keep)[:, 0], minlength=4).tolist())
+    assert counts["surest"][-1] >= 55
+    assert counts["together"][-1] < 55
+    with pytest.raises(ArrCocError, match="moments as one of auto, surest, together"):
+        selector(ArrCoc(moments="all")).select(seen)

@@ -32,7 +32,7 @@ ASKED, EVEN = (
     ("relevance", "camouflage"),
     ("void", "blind"),
 )  # how choices begin that follow the question, and that spread out
-TOGETHER = "what several moments show, one is kept of"
+TOLD = "what several moments show, one is kept of"
 SIDE = 320  # px that moments are compared at
 
 
@@ -136,8 +136,11 @@ def _whole(size: torch.Size, moved: Flow | None) -> torch.Tensor:
     return inner
 
 
-def shared(sight: Sight, choice: Choice) -> Choice:
-    """A choice among a video's cells with as many kept, but none twice while there are others."""
+def shared(sight: Sight, choice: Choice, how: str = "auto") -> Choice:
+    """A choice among a video's cells with as many kept, but none twice while there are others.
+
+    how: the "surest" moments one after another, the best cells of all "together", or "auto": as the question is.
+    """
     [view] = sight.grid.views
     pictures = textures(sight)
     nothing = choice.relevance is None or choice.strategy.startswith(EVEN)
@@ -146,12 +149,12 @@ def shared(sight: Sight, choice: Choice) -> Choice:
     assert choice.relevance is not None
     shown = [pictures[moment * len(pictures) // view.t].pixels for moment in range(view.t)]
     links = pictures[0].once(f"links {view!r} of {len(pictures)}", lambda: linked(shown, (view.h, view.w)))
-    surest = choice.strategy.startswith(ASKED)
+    surest = how == "surest" or (how == "auto" and choice.strategy.startswith(ASKED))
     values, order = worth(choice.relevance.view(view.t, view.h, view.w), links, surest=surest)
     ranked = one_by_one(values, order) if surest else values
     keep = sight.candidates[best(ranked.flatten()[sight.candidates], len(choice.keep))].sort().values
-    how = "the surest moment first; what several show, one is kept of" if surest else TOGETHER
-    return replace(choice, keep=keep, relevance=values.flatten(), strategy=f"{choice.strategy}; {how}")
+    said = f"the surest moment first, and {TOLD}" if surest else TOLD
+    return replace(choice, keep=keep, relevance=values.flatten(), strategy=f"{choice.strategy}; {said}")
 
 
 def one_by_one(values: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
