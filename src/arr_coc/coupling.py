@@ -30,7 +30,7 @@ HESITANT = 2.0  # log-odds of the best cell about even ones, over which trust in
 CONFIRMED_IN = 0.125  # of the cells, a layer's best: what a scout looks at has to lie there
 CONFIRMED = 0.45  # of the scout's attention: above .6 where both are right, below .37 where the layer is wrong
 STRANGE = 3.3  # from here on a picture is of another kind than those that the layer was trained with
-ENOUGH = 0.5  # trust from which a layer is not doubted
+ENOUGH = 0.5  # trust from which a layer, or a scout that confirms one, is not doubted
 DEPTHS = (0.5, 2 / 3)  # of the language model's layers
 FAINT = 1e-3  # of the strongest attention: as good as none
 ALONG = (0.1, 0.25, 0.5, 1.0, 0.5, 0.25, 0.1)  # how much of its glow a cell lends to its neighbours in the same row
@@ -75,7 +75,7 @@ def by_layer(sight: Sight) -> Coupled:
 
 def by_scout(sight: Sight, worth: torch.Tensor) -> Coupled:
     """What the language model looks for among the half of the candidates that is worth most, `worth` `[M]`."""
-    return _of_scout(sight, _scouted(sight, worth))
+    return _of_scout(sight, scouted(sight, worth))
 
 
 def by_both(sight: Sight, layer: Coupled, worth: torch.Tensor) -> Coupled:
@@ -86,14 +86,15 @@ def by_both(sight: Sight, layer: Coupled, worth: torch.Tensor) -> Coupled:
     assert layer.judgement is not None
     if sight.send is None:
         return replace(layer, by="layer, in new words", judgement=None)
-    seen = _scouted(sight, worth)
+    seen = scouted(sight, worth)
     best = layer.judgement.relevance.argsort(descending=True, stable=True)[: round(CONFIRMED_IN * sight.grid.n)]
-    if bool(seen[sight.candidates[best]].sum() >= CONFIRMED * seen.sum()):
+    scout = _of_scout(sight, seen)
+    if scout.trust >= ENOUGH and bool(seen[sight.candidates[best]].sum() >= CONFIRMED * seen.sum()):
         return replace(layer, by="layer, confirmed by scout")
-    return _of_scout(sight, seen)
+    return scout
 
 
-def _scouted(sight: Sight, worth: torch.Tensor) -> torch.Tensor:
+def scouted(sight: Sight, worth: torch.Tensor) -> torch.Tensor:
     """A scout's attention to each cell `[N]`, 0 where it does not look."""
     known = len(worth) > 0 and bool(worth.max() > worth.min())  # else any half is as good as the other: all of them
     count = min(len(worth), max(AT_LEAST, round(SCOUTED * len(worth)))) if known else len(worth)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from arr_coc import attending, balancing, coupling, strategy
+from arr_coc import attending, balancing, coupling, spreading, strategy
 from arr_coc.coupling import Coupled
 from arr_coc.embedding.wording import ASKING, subject
 from arr_coc.errors import ArrCocError, SelectorError
@@ -75,6 +75,8 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
     k = attending.how_many(balanced.relevance, sight.k, sight.mass)
     if plan.even:
         keep = Uniform().select(replace(sight, k=k))
+    elif plan.in_turn:
+        keep = sight.candidates[spreading.in_turn(balanced.relevance, k, spreading.things(sight))]
     else:
         tokens = sight.tokens if settings.diverse and judgement is None else None
         keep = sight.candidates[attending.most_relevant(balanced.relevance, k, tokens)]

@@ -3,8 +3,8 @@
 | what is seen | how it is told | what is done |
 |---|---|---|
 | a void: a wall, a blank page, noise | hardly any edge, or the same amount everywhere, and no writing | evenly spaced cells |
-| a vague question: it names nothing | no word in it names a thing | spread out: information, not coupling |
-| nothing answers to the question | the scout's attention has no peak | information beside coupling |
+| a vague question: it names nothing | no word in it names a thing | information, not coupling; every thing gets its share |
+| nothing answers to the question | the scout's attention has no peak | information beside coupling; every thing gets its share |
 | camouflage: pale writing beside loud colours | writing lies where nothing stands out | salience does not count |
 
 The thresholds were set on drawn cases (`arr_coc.evaluation.robustness`) and on scanned pages.
@@ -33,6 +33,7 @@ class Strategy:
     name: str = "relevance"
     why: str = "the most relevant cells"
     even: bool = False  # evenly spaced cells in place of the most relevant
+    in_turn: bool = False  # every separate thing gets its share: see spreading.py
     coupling: float = 1.0  # how much each way of knowing is to be trusted
     salience: float = 1.0
 
@@ -64,11 +65,12 @@ def decide(sight: Sight, known: Known, names_something: bool = True) -> Strategy
             "the question names nothing, so all that carries information counts",
             coupling=0.0,
             salience=trusted,
+            in_turn=True,
         )
     if known.trust < 0.5:
         return Strategy(
             "unsure", "nothing answers to the question, so all that carries information counts, too",
-            coupling=known.trust, salience=trusted,
+            coupling=known.trust, salience=trusted, in_turn=True,
         )  # fmt: skip
     if pale:
         return Strategy("camouflage", "writing lies where nothing stands out, so salience does not count", salience=0.0)

@@ -50,7 +50,9 @@ def distances(some: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
 def _apart(questions: torch.Tensor) -> torch.Tensor:
     """Of questions `[Q, d]` those that differ, at most `MOST`, in their order."""
     kept: list[torch.Tensor] = []
-    for block in questions.split(256):  # within a block near-copies are looked for one by one, before it all at once
+    for block in torch.split(
+        questions, 256
+    ):  # within a block near-copies are looked for one by one, before it all at once
         fresh = block if not kept else block[distances(block, torch.cat(kept)) > SAME]
         alike = fresh @ fresh.T > 1 - SAME
         first = ~torch.tril(alike, -1).any(1)

@@ -1,0 +1,68 @@
+"""Does a scout look at what a layer keeps? Where the layer has found the evidence, and where it was never taught to.
+
+    python benchmarks/scout_agreement.py SCANS LAYERS --limit 20
+
+SCANS and LAYERS as for benchmarks/unseen_kinds.py. Told is the share of a scout's attention that lies on a layer's best eighth of the
+cells, by quantiles, for questions in the plain form and in words never trained with: the layer that ships, and those never asked for the kind.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+import arr_coc
+from arr_coc import coupling
+from arr_coc.evaluation.metrics import evidence_cells, recall
+from arr_coc.knowing import know
+from arr_coc.learning.lessons import read, sight_of
+from arr_coc.training.documents.phrasings import HELD_OUT, PLAIN
+
+KINDS = ("total", "date", "company")
+FOUND, LOST = 0.99, 0.34  # of the evidence is among the best cells, at least and at most
+QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scans", type=Path)
+    parser.add_argument("layers", type=Path)
+    parser.add_argument("--limit", type=int, help="only so many pictures")
+    arguments = parser.parse_args()
+    shipped = arr_coc.load("reader")
+    unseen = {kind: arr_coc.load("reader", layer=arguments.layers / f"never_asked_for_a_{kind}") for kind in KINDS}
+    shares: dict[str, list[float]] = {"found": [], "lost": []}
+    for picture in read(arguments.scans, arguments.limit).pictures:
+        looks = {id(vlm): vlm.look(picture.still) for vlm in (shipped, *unseen.values())}
+        for sample in (one for one in picture.samples if one.kind in KINDS):
+            for vlm in (shipped, unseen[sample.kind]):
+                look = looks[id(vlm)]
+                for question in (PLAIN[sample.kind], HELD_OUT[sample.kind][0]):
+                    sight = sight_of(vlm, look, question)
+                    judgement = coupling.by_layer(sight).judgement
+                    assert judgement is not None
+                    best = sight.candidates[judgement.relevance.argsort(descending=True, stable=True)]
+                    best = best[: round(coupling.CONFIRMED_IN * sight.grid.n)]
+                    known = know(sight)
+                    seen = coupling.scouted(sight, known.information + known.text)
+                    groups = evidence_cells(sample.evidence, sight.grid, picture.size)
+                    kept = recall(best, groups) or 0.0
+                    if kept >= FOUND or kept <= LOST:
+                        share = float(seen[best].sum() / seen.sum())
+                        shares["found" if kept >= FOUND else "lost"].append(share)
+        print(picture.name, flush=True)
+    print(
+        "\n| evidence | cases | "
+        + " | ".join(f"{100 * q:g}%" for q in QUANTILES)
+        + " |\n|---|---|"
+        + "---|" * len(QUANTILES)
+    )
+    for name, values in shares.items():
+        cells = torch.tensor(values).quantile(torch.tensor(QUANTILES)).tolist() if values else []
+        print(f"| {name} | {len(values)} | {' | '.join(f'{value:.2f}' for value in cells)} |")
+
+
+if __name__ == "__main__":
+    main()
