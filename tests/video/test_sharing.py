@@ -97,6 +97,15 @@ def test_what_the_border_cuts_off_makes_no_moment_sure() -> None:
     assert sharing.worth(relevance, links, surest=True)[1][0] == 1
 
 
+def test_only_borders_beyond_which_there_is_more_cut_things_off() -> None:
+    """The upper border of the first moment is the page's own, and so is the lower one of the last; sides stay sides."""
+    links = sharing.linked(pixels(rendering.pan(25, step=4).frames[::8]), (13, 23))
+    whole = [sharing._within(moment, links, torch.Size((13, 23))) for moment in range(4)]
+    assert [float(one[0, 5]) for one in whole] == [1, 0, 0, 0]
+    assert [float(one[-1, 5]) for one in whole] == [0, 0, 0, 1]
+    assert all(float(one[5].min()) == 1 for one in whole)
+
+
 def test_a_moment_is_read_out_before_the_next_is_opened() -> None:
     values = torch.tensor([[[0.9, 0.5, 0.01]], [[0.95, 0.2, 0.1]]])
     ranked = sharing.one_by_one(values, [0, 1]).flatten()

@@ -27,6 +27,7 @@ from arr_coc.video.flow import Flow
 from arr_coc.video.shifting import Shift
 
 REPEATED = 0.03  # what a cell counts for that shows what is shown already; less than this is nothing
+CUT = 0.25  # cells that a picture moves at least, where its border cuts things in two
 BEST = 3  # cells that tell how sure a moment is
 ASKED, EVEN = (
     ("relevance", "camouflage"),
@@ -106,34 +107,35 @@ def _best(values: torch.Tensor) -> torch.Tensor:
 
 
 def _within(moment: int, links: Sequence[Link], size: torch.Size) -> torch.Tensor:
-    """Where a moment shows things whole `[h, w]`, whichever way the picture moves on from it or came to it."""
-    after = _whole(size, None if moment == len(links) else links[moment].back)
-    before = _whole(size, None if moment == 0 else links[moment - 1].forth)
-    return torch.minimum(after, before)
+    """Where a moment shows things whole `[h, w]`: everywhere, but for borders beyond which a neighbour shows more."""
+    inside = torch.ones(size)
+    ways = [links[moment].back] if moment < len(links) else []
+    ways += [links[moment - 1].forth] if moment > 0 else []
+    for moved in ways:
+        across, down = (
+            float(one) for one in moved.vectors.flatten(1).median(1).values
+        )  # cells, of most of the picture
+        for length, before, after in ((across, inside[:, :1], inside[:, -1:]), (down, inside[:1], inside[-1:])):
+            if length >= CUT:
+                after.zero_()
+            elif length <= -CUT:
+                before.zero_()
+    return inside
 
 
 def _shown(moment: int, links: Sequence[Link], size: torch.Size) -> list[tuple[int, torch.Tensor]]:
     """What other moments show of what this one shows whole: each with `[h, w]` from 0 to 1."""
     found = []
-    shown = _whole(size, None if moment == len(links) else links[moment].back)
+    whole = _within(moment, links, size)
+    shown = whole
     for number in range(moment, len(links)):
         shown = flows.warp(shown, links[number].back) * links[number].later
         found.append((number + 1, shown))
-    shown = _whole(size, None if moment == 0 else links[moment - 1].forth)
+    shown = whole
     for number in range(moment - 1, -1, -1):
         shown = flows.warp(shown, links[number].forth) * links[number].earlier
         found.append((number, shown))
     return found
-
-
-def _whole(size: torch.Size, moved: Flow | None) -> torch.Tensor:
-    """Where a moment shows things whole `[h, w]`: everywhere, but for the border where the picture moves across it."""
-    everywhere = torch.ones(size)
-    if moved is None or moved.still or min(size) < 3:
-        return everywhere
-    inner = torch.zeros(size)
-    inner[1:-1, 1:-1] = 1.0
-    return inner
 
 
 def shared(sight: Sight, choice: Choice, how: str = "auto") -> Choice:
