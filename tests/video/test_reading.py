@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from arr_coc.errors import ImageError, VideoError
+from arr_coc.video import rendering
 from arr_coc.video.reading import Frame, Reader, sampled
 
 Write = Callable[..., Path]
@@ -70,6 +73,32 @@ def test_a_file_that_breaks_off_gives_what_was_there_and_says_so(write: Write, t
     assert 2 < len(got) < 40
     assert len(reader.notes) == 1
     assert "frame" in reader.notes[0]
+
+
+def test_a_file_that_does_not_count_its_frames_is_measured_by_its_seconds(write: Write, tmp_path: Path) -> None:
+    whole = write(rendering.rendered("pan", 50).frames, "whole.mkv")
+    reader = Reader(whole)
+    assert len(list(reader)) == 50
+    assert not reader.notes
+    data = whole.read_bytes()
+    cut = tmp_path / "cut.mkv"
+    cut.write_bytes(data[: len(data) * 6 // 10])
+    reader = Reader(cut)
+    assert 0 < len(list(reader)) < 50
+    assert "it ends early: after" in reader.notes[0]
+
+
+def test_a_damaged_file_comes_to_an_end(write: Write, tmp_path: Path) -> None:
+    """In a process of its own: a decoder whose threads wait for each other cannot be interrupted."""
+    data = bytearray(write(rendering.rendered("pan", 40).frames, "whole.mkv").read_bytes())
+    rng = np.random.default_rng(0)
+    for place in rng.integers(len(data) // 3, len(data), 400):
+        data[place] = rng.integers(256)
+    damaged = tmp_path / "damaged.mkv"
+    damaged.write_bytes(bytes(data))
+    code = f"from arr_coc.video.reading import Reader; print(len(list(Reader({str(damaged)!r}))))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert 0 < int(done.stdout) < 45
 
 
 def test_one_frame_is_a_clip(write: Write) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from arr_coc import TextureArray
+from arr_coc.errors import ArrCocError
 from arr_coc.grid import Grid
 from arr_coc.selectors import selector
-from arr_coc.selectors.base import Sight, Words
+from arr_coc.selectors.arr_coc import ArrCoc
+from arr_coc.selectors.base import Choice, Sight, Words
 from arr_coc.video import rendering, sharing
 
 
@@ -67,7 +70,57 @@ def test_the_moment_with_most_to_tell_goes_first_and_keeps_all_of_it() -> None:
     relevance = torch.rand(3, 6, 8, generator=torch.Generator().manual_seed(0))
     relevance[1] += 1
     same = sharing.linked(pixels([rendering.street().pixels] * 3), (6, 8))
-    found = sharing.worth(relevance, same)
+    found, order = sharing.worth(relevance, same)
+    assert order[0] == 1
     assert torch.equal(found[1], relevance[1])
     inner = (slice(1, -1), slice(1, -1))
     assert torch.allclose(found[0][inner], sharing.REPEATED * relevance[0][inner], atol=0.02)
+
+
+def test_a_moment_that_is_surer_of_the_answer_goes_before_one_with_more_to_tell() -> None:
+    relevance = torch.full((3, 6, 8), 0.4)
+    relevance[2] = 0.0
+    relevance[2, 3, 2:5] = 0.9
+    links = sharing.linked(
+        pixels([rendering.street().pixels, rendering.page().pixels[:640, :480], rendering.street().pixels]), (6, 8)
+    )
+    assert sharing.worth(relevance, links)[1][0] != 2
+    assert sharing.worth(relevance, links, surest=True)[1][0] == 2
+
+
+def test_what_the_border_cuts_off_makes_no_moment_sure() -> None:
+    """A pan down a page: the same line is at the lower border first, and in the middle later."""
+    links = sharing.linked(pixels(rendering.pan(25, step=4).frames[::8]), (13, 23))
+    relevance = torch.full((4, 13, 23), 0.1)
+    relevance[0, 12, 4:9] = 1.0
+    relevance[1, 9, 4:9] = 0.9
+    assert sharing.worth(relevance, links, surest=True)[1][0] == 1
+
+
+def test_only_borders_beyond_which_there_is_more_cut_things_off() -> None:
+    """The upper border of the first moment is the page's own, and so is the lower one of the last; sides stay sides."""
+    links = sharing.linked(pixels(rendering.pan(25, step=4).frames[::8]), (13, 23))
+    whole = [sharing._within(moment, links, torch.Size((13, 23))) for moment in range(4)]
+    assert [float(one[0, 5]) for one in whole] == [1, 0, 0, 0]
+    assert [float(one[-1, 5]) for one in whole] == [0, 0, 0, 1]
+    assert all(float(one[5].min()) == 1 for one in whole)
+
+
+def test_a_moment_is_read_out_before_the_next_is_opened() -> None:
+    values = torch.tensor([[[0.9, 0.5, 0.01]], [[0.95, 0.2, 0.1]]])
+    ranked = sharing.one_by_one(values, [0, 1]).flatten()
+    assert ranked.argsort(descending=True).tolist() == [0, 1, 3, 4, 5, 2]
+
+
+def test_moments_share_as_they_are_told_to() -> None:
+    frames = rendering.pan(25, step=4).frames[::8]
+    seen = sight(frames, 4, 60)
+    counts = {}
+    for how in ("surest", "together"):
+        chosen = selector(ArrCoc(moments=how)).select(seen)
+        assert isinstance(chosen, Choice)
+        counts[how] = sorted(torch.bincount(seen.grid.thw(chosen.keep)[:, 0], minlength=4).tolist())
+    assert counts["surest"][-1] >= 55
+    assert counts["together"][-1] < 55
+    with pytest.raises(ArrCocError, match="moments as one of auto, surest, together"):
+        selector(ArrCoc(moments="all")).select(seen)

@@ -57,14 +57,25 @@ def covered(allocation: arr_coc.Allocation, box: rendering.Box) -> float:
 def test_carried_and_recomputed_keep_nearly_the_same(yellows: Embeddings) -> None:
     clip = rendering.rendered("zoom", 12)
     both = [
-        Stream(clip.frames, "Where is the ball?", using=yellows, budget="25%", memory=Settings(reuse=reuse))
-        for reuse in (True, False)
+        Stream(clip.frames, "Where is the ball?", using=yellows, budget="25%", memory=memory)
+        for memory in (Settings(), Settings(keyframe=1))
     ]
     shared = []
     for one, other in zip(*both, strict=True):
         a, b = (set(each.allocation.keep.tolist()) for each in (one, other))
         shared.append(len(a & b) / len(a | b))
     assert np.mean(shared) > 0.85
+
+
+def test_frame_by_frame_is_what_each_frame_is_alone(yellows: Embeddings) -> None:
+    frames = rendering.rendered("zoom", 4).frames
+    stream = Stream(frames, "Where is the ball?", using=yellows, budget="25%", memory=Settings(reuse=False))
+    for seen, frame in zip(stream, frames, strict=True):
+        alone = arr_coc.realize(frame, "Where is the ball?", (13, 23), "25%", yellows.anew())
+        assert torch.equal(seen.allocation.keep, alone.keep)
+        assert seen.allocation.relevance is not None
+        assert alone.relevance is not None
+        assert torch.equal(seen.allocation.relevance, alone.relevance)
 
 
 def test_on_a_static_scene_cells_stay_where_they_are(yellows: Embeddings) -> None:

@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         for note in stream.notes:
             print(f"arr-coc: the clip: {note}", file=sys.stderr)
         return 0
-    print(totals.said(None if arguments.output is None else arguments.output))
+    print(totals.said(arguments.output, encoder=arguments.embeddings is not None))
     for note in stream.notes:
         print(f"The clip: {note}.")
     if answer is not None:
@@ -124,16 +124,20 @@ class Totals:
         self.features += seen.reuse.features
         self.ms += seen.ms
 
-    def said(self, output: Path | None) -> str:
+    def said(self, output: Path | None, encoder: bool) -> str:
         frames = max(1, self.frames)
+        features = f" and {self.features / frames:.0%} of the features" if encoder else ""
         parts = [
-            f"{self.frames} frames, {self.scenes} cuts", f"{self.kept} of {self.cells} cells kept",
-            f"{self.texture / frames:.0%} of the texture and {self.features / frames:.0%} of the features carried over",
-            f"{self.ms / frames:.0f} ms a frame",
+            f"{_counted(self.frames, 'frame')}, {_counted(self.scenes, 'cut')}", f"{self.kept} of {self.cells} cells kept",
+            f"{self.texture / frames:.0%} of the texture{features} carried over", f"{self.ms / frames:.0f} ms a frame",
         ]  # fmt: skip
         if self.dropped:
-            parts.append(f"{self.dropped} frames dropped")
+            parts.append(f"{_counted(self.dropped, 'frame')} dropped")
         return "; ".join(parts) + (f": {output}" if output is not None else "")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _expected(count: int | None, rate: float, arguments: argparse.Namespace) -> int | None:

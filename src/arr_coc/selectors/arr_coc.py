@@ -40,7 +40,7 @@ class ArrCoc(Selector):
             return chosen
         from arr_coc.video.sharing import shared
 
-        return shared(sight, chosen)
+        return shared(sight, chosen, self.options.get("moments", "auto"))
 
     def before_encoding(self, sight: Sight) -> Choice:
         """Under `auto`, three fifths of the cells where a layer knows what the question is about, and else all of them."""

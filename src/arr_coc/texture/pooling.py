@@ -54,7 +54,7 @@ def _mean(plane: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     values = plane.float()
     if max(height * size[0], width * size[1]) <= LARGEST_MATRIX:  # coarse grids
         down, across = _overlap(height, size[0]).to(plane.device), _overlap(width, size[1]).to(plane.device)
-        pooled = down @ (values @ across.T)
+        pooled = (down @ values) @ across.T  # rows first: they lie together in memory
     elif _opencv_serves(values, size):  # fine ones, such as pyramid levels
         area = cv2.resize(values.contiguous().numpy(), (size[1], size[0]), interpolation=cv2.INTER_AREA)
         pooled = torch.from_numpy(area)

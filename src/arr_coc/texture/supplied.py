@@ -37,7 +37,8 @@ class Embedder(Protocol):
 def read_supplied(maps: Mapping[str, SuppliedMap], picture: Picture) -> dict[str, Any]:
     """Check each map and bring it to the picture's size and device; None stays None."""
     ready: dict[str, Any] = {}
-    known = sorted({key for channel in all_channels() for key in channel.supplied_by})
+    ranges = {key: channel.range for channel in reversed(all_channels()) for key in channel.supplied_by}
+    known = sorted(ranges)
     for name, value in maps.items():
         if name not in known:
             raise ChannelError(f"no channel takes a map called {name!r}{nearest_name(name, known)}")
@@ -48,7 +49,7 @@ def read_supplied(maps: Mapping[str, SuppliedMap], picture: Picture) -> dict[str
         elif name == "embeddings":
             ready[name] = value if callable(value) else check_embeddings(value, picture)
         else:
-            ready[name] = _map(name, value, picture)
+            ready[name] = _map(name, value, picture, ranges[name])
     return ready
 
 
@@ -77,13 +78,13 @@ def _frame(value: Any, picture: Picture) -> torch.Tensor:
     return frame.pixels
 
 
-def _map(name: str, value: Any, picture: Picture) -> torch.Tensor:
+def _map(name: str, value: Any, picture: Picture, within: tuple[float, float]) -> torch.Tensor:
     plane = as_tensor(value, f"the map {name!r} [h, w]")
     if plane.ndim != 2 or 0 in plane.shape:
         raise ChannelError(f"expected the map {name!r} as [h, w], got {list(plane.shape)}")
     plane = plane.detach().to(picture.pixels.device).float()
     _check_finite(name, plane)
-    low, high = next(c for c in all_channels() if name in c.supplied_by).range
+    low, high = within
     if float(plane.min()) < low - 1e-3 or float(plane.max()) > high + 1e-3:
         raise ChannelError(
             f"the map {name!r} must lie in [{low:g}, {high:g}], got {float(plane.min()):.4g} to {float(plane.max()):.4g}; "

@@ -12,6 +12,7 @@ Notable:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import cv2
@@ -45,7 +46,7 @@ class Flow:
         """(height, width)."""
         return int(self.vectors.shape[1]), int(self.vectors.shape[2])
 
-    @property
+    @cached_property
     def still(self) -> bool:
         """Whether nothing moves at all."""
         return not bool(self.vectors.any())
@@ -171,20 +172,27 @@ def enlarged(flow: Flow, guide: torch.Tensor) -> Flow:
 def _by_likeness(flow: Flow, guide: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """Vectors `[2, P]` for some pixels: the four around each, weighed by nearness and by likeness of brightness."""
     (height, width), (h, w) = guide.shape, flow.size
-    coarse = _resized(guide[None], flow.size)[0]
-    y, x = (rows + 0.5) * h / height - 0.5, (columns + 0.5) * w / width - 0.5
-    top, left = y.floor().long(), x.floor().long()
-    here = guide[rows, columns]
+    known = torch.cat([flow.vectors.flatten(1), _resized(guide[None], flow.size).flatten(1) / SAME_SIDE])  # [3, h w]
+    here = guide.flatten()[rows * width + columns] / SAME_SIDE
+    up_down = [(edge[rows], close[rows]) for edge, close in _around(height, h, guide.device)]
+    left_right = [(edge[columns], close[columns]) for edge, close in _around(width, w, guide.device)]
     total, weights = torch.zeros(2, len(rows), device=guide.device), torch.full_like(here, 1e-12)
-    for down in (0, 1):
-        for right in (0, 1):
-            i, j = (top + down).clamp(0, h - 1), (left + right).clamp(0, w - 1)
-            close = (1 - (y - (top + down)).abs()) * (1 - (x - (left + right)).abs())
-            alike = torch.exp(-(((coarse[i, j] - here) / SAME_SIDE) ** 2))
-            weight = close * alike + 1e-6 * close  # where nothing is alike, nearness alone
-            total += weight * flow.vectors[:, i, j]
+    for i, near in up_down:
+        for j, beside in left_right:
+            across, down, bright = known.index_select(1, i * w + j)
+            close = near * beside
+            weight = close * (torch.exp(-((bright - here) ** 2)) + 1e-6)  # where nothing is alike, nearness alone
+            total[0].addcmul_(weight, across)
+            total[1].addcmul_(weight, down)
             weights += weight
     return total / weights * total.new_tensor([[width / w], [height / h]])
+
+
+def _around(pixels: int, few: int, device: torch.device) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """For each of so many pixels the two of `few` around it, before and after: their numbers, and how near they are."""
+    at = (torch.arange(pixels, device=device) + 0.5) * few / pixels - 0.5
+    first = at.floor().long()
+    return [((first + one).clamp(0, few - 1), 1 - (at - (first + one)).abs()) for one in (0, 1)]
 
 
 def _dis(start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,8 @@ Notable:
 - an encoder is a costly and nervous witness: neighbouring frames get different features. So features are averaged along the
   motion, new ones count for more the longer the last are ago, and for all where nothing could be carried;
 - unimportant is not unknown: what is looked at anew depends on the pixels, never on the relevance;
-- the first frame, a cut and every 30th frame start afresh; a new question keeps everything but relevance.
+- the first frame and a cut start afresh; on every 30th frame all is worked out anew, and features are averaged with those
+  before as always; a new question keeps everything but relevance.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ LONG = 3  # frames; features of a place that stands still are replaced no faster
 class Settings:
     """How long things are trusted; the defaults are what the measurements recommend."""
 
-    keyframe: int = 30  # frames after which everything is worked out anew
+    keyframe: int = 30  # frames after which everything is worked out anew; 1: on every frame
     encode_every: int = 10  # frames after which features are renewed where anything changed
     demanded_every: int = 3  # motion cannot demand it more often than this
     fresh: float = 0.2  # how much one frame's features count beside those of the frames before
-    reuse: bool = True  # False: texture and features are worked out on every frame, for comparison
+    reuse: bool = (
+        True  # False: every frame by itself, as if it were a still picture; nothing is remembered of the others
+    )
     side: int = flows.SIDE  # px of the longer side that flow is worked out at
     max_side: int | None = 1024  # px of the texture's longer side
     device: str | None = None  # where textures and flow are worked out; None: the CPU
@@ -63,7 +66,7 @@ class Reuse:
 
     texture: float = 0.0  # of the channels
     features: float = 0.0  # of the encoder's cells
-    why: str = "first frame"  # or keyframe, cut, fade, another size; empty: the gate alone decided
+    why: str = "first frame"  # or keyframe, cut, fade, another size, by itself; empty: the gate alone decided
     moved: float = 0.0  # the mean length of the flow, as a share of the frame's longer side
     worse: float = 0.0  # of the windows: the flow explained less than standing still
 
@@ -110,6 +113,8 @@ class Memory:
         )  # fmt: skip
         if not why and self._frame is not None and tuple(self._frame.shape) != tuple(texture.pixels.shape):
             why = "another size"
+        if not why and not self.settings.reuse and self._frame is not None:
+            why = "by itself"
         if why:
             self.forget()
         if passing and self._last is not None:
@@ -173,7 +178,7 @@ class Memory:
             self._key = self._key[0], flows.then(self._key[1], step)
             renewing.carry_regions(self._key[0], texture, self._key[1])
         worked_out = 1.0
-        if self.settings.reuse and not keyframe:
+        if not keyframe:
             assert self._texture is not None
             worked_out = renewing.carry(self._texture, texture, moved, found.anew)
         encoded = self._encode(texture, step, found, keyframe)
@@ -202,8 +207,7 @@ class Memory:
         demanded = self._gone | (away > MOVED)
         share = 0.0
         if self._wanted(demanded, lost, float(away.mean()) > RUSH, keyframe):
-            everything = keyframe or not self.settings.reuse
-            part = None if everything else renewing.some(self.embeddings, texture.pixels, grid, demanded)
+            part = None if keyframe else renewing.some(self.embeddings, texture.pixels, grid, demanded)
             fresh, seen = part if part is not None else (renewing.whole(self.embeddings, texture.pixels), None)
             counts = self._counts(demanded, lost).to(held)
             counts = counts if seen is None else counts * seen
@@ -218,7 +222,7 @@ class Memory:
 
     def _wanted(self, demanded: torch.Tensor, lost: torch.Tensor, rush: bool, keyframe: bool) -> bool:
         """Whether the encoder is asked on this frame."""
-        if keyframe or not self.settings.reuse or float(lost.float().mean()) > GONE:
+        if keyframe or float(lost.float().mean()) > GONE:
             return True
         changed = float(demanded.float().mean())
         if changed > SHARE and self._age >= max(1, self.settings.demanded_every - rush):

@@ -26,6 +26,8 @@ Footage: TypeAlias = "str | os.PathLike[str] | Iterable[ImageLike] | np.ndarray 
 CAMERA = "camera:"  # and its number, or the device's name
 CAMERAS = {"linux": ("v4l2", "/dev/video{}"), "darwin": ("avfoundation", "{}"), "win32": ("dshow", "video={}")}
 FPS = 25.0  # of frames that carry no time
+LATE = 0.2  # seconds that may be missing at the end of a file that does not count its frames
+MICROSECONDS = 1_000_000  # libav's clock
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +111,8 @@ class Reader(Iterator[Frame]):
                 break
             except (av.FFmpegError, EOFError) as error:
                 if number == 0:
-                    raise VideoError(f"no frame of {name!r} can be read ({first_line(error)})") from None
-                self.notes.append(f"damaged after frame {number}: what came before was read ({first_line(error)})")
+                    raise VideoError(f"no frame of {name!r} can be read ({_said(error)})") from None
+                self.notes.append(f"damaged after frame {number}: what came before was read ({_said(error)})")
                 break
             own = time + 1 / self.rate if picture.time is None and number else picture.time or 0.0
             start = own if start is None else start
@@ -121,7 +123,17 @@ class Reader(Iterator[Frame]):
             raise VideoError(f"no frame of {name!r} can be read: it is empty or cut off")
         if self.count is not None and number < self.count and not self.notes:
             self.notes.append(f"it ends early: {number} of the {self.count} frames that it promises were there")
+        promised = self._promised()
+        reached = time - (start or 0.0)
+        if self.count is None and not self.notes and promised - reached > max(LATE, 3 / self.rate):
+            self.notes.append(f"it ends early: after {reached:.2f} of the {promised:.2f} seconds that it promises")
         self.close()
+
+    def _promised(self) -> float:
+        """How many seconds a file says that its video lasts; 0 where it does not, or where that may be its sound."""
+        if self.live or self._container is None or len(self._container.streams) > 1:
+            return 0.0
+        return float(self._container.duration or 0) / MICROSECONDS
 
 
 def as_rgb(picture: ImageLike) -> np.ndarray:
@@ -180,7 +192,12 @@ def _opened(av: Any, name: str) -> Any:
         return av.open(target, **options)
     except (av.FFmpegError, OSError, ValueError) as error:
         what = "camera" if name.startswith(CAMERA) else "clip"
-        raise VideoError(f"{name!r} cannot be opened as a {what} ({first_line(error)})") from None
+        raise VideoError(f"{name!r} cannot be opened as a {what} ({_said(error)})") from None
+
+
+def _said(error: Exception) -> str:
+    """What libav says about an error, without its number and the file's name."""
+    return getattr(error, "strerror", None) or first_line(error)
 
 
 def libav() -> Any:
@@ -188,5 +205,7 @@ def libav() -> Any:
         import av
     except ImportError:
         raise ArrCocError("reading and writing clips needs the extra video: pip install 'arr-coc[video]'") from None
-    av.logging.set_level(av.logging.PANIC)  # what is wrong with a file is said by us, in one sentence
+    # What is wrong with a file is said by us, in one sentence. Listening to libav's own words would wait for Python in the
+    # threads that decode, while Python waits for them: a damaged file would be read for ever.
+    av.logging.set_level(None)
     return av

@@ -42,18 +42,18 @@ def carry(old: TextureArray, new: TextureArray, moved: Flow, anew: torch.Tensor)
     if share > MOST:
         return 1.0
     wide = flows.enlarged(moved, flows.luma(new.pixels)) if not moved.still else moved
-    planes = torch.empty(len(CARRIED), *new.size, device=new.device)
+    planes: dict[str, torch.Tensor] = {}
     for nearest, some in ((True, PEAKED), (False, SMOOTH)):
-        known = torch.stack([old[name].float() for name in some])
-        planes[[CARRIED.index(name) for name in some]] = flows.warp(known, wide, nearest=nearest)
+        wanted = [name for name in some if share <= LITTLE or name in LOCAL]
+        known = torch.stack([old[name].float() for name in wanted])
+        planes |= zip(wanted, flows.warp(known, wide, nearest=nearest), strict=True)
     if box is not None:
         top, left, bottom, right = box
         inner, patch = _patch(new, box)
-        for number, name in enumerate(LOCAL):
-            planes[number, top:bottom, left:right] = patch[name][inner]
-    for name, plane in zip(CARRIED, planes, strict=True):
-        if share <= LITTLE or name in LOCAL:
-            new.keep(name, plane.to(new.dtype))
+        for name in LOCAL:
+            planes[name][top:bottom, left:right] = patch[name][inner]
+    for name, plane in planes.items():
+        new.keep(name, plane.to(new.dtype))
     return share
 
 

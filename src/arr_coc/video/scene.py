@@ -125,19 +125,22 @@ def likeness(before: torch.Tensor, after: torch.Tensor) -> float:
 def _correlation(one: torch.Tensor, other: torch.Tensor) -> float:
     """The middle of the correlations of small blocks that hold anything, or that of the whole."""
     scores, weights = [], []
+    first, second = one.numpy(), other.numpy()
     for rows in range(BLOCKS):
         for columns in range(BLOCKS):
-            a, b = (_block(frame, rows, columns) for frame in (one, other))
+            a, b = (_block(frame, rows, columns) for frame in (first, second))
             a, b = a - a.mean(), b - b.mean()
-            power = float((a * a).sum() * (b * b).sum()) ** 0.5
-            weights.append(float(a.std() + b.std()))
-            scores.append(float((a * b).sum()) / power if power > 1e-9 else 0.0)
+            here, there = float(np.dot(a, a)), float(np.dot(b, b))
+            power = (here * there) ** 0.5
+            weights.append((here**0.5 + there**0.5) / max(1, len(a) - 1) ** 0.5)
+            scores.append(float(np.dot(a, b)) / power if power > 1e-9 else 0.0)
     order = np.argsort(scores)
     share = np.cumsum(np.array(weights)[order])
     return float(np.array(scores)[order][int(np.searchsorted(share, share[-1] / 2))])
 
 
-def _block(frame: torch.Tensor, row: int, column: int) -> torch.Tensor:
+def _block(frame: np.ndarray, row: int, column: int) -> np.ndarray:
+    """One block's pixels `[P]`."""
     height, width = frame.shape
     rows = slice(row * height // BLOCKS, (row + 1) * height // BLOCKS)
-    return frame[rows, column * width // BLOCKS : (column + 1) * width // BLOCKS]
+    return frame[rows, column * width // BLOCKS : (column + 1) * width // BLOCKS].ravel()

@@ -1,8 +1,13 @@
 """Sharing: one budget for all moments of a video. What was shown once need not be read twice.
 
-A cell that shows what another moment shows, too, hardly counts. Which of the two counts in full? The moment that has most
-to tell goes first, with all of its cells, so that a word is read at one moment and not in halves at two; then the one
-that has most to add, and so on. A frame that brings nothing new gets few tokens; a budget is spent all the same.
+A cell that shows what another moment shows, too, hardly counts. Which of the two counts in full? That of the moment that
+goes first; then comes the one that has most to add, and so on. A frame that brings nothing new gets few tokens; a budget is
+spent all the same. Who goes first depends on what is asked:
+- a question that names something has its answer somewhere. The moment goes first that is surest of it, by the best cells
+  that it shows whole: a word that the picture's border cuts in two says little. A moment is read out before the next one is
+  opened, because print is read beside print of the same picture, and not in halves from two;
+- where nothing is asked for in particular, the moment that has most to tell goes first, and the best new cells of all
+  moments share the budget.
 """
 
 from __future__ import annotations
@@ -17,10 +22,18 @@ from arr_coc.selectors.base import Choice, Sight
 from arr_coc.selectors.pixels import textures
 from arr_coc.selectors.ranking import best
 from arr_coc.video import flow as flows
-from arr_coc.video import gating, scene
+from arr_coc.video import gating, scene, shifting
 from arr_coc.video.flow import Flow
+from arr_coc.video.shifting import Shift
 
-REPEATED = 0.03  # what a cell counts for that shows what is shown already
+REPEATED = 0.03  # what a cell counts for that shows what is shown already; less than this is nothing
+CUT = 0.25  # cells that a picture moves at least, where its border cuts things in two
+BEST = 3  # cells that tell how sure a moment is
+ASKED, EVEN = (
+    ("relevance", "camouflage"),
+    ("void", "blind"),
+)  # how choices begin that follow the question, and that spread out
+TOLD = "what several moments show, one is kept of"
 SIDE = 320  # px that moments are compared at
 
 
@@ -39,74 +52,116 @@ def linked(frames: Sequence[torch.Tensor], size: tuple[int, int]) -> list[Link]:
     small = [gating.calmed(flows.small(frame.cpu(), SIDE)) for frame in frames]
     made = []
     for before, after in pairwise(small):
-        if before.shape != after.shape or scene.likeness(*map(scene.prepared, (before, after))) < scene.ALIKE:
+        moved = shifting.shift(before, after) if before.shape == after.shape else None
+        if moved is None or (moved.still and scene.likeness(*map(scene.prepared, (before, after))) < scene.ALIKE):
             nothing = flows.still(size)
             made.append(Link(nothing, nothing, torch.zeros(size), torch.zeros(size)))
             continue
-        (back, later), (forth, earlier) = _seen(before, after, size), _seen(after, before, size)
+        (back, later), (forth, earlier) = _seen(before, after, moved, size), _seen(after, before, moved.back, size)
         made.append(Link(back, forth, later, earlier))
     return made
 
 
-def _seen(there: torch.Tensor, here: torch.Tensor, size: tuple[int, int]) -> tuple[Flow, torch.Tensor]:
+def _seen(there: torch.Tensor, here: torch.Tensor, moved: Shift, size: tuple[int, int]) -> tuple[Flow, torch.Tensor]:
     """The flow from `here` to `there` on cells, and how far each cell of `here` is to be seen `there`."""
     lit = gating.relit(there, here)
-    step, worse = gating.steadied(flows.between(lit, here), lit, here)
+    far = moved.flow((int(here.shape[0]), int(here.shape[1])))
+    near = flows.warp(lit, far)
+    step, worse = gating.steadied(flows.between(near, here), near, here)
+    step = flows.then(far, step)
     gate = gating.gate(lit, here, step, worse)
     same = flows.inside(step.vectors).float() * (~gating.spread(gate.anew, step.size)).float()
     seen = torch.nn.functional.adaptive_avg_pool2d(same[None, None], size)[0, 0]
     return step.at(size), seen
 
 
-def worth(relevance: torch.Tensor, links: Sequence[Link]) -> torch.Tensor:
-    """Relevance `[t, h, w]` from 0 to 1, less where an earlier choice of moments shows the same: `[t, h, w]`."""
+def worth(relevance: torch.Tensor, links: Sequence[Link], *, surest: bool = False) -> tuple[torch.Tensor, list[int]]:
+    """Relevance `[t, h, w]` from 0 to 1, less where a moment that goes first shows the same; and the moments' order.
+
+    surest: the moment with the best new cells goes first, not that with the most.
+    """
+    size = relevance.shape[1:]
     told = torch.zeros_like(relevance)
     found = torch.zeros_like(relevance)
+    whole = [_within(moment, links, size) for moment in range(len(relevance))] if surest else []
+    order: list[int] = []
     left = set(range(len(relevance)))
     while left:
-        gains = {moment: float((relevance[moment] * (1 - told[moment])).sum()) for moment in sorted(left)}
+        new = {moment: relevance[moment] * (1 - told[moment]) for moment in sorted(left)}
+        gains = {
+            moment: float(_best(values * whole[moment])) if surest else float(values.sum())
+            for moment, values in new.items()
+        }
         moment = max(gains, key=lambda one: gains[one])
         left.discard(moment)
+        order.append(moment)
         found[moment] = relevance[moment] * (REPEATED + (1 - REPEATED) * (1 - told[moment]))
-        for other, shown in _shown(moment, links, relevance.shape[1:]):
+        for other, shown in _shown(moment, links, size):
             told[other] = torch.maximum(told[other], shown)
-    return found
+    return found, order
+
+
+def _best(values: torch.Tensor) -> torch.Tensor:
+    """The mean of the few best cells: one alone may be chance."""
+    return values.flatten().topk(min(BEST, values.numel())).values.mean()
+
+
+def _within(moment: int, links: Sequence[Link], size: torch.Size) -> torch.Tensor:
+    """Where a moment shows things whole `[h, w]`: everywhere, but for borders beyond which a neighbour shows more."""
+    inside = torch.ones(size)
+    ways = [links[moment].back] if moment < len(links) else []
+    ways += [links[moment - 1].forth] if moment > 0 else []
+    for moved in ways:
+        across, down = (
+            float(one) for one in moved.vectors.flatten(1).median(1).values
+        )  # cells, of most of the picture
+        for length, before, after in ((across, inside[:, :1], inside[:, -1:]), (down, inside[:1], inside[-1:])):
+            if length >= CUT:
+                after.zero_()
+            elif length <= -CUT:
+                before.zero_()
+    return inside
 
 
 def _shown(moment: int, links: Sequence[Link], size: torch.Size) -> list[tuple[int, torch.Tensor]]:
     """What other moments show of what this one shows whole: each with `[h, w]` from 0 to 1."""
     found = []
-    shown = _whole(size, None if moment == len(links) else links[moment].back)
+    whole = _within(moment, links, size)
+    shown = whole
     for number in range(moment, len(links)):
         shown = flows.warp(shown, links[number].back) * links[number].later
         found.append((number + 1, shown))
-    shown = _whole(size, None if moment == 0 else links[moment - 1].forth)
+    shown = whole
     for number in range(moment - 1, -1, -1):
         shown = flows.warp(shown, links[number].forth) * links[number].earlier
         found.append((number, shown))
     return found
 
 
-def _whole(size: torch.Size, moved: Flow | None) -> torch.Tensor:
-    """Where a moment shows things whole `[h, w]`: everywhere, but for the border where the picture moves across it."""
-    everywhere = torch.ones(size)
-    if moved is None or moved.still or min(size) < 3:
-        return everywhere
-    inner = torch.zeros(size)
-    inner[1:-1, 1:-1] = 1.0
-    return inner
+def shared(sight: Sight, choice: Choice, how: str = "auto") -> Choice:
+    """A choice among a video's cells with as many kept, but none twice while there are others.
 
-
-def shared(sight: Sight, choice: Choice) -> Choice:
-    """A choice among a video's cells with as many kept, but none twice while there are others."""
+    how: the "surest" moments one after another, the best cells of all "together", or "auto": as the question is.
+    """
     [view] = sight.grid.views
     pictures = textures(sight)
-    if view.t < 2 or choice.relevance is None or len(choice.keep) in (0, len(sight.candidates)):
+    nothing = choice.relevance is None or choice.strategy.startswith(EVEN)
+    if view.t < 2 or nothing or len(choice.keep) in (0, len(sight.candidates)):
         return choice
+    assert choice.relevance is not None
     shown = [pictures[moment * len(pictures) // view.t].pixels for moment in range(view.t)]
     links = pictures[0].once(f"links {view!r} of {len(pictures)}", lambda: linked(shown, (view.h, view.w)))
-    values = worth(choice.relevance.view(view.t, view.h, view.w), links).flatten()
-    keep = sight.candidates[best(values[sight.candidates], len(choice.keep))].sort().values
-    return replace(
-        choice, keep=keep, relevance=values, strategy=f"{choice.strategy}; what several moments show, one is kept of"
-    )
+    surest = how == "surest" or (how == "auto" and choice.strategy.startswith(ASKED))
+    values, order = worth(choice.relevance.view(view.t, view.h, view.w), links, surest=surest)
+    ranked = one_by_one(values, order) if surest else values
+    keep = sight.candidates[best(ranked.flatten()[sight.candidates], len(choice.keep))].sort().values
+    said = f"the surest moment first, and {TOLD}" if surest else TOLD
+    return replace(choice, keep=keep, relevance=values.flatten(), strategy=f"{choice.strategy}; {said}")
+
+
+def one_by_one(values: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """Values `[t, h, w]` from 0 to 1 by which a moment's cells, those that hold anything, all come before the next one's."""
+    ranked = values.clone()
+    for rank, moment in enumerate(order):
+        ranked[moment] += (values[moment] > REPEATED) * float(len(order) - rank)
+    return ranked
