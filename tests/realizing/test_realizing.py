@@ -169,7 +169,10 @@ def test_a_previous_allocation_is_remembered() -> None:
         ({"grid": (0, 3)}, "at least one cell"),
         ({"grid": "many"}, "rows, columns"),
         ({"using": 3}, "got int"),
-        ({"colour": 1}, "settings among coupling, balance, learned, diverse, moments, cascade, exploit, weights, got colour"),
+        (
+            {"colour": 1},
+            "settings among coupling, balance, learned, diverse, moments, cascade, exploit, weights, got colour",
+        ),
         ({"question": None}, "question as text, got NoneType"),
         ({"budget": "some"}, "budget as a count"),
         ({"balance": "nothing"}, "balance"),
