@@ -23,6 +23,7 @@ from arr_coc.texture import TextureArray
 
 FAINT_EDGES = 0.02  # Sobel magnitude of the strongest cell
 EVEN_EDGES = 0.35  # standard deviation of the cells' edges over their mean
+FOLLOWS, SPREADS = ("relevance", "camouflage"), ("void", "blind")  # names: the question is followed; cells lie evenly
 PALE = 0.8  # of what stands out on average: writing below this is camouflaged
 
 

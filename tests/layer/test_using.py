@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from arr_coc.layer.wording import padded
 from arr_coc.learning.lessons import lessons, read, sight_of
 from arr_coc.reader import folder as folders
 from arr_coc.reader.model import TINY, build
+from arr_coc.realizing import realized
 from arr_coc.selectors.arr_coc import GLANCED, ArrCoc
 from arr_coc.vlm import VLM
 from tests.adapters.conftest import picture as noisy
@@ -194,8 +196,11 @@ def test_before_the_encoder_new_words_make_a_layer_one_voice_among_others() -> N
     layer = sure(squares.layer(vlm))
     layer.remember(heard_of(vlm, layer, ["Which one?", "Where is the square?"]))
     taught = arr_coc.wrap(vlm.model, vlm.processor, layer=layer)
-    prepared = taught.prepare(noisy(64, 64), "9173, 4, 4, 4?", glance="50%", budget=2)
-    assert len(prepared.allocations[0].encoded) < prepared.allocations[0].n
+    for question, by, weighed in (("Which one?", "layer", False), ("9173, 4, 4, 4?", "layer, in new words", True)):
+        sight = sight_of(taught, taught.look(noisy(64, 64)), question)
+        found = realized(replace(sight, tokens=None, send=None, k=9))
+        assert found.strategy.endswith(f"(coupling by {by})")
+        assert ("weight of text" in found.tensions) is weighed  # the layer's own relevance knows no such weight
     everything = taught.prepare(noisy(64, 64), "9173, 4, 4, 4?", glance="auto", budget=2)
     assert len(everything.allocations[0].encoded) == everything.allocations[0].n  # nobody knows better
 

@@ -1,7 +1,7 @@
 """What a layer was asked in training, so that it is not believed at once when it is asked something else.
 
-A question is told by what the layer hears of it: of each feature the largest over all words. A question that lies no farther
-from the nearest of training than most of those lie from each other is put as it was in training; any other is new to the layer.
+A question is told by what the layer hears of it: of each feature the largest over all words. How near questions of training lie to
+each other tells how near to one of them a question has to lie to be put as it was in training; any other is new to the layer.
 New words may mean an old question: what to do about them is decided in `arr_coc.coupling`.
 """
 
@@ -50,9 +50,7 @@ def distances(some: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
 def _apart(questions: torch.Tensor) -> torch.Tensor:
     """Of questions `[Q, d]` those that differ, at most `MOST`, in their order."""
     kept: list[torch.Tensor] = []
-    for block in torch.split(
-        questions, 256
-    ):  # within a block near-copies are looked for one by one, before it all at once
+    for block in torch.split(questions, 256):
         fresh = block if not kept else block[distances(block, torch.cat(kept)) > SAME]
         alike = fresh @ fresh.T > 1 - SAME
         first = ~torch.tril(alike, -1).any(1)

@@ -11,7 +11,7 @@ import torch
 from arr_coc.errors import SelectorError
 from arr_coc.selectors.base import Choice, Selector, Sight
 
-BY_LAYER, TRUSTED = "(coupling by layer)", ("relevance", "camouflage")  # how a choice ends and begins that a layer made
+BY_LAYER = "(coupling by layer)"  # how a choice ends that a layer made
 GLANCED = 0.6  # share of the cells that is encoded under `auto`
 DOUBTED = 0.1  # what relevance counts for beside other pictures where nothing answers to the question
 
@@ -47,8 +47,10 @@ class ArrCoc(Selector):
         if sight.k is not None or sight.mass is not None:
             return self.select(sight)
         if sight.learned is not None and self.options.get("coupling", "auto") in ("auto", "layer"):
+            from arr_coc.strategy import FOLLOWS
+
             chosen = self.select(replace(sight, k=math.ceil(GLANCED * sight.grid.n)))
-            if chosen.strategy.endswith(BY_LAYER) and chosen.strategy.startswith(TRUSTED):
+            if chosen.strategy.endswith(BY_LAYER) and chosen.strategy.startswith(FOLLOWS):
                 return chosen
         return Choice(
             sight.candidates, strategy="everything: before the encoder nobody knows what the question is about"

@@ -21,6 +21,7 @@ import torch
 from arr_coc.selectors.base import Choice, Sight
 from arr_coc.selectors.pixels import textures
 from arr_coc.selectors.ranking import best
+from arr_coc.strategy import FOLLOWS, SPREADS
 from arr_coc.video import flow as flows
 from arr_coc.video import gating, scene, shifting
 from arr_coc.video.flow import Flow
@@ -29,10 +30,6 @@ from arr_coc.video.shifting import Shift
 REPEATED = 0.03  # what a cell counts for that shows what is shown already; less than this is nothing
 CUT = 0.25  # cells that a picture moves at least, where its border cuts things in two
 BEST = 3  # cells that tell how sure a moment is
-ASKED, EVEN = (
-    ("relevance", "camouflage"),
-    ("void", "blind"),
-)  # how choices begin that follow the question, and that spread out
 TOLD = "what several moments show, one is kept of"
 SIDE = 320  # px that moments are compared at
 
@@ -145,13 +142,13 @@ def shared(sight: Sight, choice: Choice, how: str = "auto") -> Choice:
     """
     [view] = sight.grid.views
     pictures = textures(sight)
-    nothing = choice.relevance is None or choice.strategy.startswith(EVEN)
+    nothing = choice.relevance is None or choice.strategy.startswith(SPREADS)
     if view.t < 2 or nothing or len(choice.keep) in (0, len(sight.candidates)):
         return choice
     assert choice.relevance is not None
     shown = [pictures[moment * len(pictures) // view.t].pixels for moment in range(view.t)]
     links = pictures[0].once(f"links {view!r} of {len(pictures)}", lambda: linked(shown, (view.h, view.w)))
-    surest = how == "surest" or (how == "auto" and choice.strategy.startswith(ASKED))
+    surest = how == "surest" or (how == "auto" and choice.strategy.startswith(FOLLOWS))
     values, order = worth(choice.relevance.view(view.t, view.h, view.w), links, surest=surest)
     ranked = one_by_one(values, order) if surest else values
     keep = sight.candidates[best(ranked.flatten()[sight.candidates], len(choice.keep))].sort().values
