@@ -29,7 +29,7 @@ def test_labels_are_those_of_k_means(image: torch.Tensor) -> None:
     pictures = image[:, :, : SIZE[0], : SIZE[1]]
     found = Superpixels(2, SIZE, image.device)
     found.labels.fill_(-7)
-    found.sums.fill_(float("nan"))
+    found.sums.fill_(-7)
     found.look(pictures)
     labels = found.assign().cpu().numpy()
     for number, lab in enumerate(found.lab.cpu().numpy()):

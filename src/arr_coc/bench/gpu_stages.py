@@ -79,7 +79,7 @@ class Bench:
         slots = made._slots
         cheap = {name: slot for name, slot in slots.items() if name in CHEAP}
         yield Stage(
-            "cheap channels", lambda: write_cheap(self.pixels, made.block, cheap, self.before, made.edge),
+            "cheap channels", lambda: write_cheap(self.pixels, made.block, cheap, self.before, made.edge, made.work),
             lambda: [[one[name] for name in cheap] for one in self._plain()],
             2 * image + len(cheap) * plane + made.edge.nbytes,
         )  # fmt: skip

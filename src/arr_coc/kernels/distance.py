@@ -13,7 +13,8 @@ import triton.language as tl
 
 from arr_coc.kernels import tables
 
-ROWS, COLUMNS = 16, 64  # px of the squares that search together
+ROWS, COLUMNS = 8, 64  # px of the squares that search together
+STRIDE = 8  # rows above and below that are read before anybody asks whether that was enough
 SHORT = 1 << 14  # px of an image's longer side up to which distances are kept in 16 bits
 
 
@@ -42,7 +43,7 @@ def write_distance(edge: torch.Tensor, along: torch.Tensor, found: torch.Tensor,
     grid = (triton.cdiv(width, COLUMNS), triton.cdiv(height, ROWS), batch)
     _across_rows[grid](
         along, found, out, height, width, out.stride(0), out.stride(1), 1 / half_diagonal, far,
-        ROWS=ROWS, COLUMNS=COLUMNS, HEIGHT=triton.next_power_of_2(height), WIDE=tables.wide(edge, out), num_warps=4, enable_fp_fusion=True,
+        ROWS=ROWS, COLUMNS=COLUMNS, STRIDE=STRIDE, HEIGHT=triton.next_power_of_2(height), WIDE=tables.wide(edge, out), num_warps=4, enable_fp_fusion=True,
     )  # fmt: skip
 
 
@@ -78,7 +79,7 @@ def _along_rows(edge, along, found, height, width, far, BLOCK: tl.constexpr):
 @triton.jit
 def _across_rows(
     along, found, out, height, width, out_b, out_y, per_pixel, far,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, HEIGHT: tl.constexpr, WIDE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, HEIGHT: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(2).to(tl.int64)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -98,11 +99,13 @@ def _across_rows(
     reach = 1
     # Without any edge there is nothing to look for. A row `reach` away can only help where the best so far is farther than that.
     while some & (reach < height) & (tl.max(best) > reach * reach):
-        above = tl.load(source + offsets - reach * step, mask=inside & (rows[:, None] >= reach), other=far)
-        below = tl.load(source + offsets + reach * step, mask=inside & (rows[:, None] + reach < height), other=far)
-        near = tl.minimum(above, below).to(tl.float32)
-        best = tl.minimum(best, near * near + reach * reach)
-        reach += 1
+        for more in tl.static_range(STRIDE):
+            off = reach + more
+            above = tl.load(source + offsets - off * step, mask=inside & (rows[:, None] >= off), other=far)
+            below = tl.load(source + offsets + off * step, mask=inside & (rows[:, None] + off < height), other=far)
+            near = tl.minimum(above, below).to(tl.float32)
+            best = tl.minimum(best, near * near + off * off)
+        reach += STRIDE
     share = tl.minimum(tl.sqrt(best) * per_pixel, 1.0)
     nowhere = tl.cast(far, tl.float32)
     share = tl.where(best >= nowhere * nowhere, 1.0, share)

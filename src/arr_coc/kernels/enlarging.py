@@ -9,16 +9,18 @@ import triton.language as tl
 from arr_coc.kernels import tables
 from arr_coc.kernels.centre_surround import _corners
 
-AT_ONCE = 8  # maps a program, which share the work of finding the place
+ROWS = 8  # rows of a program: most of them lie between the same two rows of the small map
+ACROSS = 1024  # columns of a program, at the most
 
 
 def write_enlarged(maps: torch.Tensor, out: torch.Tensor, first: int) -> None:
     """Write maps `[B, N, h, w]`, float32, at the size of `out` `[B, C, H, W]` into its planes from `first` on."""
     batch, count, high, wide = maps.shape
     height, width = out.shape[2:]
-    _enlarge[(triton.cdiv(height * width, 512), triton.cdiv(count, AT_ONCE), batch)](
+    block = min(ACROSS, triton.next_power_of_2(width))
+    _enlarge[(triton.cdiv(width, block), triton.cdiv(height, ROWS), batch * count)](
         maps, out, height, width, high, wide, count, first, maps.stride(0), maps.stride(1), maps.stride(2), maps.stride(3),
-        out.stride(0), out.stride(1), out.stride(2), AT_ONCE=AT_ONCE, BLOCK=512, WIDE=tables.wide(out), num_warps=4,
+        out.stride(0), out.stride(1), out.stride(2), ROWS=ROWS, BLOCK=block, WIDE=tables.wide(out), num_warps=4,
         enable_fp_fusion=False,
     )  # fmt: skip
 
@@ -26,25 +28,28 @@ def write_enlarged(maps: torch.Tensor, out: torch.Tensor, first: int) -> None:
 @triton.jit
 def _enlarge(
     maps, out, height, width, high, wide, count, first, in_b, in_n, in_y, in_x, out_b, out_c, out_y,
-    AT_ONCE: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    image = tl.program_id(2).to(tl.int64)
-    if WIDE:
-        place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    else:
-        place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    pixels = tl.cast(height, tl.int64) * width
-    y, x = place // width, place % width
-    top, bottom, down = _corners(y, high, height)
-    left, right, across = _corners(x, wide, width)
-    for number in tl.static_range(AT_ONCE):
-        which = tl.program_id(1) * AT_ONCE + number
-        mask = place < tl.where(which < count, pixels, 0)
-        source = maps + image * in_b + which.to(tl.int64) * in_n
-        a = tl.load(source + top * in_y + left * in_x, mask=mask, other=0.0)
-        b = tl.load(source + top * in_y + right * in_x, mask=mask, other=0.0)
-        c = tl.load(source + bottom * in_y + left * in_x, mask=mask, other=0.0)
-        d = tl.load(source + bottom * in_y + right * in_x, mask=mask, other=0.0)
-        value = (1 - down) * ((1 - across) * a + across * b) + down * ((1 - across) * c + across * d)
-        target = out + image * out_b + (first + which).to(tl.int64) * out_c + y * out_y + x
-        tl.store(target, value.to(out.dtype.element_ty), mask=mask)
+    image, which = (tl.program_id(2) // count).to(tl.int64), (tl.program_id(2) % count).to(tl.int64)
+    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < width
+    left, right, across = _corners(columns, wide, width)
+    source = maps + image * in_b + which * in_n
+    target = out + image * out_b + (first + which) * out_c + columns
+    held = -1  # the row of the small map that lies above
+    above = tl.zeros([BLOCK], tl.float32)
+    below = tl.zeros([BLOCK], tl.float32)
+    for number in tl.static_range(ROWS):
+        y = tl.program_id(1) * ROWS + number
+        top, bottom, down = _corners(y, high, height)
+        if top != held:
+            a = tl.load(source + top * in_y + left * in_x, mask=inside, other=0.0)
+            b = tl.load(source + top * in_y + right * in_x, mask=inside, other=0.0)
+            c = tl.load(source + bottom * in_y + left * in_x, mask=inside, other=0.0)
+            d = tl.load(source + bottom * in_y + right * in_x, mask=inside, other=0.0)
+            above = (1 - across) * a + across * b
+            below = (1 - across) * c + across * d
+            held = top
+        value = (1 - down) * above + down * below
+        row = y.to(tl.int64) if WIDE else y
+        tl.store(target + row * out_y, value.to(out.dtype.element_ty), mask=columns < tl.where(y < height, width, 0))

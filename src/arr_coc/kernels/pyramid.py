@@ -1,8 +1,9 @@
 """Mip levels of many planes at once, each by its own rule: five levels a launch where the sizes halve evenly.
 
-A program takes a rectangle of 32 x 64 pixels of one channel and halves it five times without writing anything but the
-results: every pixel is read once. Ids are read from level 0, at the pixel under each cell's centre. Where a side is odd, the
-level is pooled by `cells.py`, which weighs the pixels that a cell cuts.
+A program takes a strip of 32 rows of one channel and halves it five times without writing anything but the results: every
+pixel is read once, two rows at a time, and a lane adds up neighbours that it holds itself. Ids are read from level 0, at the
+pixel under each cell's centre. Where a side is odd, the level is pooled by `cells.py`, which weighs the pixels that a cell
+cuts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from arr_coc.kernels.cells import _plane, write_cells
 from arr_coc.texture.pyramid import level_count, level_size
 
 AT_ONCE = 5  # levels a launch
+STRIP = 512  # columns of a program, at the most
 
 
 def make_levels(planes: Sequence[torch.Tensor], rules: Sequence[str], count: int | None = None) -> list[torch.Tensor]:
@@ -30,7 +32,7 @@ def make_levels(planes: Sequence[torch.Tensor], rules: Sequence[str], count: int
         for number in range(1, wanted + 1)
     ]
     made = Levels(size, rules, levels)
-    made.write(tables.table(planes), any(tables.wide(plane) for plane in planes))
+    made.write(tables.table(planes), any(tables.wide(plane) for plane in planes), tables.packed(planes))
     return levels
 
 
@@ -46,16 +48,17 @@ class Levels:
         self.rules = tables.rules(rules, device)
         self.ids = [number for number, rule in enumerate(rules) if rule == "nearest"]
         self.tables = [tables.table(list(level)) for level in self.levels]  # of levels 1 and above
+        self.packed = [tables.packed(list(level)) for level in self.levels]
 
-    def write(self, table: torch.Tensor, wide: bool = False) -> None:
-        """All levels of the planes in `table`, which are of `size`."""
+    def write(self, table: torch.Tensor, wide: bool = False, packed: bool = False) -> None:
+        """All levels of the planes in `table`, which are of `size`; wide, packed: as `tables` says of them."""
         done = 0  # levels there are
         while done < len(self.levels):
             here = level_size(self.size, done)
             even = self._even(here, len(self.levels) - done) if done == 0 or self._nested(done) else 0
-            source = table if done == 0 else self.tables[done - 1]
             if even:
-                self._halve(table, source, here, done, even, wide)
+                source, dense = (table, packed) if done == 0 else (self.tables[done - 1], self.packed[done - 1])
+                self._halve(table, source, here, done, even, dense)
                 done += even
             else:
                 self._pool(table, done + 1, wide)
@@ -75,13 +78,14 @@ class Levels:
         return count
 
     def _halve(
-        self, table: torch.Tensor, source: torch.Tensor, size: tuple[int, int], done: int, count: int, wide: bool
+        self, table: torch.Tensor, source: torch.Tensor, size: tuple[int, int], done: int, count: int, packed: bool
     ) -> None:
         outs = [self.levels[done + min(number, count - 1)] for number in range(AT_ONCE)]
-        grid = (triton.cdiv(size[1], 64), triton.cdiv(size[0], 32), len(self.rules))
-        _halve[grid](
+        block = max(1 << count, min(STRIP, triton.next_power_of_2(size[1])))
+        _halve[(triton.cdiv(size[1], block), size[0] >> count, len(self.rules))](
             table, source, self.rules, *outs, *size,
-            KIND=tables.element(outs[0].dtype), DONE=done, COUNT=count, WIDE=wide, num_warps=4, enable_fp_fusion=True,
+            KIND=tables.element(outs[0].dtype), DONE=done, COUNT=count, PACKED=packed, BLOCK=block,
+            num_warps=2 if block >= 256 else 1, enable_fp_fusion=True,
         )  # fmt: skip
 
     def _pool(self, table: torch.Tensor, number: int, wide: bool) -> None:
@@ -99,81 +103,112 @@ class Levels:
 @triton.jit
 def _halve(
     table, source, rules, out_1, out_2, out_3, out_4, out_5, height, width,
-    KIND: tl.constexpr, DONE: tl.constexpr, COUNT: tl.constexpr, WIDE: tl.constexpr,
+    KIND: tl.constexpr, DONE: tl.constexpr, COUNT: tl.constexpr, PACKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     channel = tl.program_id(2).to(tl.int64)
     rule = tl.load(rules + channel)
-    top, left = tl.program_id(1), tl.program_id(0)
+    left, top = tl.program_id(0) * BLOCK, tl.program_id(1) << COUNT
+    out_1 += channel * (height >> 1) * (width >> 1)
+    out_2 += channel * (height >> 2) * (width >> 2)
+    out_3 += channel * (height >> 3) * (width >> 3)
+    out_4 += channel * (height >> 4) * (width >> 4)
+    out_5 += channel * (height >> 5) * (width >> 5)
     if rule == 2:
         plane, stride_y, stride_x = _plane(table, channel, KIND)
-        _ids(plane, stride_y, stride_x, out_1, channel, top, left, height, width, 1, DONE, KIND)
+        _ids(plane, stride_y, stride_x, out_1, top, left, width, 1, DONE, COUNT, BLOCK)
         if COUNT > 1:
-            _ids(plane, stride_y, stride_x, out_2, channel, top, left, height, width, 2, DONE, KIND)
+            _ids(plane, stride_y, stride_x, out_2, top, left, width, 2, DONE, COUNT, BLOCK)
         if COUNT > 2:
-            _ids(plane, stride_y, stride_x, out_3, channel, top, left, height, width, 3, DONE, KIND)
+            _ids(plane, stride_y, stride_x, out_3, top, left, width, 3, DONE, COUNT, BLOCK)
         if COUNT > 3:
-            _ids(plane, stride_y, stride_x, out_4, channel, top, left, height, width, 4, DONE, KIND)
+            _ids(plane, stride_y, stride_x, out_4, top, left, width, 4, DONE, COUNT, BLOCK)
         if COUNT > 4:
-            _ids(plane, stride_y, stride_x, out_5, channel, top, left, height, width, 5, DONE, KIND)
+            _ids(plane, stride_y, stride_x, out_5, top, left, width, 5, DONE, COUNT, BLOCK)
     else:
         plane, stride_y, stride_x = _plane(source, channel, KIND)
-        rows = top * 32 + tl.arange(0, 32)
-        columns = left * 64 + tl.arange(0, 64)
-        inside = (rows < height)[:, None] & (columns < width)[None, :]
-        at = plane + rows[:, None] * stride_y + columns[None, :] * stride_x
-        values = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        values = _once(values, rule, 32, 64)
-        _keep(values, out_1, channel, top, left, height, width, 1, 16, 32, KIND)
-        if COUNT > 1:
-            values = _once(values, rule, 16, 32)
-            _keep(values, out_2, channel, top, left, height, width, 2, 8, 16, KIND)
-        if COUNT > 2:
-            values = _once(values, rule, 8, 16)
-            _keep(values, out_3, channel, top, left, height, width, 3, 4, 8, KIND)
-        if COUNT > 3:
-            values = _once(values, rule, 4, 8)
-            _keep(values, out_4, channel, top, left, height, width, 4, 2, 4, KIND)
-        if COUNT > 4:
-            values = _once(values, rule, 2, 4)
-            _keep(values, out_5, channel, top, left, height, width, 5, 1, 2, KIND)
+        columns = left + tl.arange(0, BLOCK)
+        if PACKED:
+            at = tl.multiple_of(plane, 16) + columns
+            stride_y = tl.multiple_of(stride_y, 16 // (KIND.primitive_bitwidth // 8))
+        else:
+            at = plane + columns * stride_x
+        inside = columns < width
+        most = rule == 1
+        if COUNT == 1:
+            _first(at, stride_y, top, inside, most, out_1, left, width, KIND, BLOCK)
+        elif COUNT == 2:
+            _second(at, stride_y, top, inside, most, out_1, out_2, left, width, KIND, BLOCK)
+        elif COUNT == 3:
+            _third(at, stride_y, top, inside, most, out_1, out_2, out_3, left, width, KIND, BLOCK)
+        elif COUNT == 4:
+            _fourth(at, stride_y, top, inside, most, out_1, out_2, out_3, out_4, left, width, KIND, BLOCK)
+        else:
+            a = _fourth(at, stride_y, top, inside, most, out_1, out_2, out_3, out_4, left, width, KIND, BLOCK)
+            b = _fourth(at, stride_y, top + 16, inside, most, out_1, out_2, out_3, out_4, left, width, KIND, BLOCK)
+            _keep(_once(a, b, most, BLOCK // 16), out_5, top, left, width, 5, KIND, BLOCK)
+
+
+# A row of each level takes two of the level below.
 
 
 @triton.jit
-def _once(values, rule, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Half the size along both axes: the mean or the largest of each two by two."""
-    parts = tl.reshape(values, [ROWS // 2, 2, COLUMNS // 2, 2])
-    made = tl.sum(tl.sum(parts, axis=3), axis=1) * 0.25
-    if rule == 1:
-        made = tl.max(tl.max(parts, axis=3), axis=1)
-    return made
+def _first(at, stride_y, y, inside, most, out_1, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    a = tl.load(at + y * stride_y, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(at + (y + 1) * stride_y, mask=inside, other=0.0).to(tl.float32)
+    return _keep(_once(a, b, most, BLOCK), out_1, y, left, width, 1, KIND, BLOCK)
 
 
 @triton.jit
-def _keep(
-    values, out, channel, top, left, height, width,
-    LEVEL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIND: tl.constexpr,
+def _second(at, stride_y, y, inside, most, out_1, out_2, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    a = _first(at, stride_y, y, inside, most, out_1, left, width, KIND, BLOCK)
+    b = _first(at, stride_y, y + 2, inside, most, out_1, left, width, KIND, BLOCK)
+    return _keep(_once(a, b, most, BLOCK // 2), out_2, y, left, width, 2, KIND, BLOCK)
+
+
+@triton.jit
+def _third(at, stride_y, y, inside, most, out_1, out_2, out_3, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    a = _second(at, stride_y, y, inside, most, out_1, out_2, left, width, KIND, BLOCK)
+    b = _second(at, stride_y, y + 4, inside, most, out_1, out_2, left, width, KIND, BLOCK)
+    return _keep(_once(a, b, most, BLOCK // 4), out_3, y, left, width, 3, KIND, BLOCK)
+
+
+@triton.jit
+def _fourth(
+    at, stride_y, y, inside, most, out_1, out_2, out_3, out_4, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    high, wide = height >> LEVEL, width >> LEVEL
-    rows = top * ROWS + tl.arange(0, ROWS)
-    columns = left * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (rows < high)[:, None] & (columns < wide)[None, :]
-    place = out + channel * high * wide + rows[:, None] * wide + columns[None, :]
-    tl.store(place, values.to(KIND), mask=inside)
+    a = _third(at, stride_y, y, inside, most, out_1, out_2, out_3, left, width, KIND, BLOCK)
+    b = _third(at, stride_y, y + 8, inside, most, out_1, out_2, out_3, left, width, KIND, BLOCK)
+    return _keep(_once(a, b, most, BLOCK // 8), out_4, y, left, width, 4, KIND, BLOCK)
+
+
+@triton.jit
+def _once(a, b, most, COUNT: tl.constexpr):
+    """Half of two rows of COUNT values along both axes: the mean or the largest of each two by two."""
+    even, odd = tl.split(tl.reshape(a + b, [COUNT // 2, 2]))
+    high_even, high_odd = tl.split(tl.reshape(tl.maximum(a, b), [COUNT // 2, 2]))
+    return tl.where(most, tl.maximum(high_even, high_odd), (even + odd) * 0.25)
+
+
+@triton.jit
+def _keep(values, out, y, left, width, LEVEL: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """A row of a level, written where pixel row `y` of level 0 begins."""
+    columns = (left >> LEVEL) + tl.arange(0, BLOCK >> LEVEL)
+    wide = width >> LEVEL
+    tl.store(out + (y >> LEVEL).to(tl.int64) * wide + columns, values.to(KIND), mask=columns < wide)
+    return values
 
 
 @triton.jit
 def _ids(
-    plane, stride_y, stride_x, out, channel, top, left, height, width,
-    LEVEL: tl.constexpr, DONE: tl.constexpr, KIND: tl.constexpr,
+    plane, stride_y, stride_x, out, top, left, width,
+    LEVEL: tl.constexpr, DONE: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The pixels of level 0 under the cells' centres."""
-    ROWS: tl.constexpr = 32 >> LEVEL
-    COLUMNS: tl.constexpr = 64 >> LEVEL
-    high, wide = height >> LEVEL, width >> LEVEL
-    rows = top * ROWS + tl.arange(0, ROWS)
-    columns = left * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (rows < high)[:, None] & (columns < wide)[None, :]
+    rows = (top >> LEVEL) + tl.arange(0, 1 << (COUNT - LEVEL))
+    columns = (left >> LEVEL) + tl.arange(0, BLOCK >> LEVEL)
+    wide = width >> LEVEL
     y = (rows << (LEVEL + DONE)) + (1 << (LEVEL + DONE - 1))
     x = (columns << (LEVEL + DONE)) + (1 << (LEVEL + DONE - 1))
+    inside = (columns < wide)[None, :] & (rows >= 0)[:, None]
     values = tl.load(plane + y[:, None] * stride_y + x[None, :] * stride_x, mask=inside, other=0.0)
-    tl.store(out + channel * high * wide + rows[:, None] * wide + columns[None, :], values, mask=inside)
+    tl.store(out + rows.to(tl.int64)[:, None] * wide + columns[None, :], values, mask=inside)

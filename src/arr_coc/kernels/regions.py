@@ -1,7 +1,7 @@
 """The channels of regions: which one a pixel belongs to, how far from its centre, how large it is, where borders are.
 
 The same as `texture/channels/clusters.py`, from small ids to full planes: the regions are measured on the small grid, in image
-pixels and in float64, and one pass writes all four channels.
+pixels and in whole numbers, and one pass writes all four channels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from arr_coc.kernels import tables
 from arr_coc.kernels.connecting import MOST
 from arr_coc.texture.channels.clusters import extent
 
-BLOCK = 256
+TILE = 16  # px of the squares that are measured together
 NAMES = ("cluster_id", "cluster_distance", "cluster_size", "boundaries")
 
 
@@ -30,7 +30,7 @@ class Regions:
             torch.stack([edge.to(torch.int32) for edge in extent(cells, pixels, device)])
             for cells, pixels in zip(small, size, strict=True)
         )
-        # Pixels, their rows and columns added up, and the square of the farthest member's distance, as bits of float64.
+        # Pixels, their rows and columns added up twice, and the square of the farthest member's distance, as bits of float64.
         self.sums = torch.zeros(batch, MOST, 4, dtype=torch.int64, device=device)
         self.measured = torch.empty(batch, MOST, 4, dtype=torch.float32, device=device)  # centre, 1 / radius, share
 
@@ -38,28 +38,12 @@ class Regions:
         """Centres, radii and shares of regions int32 `[B, h, w]`."""
         (high, wide), (height, width) = self.small, self.size
         self.sums.zero_()
-        grid = (triton.cdiv(high * wide, BLOCK), self.batch)
-        parts = (self.rows, self.columns, high, wide)
-        _add[grid](
-            ids, self.sums.view(torch.float64), *parts, MOST=MOST, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
-        )
-        _farthest[grid](
-            ids,
-            self.sums.view(torch.float64),
-            self.sums,
-            *parts,
-            MOST=MOST,
-            BLOCK=BLOCK,
-            num_warps=4,
-            enable_fp_fusion=True,
-        )
+        grid = (triton.cdiv(high, TILE) * triton.cdiv(wide, TILE), self.batch)
+        parts = (ids, self.sums, self.rows, self.columns, high, wide)
+        _add[grid](*parts, MOST=MOST, TILE=TILE, num_warps=2, enable_fp_fusion=True)
+        _farthest[grid](*parts, MOST=MOST, TILE=TILE, num_warps=2, enable_fp_fusion=True)
         _settle[(self.batch,)](
-            self.sums.view(torch.float64),
-            self.measured,
-            float(height * width),
-            MOST=MOST,
-            num_warps=4,
-            enable_fp_fusion=True,
+            self.sums, self.measured, float(height * width), MOST=MOST, num_warps=4, enable_fp_fusion=True
         )
 
     def write(self, ids: torch.Tensor, out: torch.Tensor, slots: Mapping[str, int]) -> None:
@@ -73,56 +57,62 @@ class Regions:
 
 
 @triton.jit
-def _part(ids, rows, columns, high, wide, place, inside, image):
-    """A small pixel's region, and the rows and columns of the image that it stands for."""
-    row, column = place // wide, place % wide
-    region = tl.load(ids + image * high * wide + place, mask=inside, other=0)
-    top = tl.load(rows + row, mask=inside, other=0).to(tl.float64)
-    bottom = tl.load(rows + high + row, mask=inside, other=0).to(tl.float64)
-    left = tl.load(columns + column, mask=inside, other=0).to(tl.float64)
-    right = tl.load(columns + wide + column, mask=inside, other=0).to(tl.float64)
-    return region, top, bottom, left, right
+def _part(ids, rows, columns, high, wide, TILE: tl.constexpr):
+    """The regions of a square of small pixels, and the rows and columns of the image that each stands for."""
+    beside = (wide + TILE - 1) // TILE
+    spot = tl.arange(0, TILE * TILE)
+    row = tl.program_id(0) // beside * TILE + spot // TILE
+    column = tl.program_id(0) % beside * TILE + spot % TILE
+    inside = (row < high) & (column < wide)
+    region = tl.load(ids + tl.program_id(1).to(tl.int64) * high * wide + row * wide + column, mask=inside, other=0)
+    top = tl.load(rows + row, mask=inside, other=0).to(tl.int64)
+    bottom = tl.load(rows + high + row, mask=inside, other=0).to(tl.int64)
+    left = tl.load(columns + column, mask=inside, other=0).to(tl.int64)
+    right = tl.load(columns + wide + column, mask=inside, other=0).to(tl.int64)
+    return inside, region, top, bottom, left, right
 
 
 @triton.jit
-def _add(ids, sums, rows, columns, high, wide, MOST: tl.constexpr, BLOCK: tl.constexpr):
-    image = tl.program_id(1).to(tl.int64)
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < high * wide
-    region, top, bottom, left, right = _part(ids, rows, columns, high, wide, place, inside, image)
+def _add(ids, sums, rows, columns, high, wide, MOST: tl.constexpr, TILE: tl.constexpr):
+    rest, region, top, bottom, left, right = _part(ids, rows, columns, high, wide, TILE)
     area = (bottom - top) * (right - left)
-    at = sums + (image * MOST + region) * 4
-    tl.atomic_add(at, area, mask=inside)
-    tl.atomic_add(at + 1, area * (top + bottom) / 2, mask=inside)
-    tl.atomic_add(at + 2, area * (left + right) / 2, mask=inside)
+    while tl.max(rest.to(tl.int32), axis=0) > 0:  # one region after another: few meet in a square
+        which = tl.min(tl.where(rest, region, 1 << 30), axis=0)
+        mine = rest & (region == which)
+        at = sums + (tl.program_id(1).to(tl.int64) * MOST + which) * 4
+        tl.atomic_add(at, tl.sum(tl.where(mine, area, 0), axis=0))
+        tl.atomic_add(at + 1, tl.sum(tl.where(mine, area * (top + bottom), 0), axis=0))
+        tl.atomic_add(at + 2, tl.sum(tl.where(mine, area * (left + right), 0), axis=0))
+        rest = rest & (region != which)
 
 
 @triton.jit
-def _farthest(ids, sums, bits, rows, columns, high, wide, MOST: tl.constexpr, BLOCK: tl.constexpr):
+def _farthest(ids, sums, rows, columns, high, wide, MOST: tl.constexpr, TILE: tl.constexpr):
     """The farthest member of each region: of a rectangle it is a corner's pixel."""
-    image = tl.program_id(1).to(tl.int64)
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < high * wide
-    region, top, bottom, left, right = _part(ids, rows, columns, high, wide, place, inside, image)
-    at = sums + (image * MOST + region) * 4
-    area = tl.load(at, mask=inside, other=1.0)
-    centre_y = tl.load(at + 1, mask=inside, other=0.0) / area
-    centre_x = tl.load(at + 2, mask=inside, other=0.0) / area
-    reach_y = tl.maximum(tl.abs(top + 0.5 - centre_y), tl.abs(bottom - 0.5 - centre_y))
-    reach_x = tl.maximum(tl.abs(left + 0.5 - centre_x), tl.abs(right - 0.5 - centre_x))
-    far = reach_y * reach_y + reach_x * reach_x
+    rest, region, top, bottom, left, right = _part(ids, rows, columns, high, wide, TILE)
+    at = sums + (tl.program_id(1).to(tl.int64) * MOST + region) * 4
+    twice = 2 * tl.load(at, mask=rest, other=1).to(tl.float64)
+    centre_y = tl.load(at + 1, mask=rest, other=0).to(tl.float64) / twice
+    centre_x = tl.load(at + 2, mask=rest, other=0).to(tl.float64) / twice
+    reach_y = tl.maximum(tl.abs(top.to(tl.float64) + 0.5 - centre_y), tl.abs(bottom.to(tl.float64) - 0.5 - centre_y))
+    reach_x = tl.maximum(tl.abs(left.to(tl.float64) + 0.5 - centre_x), tl.abs(right.to(tl.float64) - 0.5 - centre_x))
     # What is not negative is ordered as its bits are.
-    tl.atomic_max(bits + (image * MOST + region) * 4 + 3, far.to(tl.int64, bitcast=True), mask=inside)
+    far = (reach_y * reach_y + reach_x * reach_x).to(tl.int64, bitcast=True)
+    while tl.max(rest.to(tl.int32), axis=0) > 0:
+        which = tl.min(tl.where(rest, region, 1 << 30), axis=0)
+        most = tl.max(tl.where(rest & (region == which), far, 0), axis=0)
+        tl.atomic_max(sums + (tl.program_id(1).to(tl.int64) * MOST + which) * 4 + 3, most)
+        rest = rest & (region != which)
 
 
 @triton.jit
 def _settle(sums, measured, pixels, MOST: tl.constexpr):
     region = tl.program_id(0).to(tl.int64) * MOST + tl.arange(0, MOST)
-    area = tl.load(sums + region * 4)
-    there = tl.maximum(area, 1.0)
-    radius = tl.sqrt(tl.load(sums + region * 4 + 3).to(tl.float32))
-    tl.store(measured + region * 4, (tl.load(sums + region * 4 + 1) / there).to(tl.float32))
-    tl.store(measured + region * 4 + 1, (tl.load(sums + region * 4 + 2) / there).to(tl.float32))
+    area = tl.load(sums + region * 4).to(tl.float64)
+    twice = 2 * tl.maximum(area, 1.0)
+    radius = tl.sqrt(tl.load(sums + region * 4 + 3).to(tl.float64, bitcast=True).to(tl.float32))
+    tl.store(measured + region * 4, (tl.load(sums + region * 4 + 1).to(tl.float64) / twice).to(tl.float32))
+    tl.store(measured + region * 4 + 1, (tl.load(sums + region * 4 + 2).to(tl.float64) / twice).to(tl.float32))
     tl.store(measured + region * 4 + 2, 1 / tl.maximum(radius, 1e-6))
     tl.store(measured + region * 4 + 3, (area / pixels).to(tl.float32))
 

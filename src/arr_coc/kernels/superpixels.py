@@ -1,8 +1,9 @@
 """Superpixels assigned on the GPU: rounds of k-means over colour and place, for all three weights of place at once.
 
 The same rounds as `texture/slic.py`. There the weight of place rises until segments hold together; here all three weights run
-side by side, because nobody can wait for the answer, and `connecting.py` chooses. Sums are taken by blocks and then added
-in float64, in one fixed order: ids are the same from run to run.
+side by side, because nobody can wait for the answer, and `connecting.py` chooses. A program takes a square of pixels and looks
+only at the segments whose centre is near it. What a square adds to a segment is added up as whole numbers, which give the
+same sum in any order: ids are the same from run to run.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import triton.language as tl
 from arr_coc.kernels import tables
 from arr_coc.kernels.cells import _reach
 from arr_coc.kernels.centre_surround import _lab
-from arr_coc.kernels.dispatch import precision
 from arr_coc.texture.slic import COMPACTNESS, ROUNDS, SEGMENTS, WORK_SIDE
 
-BLOCK = 64  # pixels of a program: with more, the table of who belongs to whom does not fit its registers
+TILE = 16  # px of a square's side
+PARTS = 1 << 20  # that a unit of colour is counted in
 
 
 def work_size(size: tuple[int, int]) -> tuple[int, int]:
@@ -38,11 +39,11 @@ class Superpixels:
         self.down = max(1, min(height, SEGMENTS, round(height / self.spacing)))
         self.across = max(1, min(width, round(SEGMENTS / self.down)))
         self.room = max(16, triton.next_power_of_2(self.down * self.across))
-        self.blocks = triton.cdiv(height * width, BLOCK)
+        self.tiles = triton.cdiv(height, TILE) * triton.cdiv(width, TILE)
         variants = batch * len(COMPACTNESS)
         self.lab = torch.empty(batch, 3, height, width, dtype=torch.float32, device=device)
         self.labels = torch.empty(variants, height, width, dtype=torch.int32, device=device)
-        self.sums = torch.empty(variants, self.blocks, 8, self.room, dtype=torch.float32, device=device)
+        self.sums = torch.empty(variants, self.room, 8, dtype=torch.int64, device=device)
         self.centres = torch.zeros(variants, 8, self.room, dtype=torch.float32, device=device)
         self.weights = torch.tensor(
             [(one / self.spacing) ** 2 for one in COMPACTNESS], dtype=torch.float32, device=device
@@ -62,89 +63,100 @@ class Superpixels:
         height, width = self.small
         variants = self.batch * len(COMPACTNESS)
         reach_y, reach_x = math.ceil(height / self.down), math.ceil(width / self.across)
+        self.sums.zero_()
         for number in range(ROUNDS + 1):
-            _assign[(self.blocks, variants)](
+            _assign[(self.tiles, variants)](
                 self.lab, self.labels, self.centres, self.sums, self.weights, height, width, self.down, self.across,
-                reach_y, reach_x, self.blocks,
-                FIRST=number == 0, LAST=number == ROUNDS, VARIANTS=len(COMPACTNESS), ROOM=self.room, BLOCK=BLOCK,
-                PRECISION=precision(self.lab.device), num_warps=2, enable_fp_fusion=False,
+                reach_y, reach_x,
+                FIRST=number == 0, LAST=number == ROUNDS, VARIANTS=len(COMPACTNESS), ROOM=self.room, TILE=TILE, PARTS=PARTS,
+                num_warps=2, enable_fp_fusion=False,
             )  # fmt: skip
             if number < ROUNDS:
-                _centre[(5, variants)](
-                    self.sums, self.centres, self.blocks, number > 0,
-                    BLOCKS=triton.next_power_of_2(self.blocks), ROOM=self.room, CHUNK=128, num_warps=8, enable_fp_fusion=True,
-                )  # fmt: skip
+                _centre[(variants,)](
+                    self.sums, self.centres, number > 0, ROOM=self.room, PARTS=PARTS, num_warps=1, enable_fp_fusion=True
+                )
         return self.labels
 
 
 @triton.jit
-def _centre(sums, centres, blocks, kept, BLOCKS: tl.constexpr, ROOM: tl.constexpr, CHUNK: tl.constexpr):
-    """The mean of one feature over each segment's members; a segment without any keeps its centre."""
-    feature, variant = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    segment = tl.arange(0, ROOM)
-    total = tl.zeros([ROOM], tl.float64)
-    members = tl.zeros([ROOM], tl.float64)
-    for start in range(0, blocks, CHUNK):
-        block = start + tl.arange(0, CHUNK)
-        at = sums + (variant * blocks + block[:, None]) * 8 * ROOM + segment[None, :]
-        there = (block < blocks)[:, None] & (segment < ROOM)[None, :]
-        total += tl.sum(tl.load(at + feature * ROOM, mask=there, other=0.0).to(tl.float64), axis=0)
-        members += tl.sum(tl.load(at + 5 * ROOM, mask=there, other=0.0).to(tl.float64), axis=0)
-    place = centres + variant * 8 * ROOM + feature * ROOM + segment
-    old = tl.load(place)
-    old = tl.where(kept, old, 0.0)
-    mean = (total / tl.maximum(members, 1.0)).to(tl.float32)
-    tl.store(place, tl.where(members > 0, mean, old))
+def _centre(sums, centres, kept, ROOM: tl.constexpr, PARTS: tl.constexpr):
+    """The means of all features over each segment's members; a segment without any keeps its centre."""
+    segment = tl.program_id(0).to(tl.int64) * ROOM + tl.arange(0, ROOM)
+    members = tl.load(sums + segment * 8 + 5).to(tl.float64)
+    for feature in tl.static_range(5):
+        mean = tl.load(sums + segment * 8 + feature).to(tl.float64) / tl.maximum(members, 1.0)
+        if feature < 3:
+            mean = mean / PARTS
+        place = centres + tl.program_id(0).to(tl.int64) * 8 * ROOM + feature * ROOM + tl.arange(0, ROOM)
+        old = tl.where(kept, tl.load(place), 0.0)
+        tl.store(place, tl.where(members > 0, mean.to(tl.float32), old))
+        tl.store(sums + segment * 8 + feature, tl.zeros([ROOM], tl.int64))
+    tl.store(sums + segment * 8 + 5, tl.zeros([ROOM], tl.int64))
 
 
 @triton.jit
 def _assign(
-    lab, labels, centres, sums, weights, height, width, down, across, reach_y, reach_x, blocks,
-    FIRST: tl.constexpr, LAST: tl.constexpr, VARIANTS: tl.constexpr, ROOM: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    lab, labels, centres, sums, weights, height, width, down, across, reach_y, reach_x,
+    FIRST: tl.constexpr, LAST: tl.constexpr, VARIANTS: tl.constexpr, ROOM: tl.constexpr, TILE: tl.constexpr,
+    PARTS: tl.constexpr,
 ):  # fmt: skip
     variant = tl.program_id(1).to(tl.int64)
     pixels = height * width
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < pixels
-    row, column = place // width, place % width
+    beside = (width + TILE - 1) // TILE
+    top, left = tl.program_id(0) // beside * TILE, tl.program_id(0) % beside * TILE
+    spot = tl.arange(0, TILE * TILE)
+    row, column = top + spot // TILE, left + spot % TILE
+    inside = (row < height) & (column < width)
+    place = row * width + column
     image = lab + (variant // VARIANTS) * 3 * pixels + place
     light = tl.load(image, mask=inside, other=0.0)
     a = tl.load(image + pixels, mask=inside, other=0.0)
     b = tl.load(image + 2 * pixels, mask=inside, other=0.0)
-    y, x = row.to(tl.float32), column.to(tl.float32)
     at = labels + variant * pixels + place
     if FIRST:
         label = (row * down // height) * across + column * across // width
     else:
+        y, x = row.to(tl.float32), column.to(tl.float32)
         label = tl.load(at, mask=inside, other=0)
-        nearest = tl.full([BLOCK], float("inf"), tl.float32)
+        nearest = tl.full([TILE * TILE], float("inf"), tl.float32)
         weight = tl.load(weights + variant % VARIANTS)
         for segment in range(down * across):
             centre = centres + variant * 8 * ROOM + segment
             centre_y, centre_x = tl.load(centre + 3 * ROOM), tl.load(centre + 4 * ROOM)
-            off_y, off_x = y - centre_y, x - centre_x
-            far = (off_y * off_y + off_x * off_x) * weight
-            by = light - tl.load(centre)
-            far += by * by
-            by = a - tl.load(centre + ROOM)
-            far += by * by
-            by = b - tl.load(centre + 2 * ROOM)
-            far += by * by
-            away_y, away_x = row - centre_y.to(tl.int32), column - centre_x.to(tl.int32)
-            near = (away_y <= reach_y) & (away_y >= -reach_y) & (away_x <= reach_x) & (away_x >= -reach_x)
-            nearer = near & (far < nearest)
-            nearest = tl.where(nearer, far, nearest)
-            label = tl.where(nearer, segment, label)
+            at_y, at_x = centre_y.to(tl.int32), centre_x.to(tl.int32)
+            by_row = (at_y + reach_y >= top) & (at_y - reach_y < top + TILE)
+            by_column = (at_x + reach_x >= left) & (at_x - reach_x < left + TILE)
+            if by_row & by_column:
+                off_y, off_x = y - centre_y, x - centre_x
+                far = (off_y * off_y + off_x * off_x) * weight
+                by = light - tl.load(centre)
+                far += by * by
+                by = a - tl.load(centre + ROOM)
+                far += by * by
+                by = b - tl.load(centre + 2 * ROOM)
+                far += by * by
+                away_y, away_x = row - at_y, column - at_x
+                near = (away_y <= reach_y) & (away_y >= -reach_y) & (away_x <= reach_x) & (away_x >= -reach_x)
+                nearer = near & (far < nearest)
+                nearest = tl.where(nearer, far, nearest)
+                label = tl.where(nearer, segment, label)
     tl.store(at, label, mask=inside)
     if not LAST:
-        which = tl.arange(0, 16)[None, :]
-        members = tl.where(
-            which == 0, light[:, None], tl.where(which == 1, a[:, None], tl.where(which == 2, b[:, None], 0.0))
-        )
-        members += tl.where(which == 3, y[:, None], tl.where(which == 4, x[:, None], tl.where(which == 5, 1.0, 0.0)))
-        mine = ((label[None, :] == tl.arange(0, ROOM)[:, None]) & inside[None, :]).to(tl.float32)
-        made = tl.dot(mine, members, input_precision=PRECISION)  # [ROOM, 16]
-        target = sums + (variant * blocks + tl.program_id(0)) * 8 * ROOM
-        target = target + tl.arange(0, 16)[None, :] * ROOM + tl.arange(0, ROOM)[:, None]
-        tl.store(target, made, mask=(which < 6) & (tl.arange(0, ROOM)[:, None] >= 0))
+        rest = inside
+        while tl.max(rest.to(tl.int32), axis=0) > 0:  # one segment after another: few meet in a square
+            which = tl.min(tl.where(rest, label, 1 << 30), axis=0)
+            mine = rest & (label == which)
+            target = sums + (variant * ROOM + which) * 8
+            tl.atomic_add(target, _parts(light, mine, PARTS))
+            tl.atomic_add(target + 1, _parts(a, mine, PARTS))
+            tl.atomic_add(target + 2, _parts(b, mine, PARTS))
+            tl.atomic_add(target + 3, tl.sum(tl.where(mine, row, 0), axis=0).to(tl.int64))
+            tl.atomic_add(target + 4, tl.sum(tl.where(mine, column, 0), axis=0).to(tl.int64))
+            tl.atomic_add(target + 5, tl.sum(mine.to(tl.int32), axis=0).to(tl.int64))
+            rest = rest & (label != which)
+
+
+@triton.jit
+def _parts(values, mine, PARTS: tl.constexpr):
+    """The sum of some values, as a whole number."""
+    return tl.floor(tl.sum(tl.where(mine, values, 0.0), axis=0) * PARTS + 0.5).to(tl.int64)

@@ -15,6 +15,7 @@ from arr_coc.errors import ArrCocError
 
 RULES = {"mean": 0, "max": 1, "nearest": 2}
 LARGEST = 1 << 31  # elements that 32-bit offsets reach
+AT_ONCE = 16  # bytes that a lane of a GPU loads at once, at the most
 
 
 def table(planes: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -38,6 +39,14 @@ def rules(names: Sequence[str], device: torch.device) -> torch.Tensor:
 def wide(*planes: torch.Tensor) -> bool:
     """Whether an offset inside one of these planes `[..., H, W]` can be beyond 32 bits."""
     return any(_reach(plane) >= LARGEST for plane in planes)
+
+
+def packed(planes: Sequence[torch.Tensor]) -> bool:
+    """Whether every row of these planes `[H, W]` lies in one piece that starts where a lane can load many values at once."""
+    return all(
+        plane.stride(1) == 1 and plane.data_ptr() % AT_ONCE == 0 and plane.stride(0) * plane.itemsize % AT_ONCE == 0
+        for plane in planes
+    )
 
 
 def _reach(plane: torch.Tensor) -> int:

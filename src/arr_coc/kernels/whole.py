@@ -20,7 +20,7 @@ from arr_coc.errors import ArrCocError
 from arr_coc.kernels import tables
 from arr_coc.kernels.centre_surround import CentreSurround
 from arr_coc.kernels.cheap import NAMES as CHEAP
-from arr_coc.kernels.cheap import write_cheap
+from arr_coc.kernels.cheap import room, write_cheap
 from arr_coc.kernels.connecting import Connecting
 from arr_coc.kernels.dispatch import LONGEST, on
 from arr_coc.kernels.distance import scratch, write_distance
@@ -78,8 +78,9 @@ class Whole:
             self.features = None if embeddings is None else torch.zeros(batch, 16, *embeddings, device=place)
             self.edge = torch.empty(batch, *size, dtype=torch.uint8, device=place)
             self.scratch = scratch((batch, *size), place)
+            self.work = room(batch, size, place)
         except torch.cuda.OutOfMemoryError:
-            need = batch * size[0] * size[1] * (len(self.names) * dtype.itemsize * 4 / 3 + 27) / 1e9
+            need = batch * size[0] * size[1] * (len(self.names) * dtype.itemsize * 4 / 3 + 39) / 1e9
             raise NoRoom(
                 f"expected room for {need:.1f} GB on {place}, and there is less: make the batch of {batch} smaller, or the "
                 f"{size[1]} x {size[0]} px"
@@ -92,7 +93,7 @@ class Whole:
             self._clusters = found, Connecting(batch, found.small, place), Regions(batch, found.small, size, place)
         planes = list(self.block.flatten(0, 1))
         self._table = tables.table(planes)
-        self._wide = tables.wide(self.block)
+        self._wide, self._packed = tables.wide(self.block), tables.packed(planes)
         self._levels = Levels(size, rules * batch, [level.flatten(0, 1) for level in self.levels])
         self._streams = [torch.cuda.Stream(place) for _ in range(3)] if place.type == "cuda" else []
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -152,7 +153,7 @@ class Whole:
             if self.features is not None:
                 write_enlarged(self.features, self.block, self._slots[EMBEDDING_NAMES[0]])
         cheap = {name: slot for name, slot in self._slots.items() if name in CHEAP}
-        write_cheap(self.pixels, self.block, cheap, self.before, self.edge if edges else None)
+        write_cheap(self.pixels, self.block, cheap, self.before, self.edge if edges else None, self.work)
         if edges:
             write_distance(self.edge, *self.scratch, self.block[:, self._slots["distance"]])
         for stream in self._streams:
@@ -161,7 +162,7 @@ class Whole:
 
     def write_levels(self) -> None:
         """The pyramid of what the block holds."""
-        self._levels.write(self._table, self._wide)
+        self._levels.write(self._table, self._wide, self._packed)
 
     def _write_clusters(self) -> None:
         if self._clusters is None:
