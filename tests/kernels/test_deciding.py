@@ -11,6 +11,7 @@ from arr_coc import TextureArray
 from arr_coc.errors import ArrCocError
 from arr_coc.grid import Grid
 from arr_coc.kernels import using
+from arr_coc.kernels.dispatch import Way
 from arr_coc.kernels.deciding import CHANNELS, Deciding
 from arr_coc.realizing import realized
 from arr_coc.selectors.base import Sight, Words
@@ -33,8 +34,11 @@ def texture(request: pytest.FixtureRequest) -> TextureArray:
         return made
 
 
+@pytest.mark.parametrize("way", ["torch", "triton"])
 @pytest.mark.parametrize("asked", [False, True])
-def test_keeps_the_cells_that_realize_keeps(texture: TextureArray, asked: bool) -> None:
+def test_keeps_the_cells_that_realize_keeps(
+    texture: TextureArray, asked: bool, way: Way, device: torch.device
+) -> None:
     torch.manual_seed(0)
     features, question = torch.randn(16, GRID[0] * GRID[1]), torch.randn(16)
     grid = Grid(1, *GRID)
@@ -44,9 +48,11 @@ def test_keeps_the_cells_that_realize_keeps(texture: TextureArray, asked: bool) 
     )  # fmt: skip
     with using("torch"):
         choice = realized(sight)
-        deciding = Deciding(texture.size, GRID, COUNT, "cpu")
-        scores = deciding.look(texture.grid(*GRID, CHANNELS))
-        keep, relevance = deciding.decide(scores, features, question) if asked else deciding.decide(scores)
+        deciding = Deciding(texture.size, GRID, COUNT, device)
+        scores = deciding.look(texture.grid(*GRID, CHANNELS).to(device))
+    with using(way):
+        given = (features.to(device), question.to(device)) if asked else ()
+        keep, relevance = (one.cpu() for one in deciding.decide(scores, *given))
     assert torch.equal(keep, choice.keep)
     assert choice.relevance is not None
     if not choice.strategy.startswith("void"):

@@ -17,10 +17,12 @@ import torch
 from arr_coc.balancing import PEAKED
 from arr_coc.errors import ArrCocError
 from arr_coc.grid import Grid
+from arr_coc.kernels.dispatch import chosen, on
 from arr_coc.knowing import NEAR, WRITING
 from arr_coc.selectors.uniform import even_cells
 from arr_coc.strategy import EVEN_EDGES, FAINT_EDGES, PALE
 
+MOST = 1 << 14  # cells that a kernel weighs against each other
 CHANNELS = ("edges", "edges_inverted", "highpass", "distance", "saliency", "motion", "eccentricity", "text")
 
 
@@ -28,10 +30,23 @@ CHANNELS = ("edges", "edges_inverted", "highpass", "distance", "saliency", "moti
 class Scores:
     """What the picture itself tells about its cells: `[M]` each; kept for any number of questions."""
 
-    information: torch.Tensor
-    salience: torch.Tensor
-    text: torch.Tensor
-    energy: torch.Tensor
+    stacked: torch.Tensor  # `[4, M]`, contiguous
+
+    @property
+    def information(self) -> torch.Tensor:
+        return self.stacked[0]
+
+    @property
+    def salience(self) -> torch.Tensor:
+        return self.stacked[1]
+
+    @property
+    def text(self) -> torch.Tensor:
+        return self.stacked[2]
+
+    @property
+    def energy(self) -> torch.Tensor:
+        return self.stacked[3]
 
 
 class Deciding:
@@ -58,7 +73,7 @@ class Deciding:
             + 0.3 * (1 - (distance * self._per_distance).clamp(max=1))
         )
         salience = (0.6 * _unit(stands_out) + 0.4 * _unit(moves)) * (1 - 0.5 * outside)
-        return Scores(information, salience, text, dark + light)
+        return Scores(torch.stack([information, salience, text, dark + light]))
 
     def decide(
         self, scores: Scores, features: torch.Tensor | None = None, question: torch.Tensor | None = None
@@ -67,6 +82,8 @@ class Deciding:
 
         features: the picture's compressed features by cell `[k, M]`. question: its vector `[k]`; without, it is not used.
         """
+        if len(scores.information) <= MOST and chosen("deciding", scores.information):
+            return self._by_kernel(scores, features, question)
         information, salience, text, energy = scores.information, scores.salience, scores.text, scores.energy
         written = (text > WRITING).float()
         any_written = written.amax() > 0
@@ -89,6 +106,14 @@ class Deciding:
         relevance = _unit(total) ** PEAKED
         order = relevance.argsort(descending=True, stable=True)[: self.count].sort().values
         return torch.where(void, self._even, order), relevance
+
+    def _by_kernel(
+        self, scores: Scores, features: torch.Tensor | None, question: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        from arr_coc.kernels.ranking import keep
+
+        with on(scores.information.device):
+            return keep(scores.stacked, self._even, features, question)
 
 
 def _unit(values: torch.Tensor) -> torch.Tensor:
