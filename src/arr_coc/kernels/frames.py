@@ -10,12 +10,12 @@ nothing was known before starts with `begin`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 
 from arr_coc.errors import ArrCocError
+from arr_coc.kernels.axes import filtered, resized
 from arr_coc.kernels.flowing import Flowing
 from arr_coc.kernels.warping import warp_planes
 from arr_coc.kernels.whole import Whole, captured
@@ -46,11 +46,22 @@ class Frames:
         share = min(1.0, side / max(size))
         small = max(flows.LEAST_SIDE, round(size[0] * share)), max(flows.LEAST_SIDE, round(size[1] * share))
         self._flowing = Flowing(small, device)
-        self._weights = torch.tensor(LUMA_WEIGHTS, device=device).view(3, 1, 1)
+        self._weights = torch.tensor(LUMA_WEIGHTS, device=device)
         self._last = torch.zeros(small, device=device)
-        self.flow = flows.Flow(torch.zeros(2, *small, device=device), torch.zeros(small, device=device))
+        # To the size of flow, without most of the noise; and from there to the encoder's cells.
+        self._smaller = [
+            (filtered(less, gating.calming()) @ resized(length, less)).float().to(device)
+            for length, less in zip(size, small, strict=True)
+        ]
+        self._to_cells = [resized(less, cells).float().to(device) for less, cells in zip(small, features, strict=True)]
+        self._in_cells = torch.tensor([features[1] / small[1], features[0] / small[0]], device=device).view(2, 1, 1)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._begun = False
+
+    @property
+    def flow(self) -> flows.Flow:
+        """Where everything was in the frame before; the next frame overwrites it."""
+        return self._flowing.flow
 
     def begin(self, frame: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
         """The first frame of a scene, with what the encoder says of it `[16, h, w]`: the texture `[1, C, H, W]`."""
@@ -96,21 +107,25 @@ class Frames:
         assert made.before is not None
         assert made.features is not None
         now = self._small(made.pixels[0])
-        found = self._flowing.between(self._last, now)
-        self.flow.vectors.copy_(found.vectors)
-        self.flow.confidence.copy_(found.confidence)
-        size = (int(made.features.shape[2]), int(made.features.shape[3]))
-        vectors = F.interpolate(found.vectors[None], size, mode="bilinear", antialias=True, align_corners=False)[0]
-        rows, columns = found.size
-        across, down = vectors[0] * (size[1] / columns), vectors[1] * (size[0] / rows)
-        made.features.copy_(warp_planes(made.features[0], torch.stack([across, down]))[None])
-        made.write()
+        made.write(self._carry_along(now))
         made.before.copy_(made.pixels)
         self._last.copy_(now)
 
+    def _carry_along(self, now: torch.Tensor) -> Callable[[], None]:
+        """Flow, and features carried along it: runs beside the channels that need neither."""
+
+        def carry() -> None:
+            features = self.whole.features
+            assert features is not None
+            found = self._flowing.between(self._last, now)
+            down, across = self._to_cells
+            vectors = down @ found.vectors @ across.T * self._in_cells
+            features.copy_(warp_planes(features[0], vectors)[None])
+
+        return carry
+
     def _small(self, frame: torch.Tensor) -> torch.Tensor:
         """The luma that flow is worked out at, without most of its noise."""
-        luma = (frame * self._weights).sum(0)
-        size = self._flowing.sizes[0]
-        small = F.interpolate(luma[None, None], size, mode="bilinear", antialias=True, align_corners=False)[0, 0]
-        return gating.calmed(small)
+        down, across = self._smaller
+        luma = (self._weights @ frame.flatten(1)).view(frame.shape[1:])
+        return down @ luma @ across.T

@@ -141,8 +141,8 @@ class Whole:
         self._graph = captured(self.write, self.device)
         return self
 
-    def write(self) -> None:
-        """Everything, from the buffers of this object."""
+    def write(self, first: Callable[[], None] | None = None) -> None:
+        """Everything, from the buffers of this object. first: what is done before the features are enlarged."""
         edges = bool(self._slots.keys() & {"distance"})
         with self._beside(0):
             if self._saliency is not None:
@@ -150,6 +150,8 @@ class Whole:
         with self._beside(1):
             self._write_clusters()
         with self._beside(2):
+            if first is not None:
+                first()
             if self.features is not None:
                 write_enlarged(self.features, self.block, self._slots[EMBEDDING_NAMES[0]])
         cheap = {name: slot for name, slot in self._slots.items() if name in CHEAP}

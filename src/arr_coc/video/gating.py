@@ -76,10 +76,15 @@ def relit(old: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
 
 def calmed(plane: torch.Tensor) -> torch.Tensor:
     """A small luma `[h, w]` without most of its noise, in which flow would find motion."""
-    kernel = torch.exp(-0.5 * (torch.arange(-2, 3, device=plane.device) / CALM) ** 2)
-    kernel = kernel / kernel.sum()
+    kernel = calming().to(plane.device)
     padded = F.pad(plane[None, None], (2, 2, 2, 2), mode="replicate")
     return F.conv2d(F.conv2d(padded, kernel.view(1, 1, 1, 5)), kernel.view(1, 1, 5, 1))[0, 0]
+
+
+def calming() -> torch.Tensor:
+    """The five taps of that blur."""
+    kernel = torch.exp(-0.5 * (torch.arange(-2, 3) / CALM) ** 2)
+    return kernel / kernel.sum()
 
 
 def windows_of(size: tuple[int, int]) -> tuple[int, int]:
