@@ -5,13 +5,15 @@
 
 Notable:
 - what passes hand on is luma and its two blurs along rows, in float32: for one picture it stays in the GPU's cache;
-- a lane adds up the taps of a blur itself: neighbours read the same values, so nearly all of it comes from the nearest cache;
+- rows of luma go on beyond both ends with the last value, so that a blur along them needs no look at where it is;
+- down columns a lane holds several rows: each line that it reads counts for all of them;
 - passes write only the channels that were asked for: the others cost nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -26,12 +28,21 @@ from arr_coc.texture.channels.edges import COARSE, SURROUNDINGS
 
 NEAR, FAR = (len(filters.gaussian_taps(sigma)) // 2 for sigma in (SURROUNDINGS, COARSE))  # px that the blurs reach
 ROW = 1024  # columns of a program of the first two passes, at the most
-ROWS, COLUMNS = 4, 256  # px of a program of the last
+ROWS, COLUMNS = 8, 64  # px of a program of the last, one warp
 
 POINTS = ("red", "green", "blue", "motion", "x", "y", "eccentricity", "luma")  # by pixel
 SLOPES = ("edges", "edges_inverted", "highpass", "lowpass", "sobel_x", "sobel_y", "edge_magnitude")  # by what is around it
 BLURRED = ("edges", "edges_inverted", "lowpass")
 NAMES = (*POINTS, *SLOPES)
+
+
+@dataclass(frozen=True, eq=False)
+class Room:
+    """What passes hand on, float32: luma `[B, H, FAR + W + FAR]`, and its two blurs along rows `[B, H, W]`."""
+
+    luma: torch.Tensor
+    near: torch.Tensor
+    far: torch.Tensor
 
 
 def write_cheap(
@@ -40,7 +51,7 @@ def write_cheap(
     slots: Mapping[str, int],
     before: torch.Tensor | None = None,
     edge: torch.Tensor | None = None,
-    work: torch.Tensor | None = None,
+    work: Room | None = None,
 ) -> None:
     """Write channels of images `[B, 3, H, W]` into planes of `out` `[B, C, H, W]`: `slots` says which goes where.
 
@@ -54,7 +65,7 @@ def write_cheap(
         wanted["SLOT_MOTION"] = -1
     around = edge is not None or any(name in slots for name in SLOPES)
     work = room(batch, (height, width), pixels.device) if work is None and around else work
-    luma = pixels if work is None else work
+    luma = pixels if work is None else work.luma
     points = {key: wanted[key] for key in (f"SLOT_{name.upper()}" for name in POINTS)}
     slopes = {key: wanted[key] for key in (f"SLOT_{name.upper()}" for name in SLOPES)}
     wide = tables.wide(pixels, old, out, luma)
@@ -67,7 +78,7 @@ def write_cheap(
         old.stride(0), old.stride(1), old.stride(2), old.stride(3),
         out.stride(0), out.stride(1), out.stride(2), out.stride(3),
         width / farthest if farthest else 0.0, height / farthest if farthest else 0.0,
-        *filters.LUMA_WEIGHTS, AROUND=around, WIDE=wide, BLOCK=block, **points, num_warps=4, enable_fp_fusion=True,
+        *filters.LUMA_WEIGHTS, AROUND=around, FAR=FAR, WIDE=wide, BLOCK=block, **points, num_warps=4, enable_fp_fusion=True,
     )  # fmt: skip
     if not around:
         return
@@ -76,19 +87,22 @@ def write_cheap(
     blurred = any(name in slots for name in BLURRED)
     if blurred:
         _sideways[grid](
-            work, taps, height, width, NEAR=NEAR, FAR=FAR, BLOCK=block, WIDE=wide, num_warps=4, enable_fp_fusion=True
-        )
+            work.luma, work.near, work.far, taps, height, width, NEAR=NEAR, FAR=FAR, BLOCK=block, num_warps=4, enable_fp_fusion=True
+        )  # fmt: skip
     mask = out if edge is None else edge
     _downward[(triton.cdiv(width, COLUMNS), triton.cdiv(height, ROWS), batch)](
-        work, taps, out, mask, height, width, out.stride(0), out.stride(1), out.stride(2), out.stride(3), mask.stride(0),
+        work.luma, work.near, work.far, taps, out, mask, height, width, out.stride(0), out.stride(1), out.stride(2), out.stride(3), mask.stride(0),
         IS_EDGE, HAS_EDGE=edge is not None, WIDE=wide, NEAR=NEAR, FAR=FAR, ROWS=ROWS, COLUMNS=COLUMNS, **slopes,
-        num_warps=4, enable_fp_fusion=True,
+        num_warps=1, enable_fp_fusion=True,
     )  # fmt: skip
 
 
-def room(batch: int, size: tuple[int, int], device: torch.device) -> torch.Tensor:
-    """What passes hand on: luma and its two blurs along rows, float32 `[B, 3, H, W]`."""
-    return torch.empty(batch, 3, *size, dtype=torch.float32, device=device)
+def room(batch: int, size: tuple[int, int], device: torch.device) -> Room:
+    """What passes hand on, for images of one size."""
+    height, width = size
+    luma = torch.empty(batch, height, width + 2 * FAR, dtype=torch.float32, device=device)
+    near, far = torch.empty(2, batch, height, width, dtype=torch.float32, device=device)
+    return Room(luma, near, far)
 
 
 @lru_cache(maxsize=8)
@@ -102,9 +116,9 @@ def _taps(device: torch.device) -> torch.Tensor:
 
 @triton.jit
 def _points(
-    pixels, before, out, work, height, width,
+    pixels, before, out, lumas, height, width,
     in_b, in_c, in_y, in_x, old_b, old_c, old_y, old_x, out_b, out_c, out_y, out_x, per_x, per_y,
-    RED: tl.constexpr, GREEN: tl.constexpr, BLUE: tl.constexpr, AROUND: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+    RED: tl.constexpr, GREEN: tl.constexpr, BLUE: tl.constexpr, AROUND: tl.constexpr, FAR: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
     SLOT_RED: tl.constexpr, SLOT_GREEN: tl.constexpr, SLOT_BLUE: tl.constexpr, SLOT_MOTION: tl.constexpr,
     SLOT_X: tl.constexpr, SLOT_Y: tl.constexpr, SLOT_ECCENTRICITY: tl.constexpr, SLOT_LUMA: tl.constexpr,
 ):  # fmt: skip
@@ -151,43 +165,56 @@ def _points(
     if SLOT_LUMA >= 0:
         tl.store(place + SLOT_LUMA * plane, luma.to(kind), mask=inside)
     if AROUND:
-        tl.store(work + image * 3 * height * width + y * width + x, luma, mask=inside)
+        line = lumas + (image * height + row) * (width + 2 * FAR)
+        tl.store(line + FAR + columns, luma, mask=inside)
+        beyond = tl.zeros([FAR], tl.float32)
+        start = pixels + image * in_b + y * in_y
+        if tl.program_id(0) == 0:
+            first = _luma(start, in_c, RED, GREEN, BLUE)
+            tl.store(line + tl.arange(0, FAR), beyond + first)
+        if tl.program_id(0) == tl.num_programs(0) - 1:
+            last = _luma(start + tl.cast(width - 1, tl.int64) * in_x, in_c, RED, GREEN, BLUE)
+            tl.store(line + FAR + width + tl.arange(0, FAR), beyond + last)
+
+
+@triton.jit
+def _luma(at, in_c, RED: tl.constexpr, GREEN: tl.constexpr, BLUE: tl.constexpr):
+    red, green, blue = tl.load(at), tl.load(at + in_c), tl.load(at + 2 * in_c)
+    return red.to(tl.float32) * RED + green.to(tl.float32) * GREEN + blue.to(tl.float32) * BLUE
 
 
 @triton.jit
 def _sideways(
-    work, taps, height, width, NEAR: tl.constexpr, FAR: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr
+    lumas, nears, fars, taps, height, width, NEAR: tl.constexpr, FAR: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Both blurs of a row of luma; beyond its ends the last value is repeated."""
-    plane = tl.cast(height, tl.int64) * width
-    row = work + tl.program_id(2).to(tl.int64) * 3 * plane + tl.program_id(1).to(tl.int64) * width
+    """Both blurs of a row of luma."""
+    row = tl.program_id(2).to(tl.int64) * height + tl.program_id(1)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
-    middle = tl.load(row + columns, mask=inside, other=0.0)
+    at = lumas + row * (width + 2 * FAR) + FAR + columns
+    middle = tl.load(at, mask=inside, other=0.0)
     near, far = middle * tl.load(taps), middle * tl.load(taps + FAR + 1)
     for off in tl.static_range(1, FAR + 1):
-        west = tl.load(row + tl.maximum(columns - off, 0), mask=inside, other=0.0)
-        east = tl.load(row + tl.minimum(columns + off, width - 1), mask=inside, other=0.0)
-        far += (west + east) * tl.load(taps + FAR + 1 + off)
+        both = tl.load(at - off, mask=inside, other=0.0) + tl.load(at + off, mask=inside, other=0.0)
+        far += both * tl.load(taps + FAR + 1 + off)
         if off <= NEAR:
-            near += (west + east) * tl.load(taps + off)
-    tl.store(row + plane + columns, near, mask=inside)
-    tl.store(row + 2 * plane + columns, far, mask=inside)
+            near += both * tl.load(taps + off)
+    tl.store(nears + row * width + columns, near, mask=inside)
+    tl.store(fars + row * width + columns, far, mask=inside)
 
 
 @triton.jit
 def _downward(
-    work, taps, out, edge, height, width, out_b, out_c, out_y, out_x, edge_b, least,
+    lumas, nears, fars, taps, out, edge, height, width, out_b, out_c, out_y, out_x, edge_b, least,
     HAS_EDGE: tl.constexpr, WIDE: tl.constexpr, NEAR: tl.constexpr, FAR: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     SLOT_EDGES: tl.constexpr, SLOT_EDGES_INVERTED: tl.constexpr, SLOT_HIGHPASS: tl.constexpr, SLOT_LOWPASS: tl.constexpr,
     SLOT_SOBEL_X: tl.constexpr, SLOT_SOBEL_Y: tl.constexpr, SLOT_EDGE_MAGNITUDE: tl.constexpr,
 ):  # fmt: skip
     """Slopes and detail from luma, and both blurs finished down the columns."""
     image = tl.program_id(2).to(tl.int64)
-    plane = tl.cast(height, tl.int64) * width
-    luma = work + image * 3 * plane
-    rows = (tl.program_id(1) * ROWS + tl.arange(0, ROWS))[:, None]
-    columns = (tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    top, left = tl.program_id(1) * ROWS, tl.program_id(0) * COLUMNS
+    rows = (top + tl.arange(0, ROWS))[:, None]
+    columns = (left + tl.arange(0, COLUMNS))[None, :]
     inside = (rows < height) & (columns < width)
     if WIDE:
         y, x = rows.to(tl.int64), columns.to(tl.int64)
@@ -196,19 +223,20 @@ def _downward(
     place = out + image * out_b + y * out_y + x * out_x
     each = tl.cast(out_c, tl.int64)
     kind = out.dtype.element_ty
-    up, down = tl.maximum(y - 1, 0) * width, tl.minimum(y + 1, height - 1) * width
-    west, east = tl.maximum(x - 1, 0), tl.minimum(x + 1, width - 1)
-    here = tl.load(luma + y * width + x, mask=inside, other=0.0)
-    n = tl.load(luma + up + x, mask=inside, other=0.0)
-    s = tl.load(luma + down + x, mask=inside, other=0.0)
-    w = tl.load(luma + y * width + west, mask=inside, other=0.0)
-    e = tl.load(luma + y * width + east, mask=inside, other=0.0)
+    broad = width + 2 * FAR
+    luma = lumas + image * height * broad + FAR + x
+    above, below = tl.maximum(y - 1, 0) * broad, tl.minimum(y + 1, height - 1) * broad
+    here = tl.load(luma + y * broad, mask=inside, other=0.0)
+    n = tl.load(luma + above, mask=inside, other=0.0)
+    s = tl.load(luma + below, mask=inside, other=0.0)
+    w = tl.load(luma + y * broad - 1, mask=inside, other=0.0)
+    e = tl.load(luma + y * broad + 1, mask=inside, other=0.0)
     if SLOT_HIGHPASS >= 0:
         tl.store(place + SLOT_HIGHPASS * each, tl.abs((n + s + w + e) / 4 - here).to(kind), mask=inside)
-    nw = tl.load(luma + up + west, mask=inside, other=0.0)
-    ne = tl.load(luma + up + east, mask=inside, other=0.0)
-    sw = tl.load(luma + down + west, mask=inside, other=0.0)
-    se = tl.load(luma + down + east, mask=inside, other=0.0)
+    nw = tl.load(luma + above - 1, mask=inside, other=0.0)
+    ne = tl.load(luma + above + 1, mask=inside, other=0.0)
+    sw = tl.load(luma + below - 1, mask=inside, other=0.0)
+    se = tl.load(luma + below + 1, mask=inside, other=0.0)
     slope_x = (0.25 * ne + 0.5 * e + 0.25 * se) - (0.25 * nw + 0.5 * w + 0.25 * sw)
     slope_y = (0.25 * sw + 0.5 * s + 0.25 * se) - (0.25 * nw + 0.5 * n + 0.25 * ne)
     steep = tl.sqrt(slope_x * slope_x + slope_y * slope_y)
@@ -220,24 +248,28 @@ def _downward(
         tl.store(place + SLOT_EDGE_MAGNITUDE * each, steep.to(kind), mask=inside)
     if HAS_EDGE:
         tl.store(edge + image * edge_b + y * width + x, (steep > least).to(tl.uint8), mask=inside)
+    start = image * height * width
     if (SLOT_EDGES >= 0) or (SLOT_EDGES_INVERTED >= 0):
-        ground = _blurred(luma + plane, taps, y, x, inside, height, width, NEAR)
-        dark = here < ground
+        dark = here < _blurred(nears + start, taps, top, left, height, width, NEAR, ROWS, COLUMNS)
         if SLOT_EDGES >= 0:
             tl.store(place + SLOT_EDGES * each, tl.where(dark, steep, 0.0).to(kind), mask=inside)
         if SLOT_EDGES_INVERTED >= 0:
             tl.store(place + SLOT_EDGES_INVERTED * each, tl.where(dark, 0.0, steep).to(kind), mask=inside)
     if SLOT_LOWPASS >= 0:
-        coarse = _blurred(luma + 2 * plane, taps + FAR + 1, y, x, inside, height, width, FAR)
+        coarse = _blurred(fars + start, taps + FAR + 1, top, left, height, width, FAR, ROWS, COLUMNS)
         tl.store(place + SLOT_LOWPASS * each, coarse.to(kind), mask=inside)
 
 
 @triton.jit
-def _blurred(plane, taps, y, x, inside, height, width, REACH: tl.constexpr):
+def _blurred(
+    plane, taps, top, left, height, width, REACH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
     """A blur down the columns; above the first and below the last row, that row is repeated."""
-    total = tl.load(plane + y * width + x, mask=inside, other=0.0) * tl.load(taps)
-    for off in tl.static_range(1, REACH + 1):
-        above = tl.load(plane + tl.maximum(y - off, 0) * width + x, mask=inside, other=0.0)
-        below = tl.load(plane + tl.minimum(y + off, height - 1) * width + x, mask=inside, other=0.0)
-        total += (above + below) * tl.load(taps + off)
+    columns = left + tl.arange(0, COLUMNS)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for number in tl.static_range(ROWS + 2 * REACH):
+        row = tl.minimum(tl.maximum(top + number - REACH, 0), height - 1).to(tl.int64)
+        line = tl.load(plane + row * width + columns, mask=columns < width, other=0.0)
+        off = tl.abs(tl.arange(0, ROWS) - (number - REACH))
+        total += tl.load(taps + off, mask=off <= REACH, other=0.0)[:, None] * line[None, :]
     return total

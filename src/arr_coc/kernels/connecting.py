@@ -15,6 +15,7 @@ from arr_coc.texture.slic import COMPACTNESS, SEGMENTS, SMALLEST
 
 BLOCK = 256
 MOST = 256  # parts that can be large enough to stay, rounded up: each is a quarter of the mean segment at least
+FEW = 4096  # pixels to fill up to which every lane keeps its own
 NOWHERE = (1 << 31) - 1
 
 
@@ -39,7 +40,7 @@ class Connecting:
         self.tall = room(batch * (pixels + MOST))  # all that starts beyond the last pixel
         self.first, self.order = self.tall.split([batch * pixels, batch * MOST])
         self.grown, self.holes, self.offer = room(batch, pixels), room(batch, pixels), room(batch, pixels)
-        self.ids = room(batch, *size)
+        self.numbers, self.ids = room(batch, pixels), room(batch, *size)
 
     def write(self, labels: torch.Tensor) -> torch.Tensor:
         """Labels int32 `[B * variants, h, w]` to connected ids int32 `[B, h, w]`, numbered row by row."""
@@ -74,38 +75,15 @@ class Connecting:
             pixels, least, VARIANTS=self.variants, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
         _grow[(self.batch,)](
-            self.grown,
-            self.holes,
-            self.offer,
-            self.gaps,
-            height,
-            width,
-            BLOCK=1024,
-            num_warps=16,
-            enable_fp_fusion=True,
-        )
+            self.grown, self.holes, self.offer, self.gaps, height, width, BLOCK=1024, FEW=FEW, num_warps=16, enable_fp_fusion=True
+        )  # fmt: skip
         _begin[by_image](self.grown, self.first, height, width, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True)
         _list[by_image](
-            self.grown,
-            self.first,
-            self.order,
-            self.count,
-            pixels,
-            MOST=MOST,
-            BLOCK=BLOCK,
-            num_warps=4,
-            enable_fp_fusion=True,
-        )
-        _number[(triton.cdiv(pixels, 64), self.batch)](
-            self.grown,
-            self.first,
-            self.order,
-            self.ids,
-            pixels,
-            MOST=MOST,
-            BLOCK=64,
-            num_warps=4,
-            enable_fp_fusion=True,
+            self.grown, self.first, self.order, self.count, pixels, MOST=MOST, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
+        )  # fmt: skip
+        _count[(MOST // 16, self.batch)](self.order, self.numbers, pixels, MOST=MOST, num_warps=4, enable_fp_fusion=True)
+        _number[by_image](
+            self.grown, self.first, self.numbers, self.ids, pixels, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
         )
         return self.ids
 
@@ -217,18 +195,14 @@ def _clear(
 
 
 @triton.jit
-def _offer(grown, holes, offers, count, pixels, width, step, BLOCK: tl.constexpr):
+def _offer(grown, holes, offers, count, pixels, width, step, SIDEWAYS: tl.constexpr, BLOCK: tl.constexpr):
     """One step of growing: every hole is offered what its neighbour `step` before it has; then all take it."""
     for start in range(0, count, BLOCK):
         number = start + tl.arange(0, BLOCK)
         there = number < count
         place = tl.load(holes + number, mask=there, other=0)
         mine = tl.load(grown + place, mask=there, other=0)
-        source = place - step
-        beyond = (source < 0) | (source >= pixels)
-        sideways = (step == 1) | (step == -1)
-        beyond = beyond | (sideways & (source // width != place // width))
-        offered = tl.load(grown + source, mask=there & (beyond == 0), other=-1)
+        offered = tl.load(grown + place - step, mask=there & _before(place, step, pixels, width, SIDEWAYS), other=-1)
         tl.store(offers + number, tl.where(mine < 0, offered, mine), mask=there)
     tl.debug_barrier()
     for start in range(0, count, BLOCK):
@@ -240,7 +214,28 @@ def _offer(grown, holes, offers, count, pixels, width, step, BLOCK: tl.constexpr
 
 
 @triton.jit
-def _grow(grown, holes, offers, gaps, height, width, BLOCK: tl.constexpr):
+def _before(place, step, pixels, width, SIDEWAYS: tl.constexpr):
+    """Whether there is a pixel `step` before each, SIDEWAYS: in the same row."""
+    source = place - step
+    there = (source >= 0) & (source < pixels)
+    if SIDEWAYS:
+        there = there & (source // width == place // width)
+    return there
+
+
+@triton.jit
+def _taken(grown, place, mine, there, open_, step):
+    """The same step where every lane holds its own hole."""
+    offered = tl.load(grown + place - step, mask=there & open_ & (mine < 0), other=-1, volatile=True)
+    tl.debug_barrier()
+    mine = tl.where(mine < 0, offered, mine)
+    tl.store(grown + place, mine, mask=there)
+    tl.debug_barrier()
+    return mine
+
+
+@triton.jit
+def _grow(grown, holes, offers, gaps, height, width, BLOCK: tl.constexpr, FEW: tl.constexpr):
     """Parts grow by one pixel a round into the gaps, so each stays connected."""
     image = tl.program_id(0).to(tl.int64)
     pixels = height * width
@@ -249,11 +244,24 @@ def _grow(grown, holes, offers, gaps, height, width, BLOCK: tl.constexpr):
     holes += image * pixels
     offers += image * pixels
     left = count
+    if count <= FEW:
+        number = tl.arange(0, FEW)
+        there = number < count
+        place = tl.load(holes + number, mask=there, other=0)
+        up, low = _before(place, width, pixels, width, False), _before(place, -width, pixels, width, False)
+        before, after = _before(place, 1, pixels, width, True), _before(place, -1, pixels, width, True)
+        mine = tl.full([FEW], -1, tl.int32)
+        while left > 0:
+            mine = _taken(grown, place, mine, there, up, width)
+            mine = _taken(grown, place, mine, there, low, -width)
+            mine = _taken(grown, place, mine, there, before, 1)
+            mine = _taken(grown, place, mine, there, after, -1)
+            left = tl.sum((there & (mine < 0)).to(tl.int32), axis=0)
     while left > 0:
-        _offer(grown, holes, offers, count, pixels, width, width, BLOCK)
-        _offer(grown, holes, offers, count, pixels, width, -width, BLOCK)
-        _offer(grown, holes, offers, count, pixels, width, 1, BLOCK)
-        _offer(grown, holes, offers, count, pixels, width, -1, BLOCK)
+        _offer(grown, holes, offers, count, pixels, width, width, False, BLOCK)
+        _offer(grown, holes, offers, count, pixels, width, -width, False, BLOCK)
+        _offer(grown, holes, offers, count, pixels, width, 1, True, BLOCK)
+        _offer(grown, holes, offers, count, pixels, width, -1, True, BLOCK)
         left = 0
         for start in range(0, count, BLOCK):
             number = start + tl.arange(0, BLOCK)
@@ -287,13 +295,20 @@ def _list(grown, first, order, count, pixels, MOST: tl.constexpr, BLOCK: tl.cons
 
 
 @triton.jit
-def _number(grown, first, order, ids, pixels, MOST: tl.constexpr, BLOCK: tl.constexpr):
-    """A part's number is how many parts begin before it."""
+def _count(order, numbers, pixels, MOST: tl.constexpr):
+    """A part's number is how many parts begin before it; kept at its first pixel."""
     image = tl.program_id(1).to(tl.int64)
+    mine = tl.load(order + image * MOST + tl.program_id(0) * 16 + tl.arange(0, 16))
+    others = tl.load(order + image * MOST + tl.arange(0, MOST))
+    number = tl.sum((others[None, :] < mine[:, None]).to(tl.int32), axis=1)
+    tl.store(numbers + image * pixels + mine, number, mask=mine < pixels)
+
+
+@triton.jit
+def _number(grown, first, numbers, ids, pixels, BLOCK: tl.constexpr):
+    image = tl.program_id(1).to(tl.int64) * pixels
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < pixels
-    part = tl.load(grown + image * pixels + place, mask=inside, other=0)
-    begin = tl.load(first + image * pixels + part, mask=inside, other=0)
-    others = tl.load(order + image * MOST + tl.arange(0, MOST))
-    number = tl.sum((others[None, :] < begin[:, None]).to(tl.int32), axis=1)
-    tl.store(ids + image * pixels + place, number, mask=inside)
+    part = tl.load(grown + image + place, mask=inside, other=0)
+    begin = tl.load(first + image + part, mask=inside, other=0)
+    tl.store(ids + image + place, tl.load(numbers + image + begin, mask=inside, other=0), mask=inside)

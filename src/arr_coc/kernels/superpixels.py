@@ -20,7 +20,8 @@ from arr_coc.kernels.centre_surround import _lab
 from arr_coc.texture.slic import COMPACTNESS, ROUNDS, SEGMENTS, WORK_SIDE
 
 TILE = 16  # px of a square's side
-PARTS = 1 << 20  # that a unit of colour is counted in
+WARPS = 2
+PARTS = 1 << 20  # that a unit is counted in
 
 
 def work_size(size: tuple[int, int]) -> tuple[int, int]:
@@ -43,7 +44,7 @@ class Superpixels:
         variants = batch * len(COMPACTNESS)
         self.lab = torch.empty(batch, 3, height, width, dtype=torch.float32, device=device)
         self.labels = torch.empty(variants, height, width, dtype=torch.int32, device=device)
-        self.sums = torch.empty(variants, self.room, 8, dtype=torch.int64, device=device)
+        self.sums = torch.empty(ROUNDS, variants, self.room, 8, dtype=torch.int64, device=device)
         self.centres = torch.zeros(variants, 8, self.room, dtype=torch.float32, device=device)
         self.weights = torch.tensor(
             [(one / self.spacing) ** 2 for one in COMPACTNESS], dtype=torch.float32, device=device
@@ -65,33 +66,31 @@ class Superpixels:
         reach_y, reach_x = math.ceil(height / self.down), math.ceil(width / self.across)
         self.sums.zero_()
         for number in range(ROUNDS + 1):
-            _assign[(self.tiles, variants)](
-                self.lab, self.labels, self.centres, self.sums, self.weights, height, width, self.down, self.across,
+            here, there = self.sums[min(number, ROUNDS - 1)], (self.tiles, variants)
+            _assign[there](
+                self.lab, self.labels, self.centres, here, self.weights, height, width, self.down, self.across,
                 reach_y, reach_x,
                 FIRST=number == 0, LAST=number == ROUNDS, VARIANTS=len(COMPACTNESS), ROOM=self.room, TILE=TILE, PARTS=PARTS,
-                num_warps=2, enable_fp_fusion=False,
+                num_warps=WARPS, enable_fp_fusion=False,
             )  # fmt: skip
             if number < ROUNDS:
-                _centre[(variants,)](
-                    self.sums, self.centres, number > 0, ROOM=self.room, PARTS=PARTS, num_warps=1, enable_fp_fusion=True
+                _centre[(variants, 5)](
+                    here, self.centres, number > 0, ROOM=self.room, PARTS=PARTS, num_warps=1, enable_fp_fusion=True
                 )
         return self.labels
 
 
 @triton.jit
 def _centre(sums, centres, kept, ROOM: tl.constexpr, PARTS: tl.constexpr):
-    """The means of all features over each segment's members; a segment without any keeps its centre."""
-    segment = tl.program_id(0).to(tl.int64) * ROOM + tl.arange(0, ROOM)
-    members = tl.load(sums + segment * 8 + 5).to(tl.float64)
-    for feature in tl.static_range(5):
-        mean = tl.load(sums + segment * 8 + feature).to(tl.float64) / tl.maximum(members, 1.0)
-        if feature < 3:
-            mean = mean / PARTS
-        place = centres + tl.program_id(0).to(tl.int64) * 8 * ROOM + feature * ROOM + tl.arange(0, ROOM)
-        old = tl.where(kept, tl.load(place), 0.0)
-        tl.store(place, tl.where(members > 0, mean.to(tl.float32), old))
-        tl.store(sums + segment * 8 + feature, tl.zeros([ROOM], tl.int64))
-    tl.store(sums + segment * 8 + 5, tl.zeros([ROOM], tl.int64))
+    """The mean of one feature over each segment's members; a segment without any keeps its centre."""
+    variant, feature = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    segment = tl.arange(0, ROOM)
+    at = sums + (variant * ROOM + segment) * 8
+    members = tl.load(at + 5).to(tl.float64) / PARTS
+    mean = tl.load(at + feature).to(tl.float64) / (PARTS * tl.maximum(members, 1.0))
+    place = centres + variant * 8 * ROOM + feature * ROOM + segment
+    old = tl.where(kept, tl.load(place), 0.0)
+    tl.store(place, tl.where(members > 0, mean.to(tl.float32), old))
 
 
 @triton.jit
@@ -112,51 +111,53 @@ def _assign(
     light = tl.load(image, mask=inside, other=0.0)
     a = tl.load(image + pixels, mask=inside, other=0.0)
     b = tl.load(image + 2 * pixels, mask=inside, other=0.0)
+    y, x = row.to(tl.float32), column.to(tl.float32)
     at = labels + variant * pixels + place
     if FIRST:
         label = (row * down // height) * across + column * across // width
     else:
-        y, x = row.to(tl.float32), column.to(tl.float32)
         label = tl.load(at, mask=inside, other=0)
         nearest = tl.full([TILE * TILE], float("inf"), tl.float32)
         weight = tl.load(weights + variant % VARIANTS)
-        for segment in range(down * across):
-            centre = centres + variant * 8 * ROOM + segment
-            centre_y, centre_x = tl.load(centre + 3 * ROOM), tl.load(centre + 4 * ROOM)
-            at_y, at_x = centre_y.to(tl.int32), centre_x.to(tl.int32)
+        centre = centres + variant * 8 * ROOM
+        for first in range(0, down * across, 32):
+            some = first + tl.arange(0, 32)
+            there = some < down * across
+            at_y = tl.load(centre + 3 * ROOM + some, mask=there, other=0.0).to(tl.int32)
+            at_x = tl.load(centre + 4 * ROOM + some, mask=there, other=0.0).to(tl.int32)
             by_row = (at_y + reach_y >= top) & (at_y - reach_y < top + TILE)
             by_column = (at_x + reach_x >= left) & (at_x - reach_x < left + TILE)
-            if by_row & by_column:
-                off_y, off_x = y - centre_y, x - centre_x
-                far = (off_y * off_y + off_x * off_x) * weight
-                by = light - tl.load(centre)
-                far += by * by
-                by = a - tl.load(centre + ROOM)
-                far += by * by
-                by = b - tl.load(centre + 2 * ROOM)
-                far += by * by
-                away_y, away_x = row - at_y, column - at_x
-                near = (away_y <= reach_y) & (away_y >= -reach_y) & (away_x <= reach_x) & (away_x >= -reach_x)
-                nearer = near & (far < nearest)
-                nearest = tl.where(nearer, far, nearest)
-                label = tl.where(nearer, segment, label)
+            # Who is near this square, a bit each.
+            bits = tl.sum(tl.where(there & by_row & by_column, tl.full([32], 1, tl.int64) << (some - first), 0), axis=0)
+            segment = first
+            while bits != 0:
+                if (bits & 1) != 0:
+                    centre_y, centre_x = tl.load(centre + 3 * ROOM + segment), tl.load(centre + 4 * ROOM + segment)
+                    by_light = light - tl.load(centre + segment)
+                    by_a = a - tl.load(centre + ROOM + segment)
+                    by_b = b - tl.load(centre + 2 * ROOM + segment)
+                    off_y, off_x = y - centre_y, x - centre_x
+                    far = (off_y * off_y + off_x * off_x) * weight
+                    far += by_light * by_light
+                    far += by_a * by_a
+                    far += by_b * by_b
+                    away_y, away_x = row - centre_y.to(tl.int32), column - centre_x.to(tl.int32)
+                    near = (tl.abs(away_y) <= reach_y) & (tl.abs(away_x) <= reach_x)
+                    nearer = near & (far < nearest)
+                    nearest = tl.where(nearer, far, nearest)
+                    label = tl.where(nearer, segment, label)
+                bits = bits >> 1
+                segment += 1
     tl.store(at, label, mask=inside)
     if not LAST:
-        rest = inside
-        while tl.max(rest.to(tl.int32), axis=0) > 0:  # one segment after another: few meet in a square
-            which = tl.min(tl.where(rest, label, 1 << 30), axis=0)
-            mine = rest & (label == which)
-            target = sums + (variant * ROOM + which) * 8
-            tl.atomic_add(target, _parts(light, mine, PARTS))
-            tl.atomic_add(target + 1, _parts(a, mine, PARTS))
-            tl.atomic_add(target + 2, _parts(b, mine, PARTS))
-            tl.atomic_add(target + 3, tl.sum(tl.where(mine, row, 0), axis=0).to(tl.int64))
-            tl.atomic_add(target + 4, tl.sum(tl.where(mine, column, 0), axis=0).to(tl.int64))
-            tl.atomic_add(target + 5, tl.sum(mine.to(tl.int32), axis=0).to(tl.int64))
-            rest = rest & (label != which)
-
-
-@triton.jit
-def _parts(values, mine, PARTS: tl.constexpr):
-    """The sum of some values, as a whole number."""
-    return tl.floor(tl.sum(tl.where(mine, values, 0.0), axis=0) * PARTS + 0.5).to(tl.int64)
+        kind = tl.arange(0, 8)[None, :]
+        members = tl.where(kind == 0, light[:, None], tl.where(kind == 1, a[:, None], tl.where(kind == 2, b[:, None], 0.0)))
+        members += tl.where(kind == 3, y[:, None], tl.where(kind == 4, x[:, None], tl.where(kind == 5, 1.0, 0.0)))
+        rest = tl.where(inside, label, 1 << 30)
+        which = tl.min(rest, axis=0)
+        while which < (1 << 30):  # one segment after another: few meet in a square
+            total = tl.sum(tl.where((rest == which)[:, None], members, 0.0), axis=0)
+            target = sums + (variant * ROOM + which) * 8 + tl.arange(0, 8)
+            tl.atomic_add(target, tl.floor(total * PARTS + 0.5).to(tl.int64), mask=tl.arange(0, 8) < 6)
+            rest = tl.where(rest == which, 1 << 30, rest)
+            which = tl.min(rest, axis=0)
