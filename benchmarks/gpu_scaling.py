@@ -27,8 +27,9 @@ from arr_coc.bench.timing import machine
 from arr_coc.errors import ArrCocError
 from arr_coc.kernels.deciding import CHANNELS, Deciding
 from arr_coc.kernels.frames import Frames
-from arr_coc.kernels.sampling import sample
-from arr_coc.kernels.whole import Whole, captured
+from arr_coc.kernels.recording import captured
+from arr_coc.kernels.sampling import Sampling
+from arr_coc.kernels.whole import Whole
 
 SIZES = (256, 512, 1024, 2048, 4096)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -111,10 +112,10 @@ def whole(side: int, batch: int) -> float:
 def positions(count: int) -> float:
     made = Whole(1, (1024, 1024), moving=False)
     made.update(drawn(1024, 1, "cuda"))
-    places = made.places(0)
-    xy, at = torch.rand(count, 2, device="cuda"), torch.rand(count, device="cuda") * 4
-    out = torch.empty(count, len(made.names), dtype=made.block.dtype, device="cuda")
-    return timed(lambda: sample(places, xy, at, out)).median
+    samples = Sampling(made.places(0), count).capture()
+    samples.xy.uniform_()
+    samples.level.uniform_(0, 4)
+    return timed(samples.read).median
 
 
 def questions(count: int) -> float:

@@ -95,7 +95,7 @@ def measure(
 
 
 def goals(report: Report) -> list[Goal]:
-    """What is hoped for at 1024 px, one picture at a time; milliseconds, and megabytes in the last."""
+    """What is hoped for at 1024 px, one picture at a time; milliseconds, and MiB in the last."""
     return [
         Goal("full40 without encoder and text engine", report.median("full40, graph"), 0.5),
         Goal("pyramid, 5 levels, 40 channels", report.median("pyramid"), 0.12),
@@ -104,5 +104,5 @@ def goals(report: Report) -> list[Goal]:
         Goal("image to allocation, encoder included", report.median("image to allocation"), 2.5),
         Goal("another question on the same image", report.median("another question"), 0.1),
         Goal("next video frame, flow included", report.median("next video frame"), 0.8),
-        Goal("memory an image, half precision, with pyramid, MB", report.texture_bytes / 1e6, 110),
+        Goal("memory an image, half precision, with pyramid, MiB", report.texture_bytes / 2**20, 110),
     ]

@@ -20,11 +20,12 @@ from arr_coc.kernels.distance import write_distance
 from arr_coc.kernels.enlarging import write_enlarged
 from arr_coc.kernels.frames import Frames
 from arr_coc.kernels.keeping import gather_tokens
+from arr_coc.kernels.recording import captured
 from arr_coc.kernels.regions import NAMES as REGIONS
-from arr_coc.kernels.sampling import sample
-from arr_coc.kernels.tables import rules, table
+from arr_coc.kernels.sampling import Sampling
+from arr_coc.kernels.tables import packed, rules, table
 from arr_coc.kernels.warping import warp_planes
-from arr_coc.kernels.whole import Whole, captured
+from arr_coc.kernels.whole import Whole
 from arr_coc.texture import FULL40, TextureArray, filters, sampler
 from arr_coc.texture.channels.distance import IS_EDGE, jump_flooding
 from arr_coc.texture.layout import find_channel
@@ -65,8 +66,6 @@ class Bench:
         )
         self.whole.update(self.pixels, self.before, self.features)
         self.encoder = ClipShape(device=device) if encoder else None
-        self.xy = torch.rand(CROPS, 2, device=self.device)
-        self.at = torch.rand(CROPS, device=self.device) * (LEVELS - 1)
 
     def stages(self) -> Iterator[Stage]:
         """The parts, then the whole."""
@@ -122,18 +121,22 @@ class Bench:
                      for block in made.block],
             made.nbytes,
         )  # fmt: skip
-        places = made.places(0)
-        out = torch.empty(CROPS, len(FULL40), dtype=self.dtype, device=self.device)
-        channels = [find_channel(name) for name in FULL40]
+        samples = Sampling(made.places(0), CROPS)
+        samples.xy.uniform_()
+        samples.level.uniform_(0, LEVELS - 1)
+        held, channels = samples.places.held, [find_channel(name) for name in FULL40]
+        if self.device == "cuda":
+            samples.capture()
         yield Stage(
-            f"{CROPS} samples, trilinear", lambda: sample(places, self.xy, self.at, out),
-            lambda: sampler.sample(lambda name, level: places.held[level][FULL40.index(name)], channels, self.xy, self.at, LEVELS),
+            f"{CROPS} samples, trilinear, graph", samples.read,
+            lambda: sampler.sample(lambda name, level: held[level][FULL40.index(name)], channels, samples.xy, samples.level, LEVELS),
             CROPS * len(FULL40) * 9 * self.dtype.itemsize,
         )  # fmt: skip
         where, how = table(planes), rules([one.pool for one in channels], self.pixels.device)
         cells = torch.empty(len(FULL40), *GRID, dtype=self.dtype, device=self.device)
+        dense = packed(planes)
         yield Stage(
-            f"{GRID[0]} x {GRID[1]} cells", lambda: write_cells(where, how, (self.side, self.side), cells),
+            f"{GRID[0]} x {GRID[1]} cells", lambda: write_cells(where, how, (self.side, self.side), cells, packed=dense),
             lambda: [_by_torch(lambda one=one, c=c: pool(one, GRID, c.pool)) for one, c in zip(planes, channels, strict=True)],  # type: ignore[misc]
             sum(one.nbytes for one in planes),
         )  # fmt: skip
@@ -181,20 +184,21 @@ class Bench:
         cells = torch.empty(len(CHANNELS), *GRID, dtype=self.dtype, device=self.device)
         down = torch.rand(GRID[0] * GRID[1], CELLS * CELLS, device=self.device).softmax(1)
         question = torch.randn(16, device=self.device)
-        beside = torch.cuda.Stream() if self.device == "cuda" else None
+        beside = [torch.cuda.Stream() for _ in range(2)] if self.device == "cuda" else []
 
         def allocate() -> None:
-            if beside is None:
-                embed()
-                made.write()
-            else:  # the encoder runs beside the texture
-                beside.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(beside):
-                    embed()
-                made.write()
-                torch.cuda.current_stream().wait_stream(beside)
-            self._write_text()
-            write_cells(where, how, (self.side, self.side), cells)
+            works = (embed, self._write_text)
+            for stream, work in zip(beside, works, strict=False):  # the encoder and the text engine run beside the texture
+                stream.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(stream):
+                    work()
+            made.write()
+            for stream in beside:
+                torch.cuda.current_stream().wait_stream(stream)
+            if not beside:
+                for work in works:
+                    work()
+            write_cells(where, how, (self.side, self.side), cells, packed=packed(some))
             self.scores = deciding.look(cells)
             self.by_cell = self.features[0].flatten(1) @ down.T
             self.kept = deciding.decide(self.scores, self.by_cell, question)

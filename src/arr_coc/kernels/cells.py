@@ -2,6 +2,7 @@
 
 The rules are those of `texture/pooling.py`. A pixel that lies partly inside a cell counts by its share, which is worked out
 in whole numbers: pixel p of H and cell r of h overlap by min((r + 1) H, (p + 1) h) - max(r H, p h) parts out of H.
+Small cells are a lane's each. Large ones are added up down their columns first, whole rows at a time, then along the rows.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import triton.language as tl
 from arr_coc.kernels import tables
 
 FEW = 8  # px of a cell's longer side up to which a lane takes a whole cell
+STRIP = 512  # columns that a program adds up, at the most
 
 
 def pool_cells(planes: Sequence[torch.Tensor], size: tuple[int, int], rules: Sequence[str]) -> torch.Tensor:
@@ -23,47 +25,45 @@ def pool_cells(planes: Sequence[torch.Tensor], size: tuple[int, int], rules: Seq
     first = planes[0]
     out = torch.empty(len(planes), *size, dtype=first.dtype, device=first.device)
     height, width = int(first.shape[0]), int(first.shape[1])
+    wide, packed = any(tables.wide(p) for p in planes), tables.packed(planes)
     write_cells(
-        tables.table(planes),
-        tables.rules(rules, first.device),
-        (height, width),
-        out,
-        any(tables.wide(p) for p in planes),
+        tables.table(planes), tables.rules(rules, first.device), (height, width), out, wide=wide, packed=packed
     )
     return out
 
 
 def write_cells(
-    table: torch.Tensor, rules: torch.Tensor, size: tuple[int, int], out: torch.Tensor, wide: bool = False
+    table: torch.Tensor,
+    rules: torch.Tensor,
+    size: tuple[int, int],
+    out: torch.Tensor,
+    *,
+    wide: bool = False,
+    packed: bool = False,
+    between: torch.Tensor | None = None,
 ) -> None:
-    """The same from a table of planes of `size` (H, W) into `out` `[C, h, w]`, contiguous; rules: int32 `[C]`."""
+    """The same from a table of planes of `size` (H, W) into `out` `[C, h, w]`, contiguous; rules: int32 `[C]`.
+
+    wide, packed: as `tables` says of the planes. between: float32 `[C, h, W]`, for large cells; made where there is none.
+    """
     (height, width), (count, rows, columns) = size, out.shape
     reach_y, reach_x = _reach(height, rows), _reach(width, columns)
-    meta: dict[str, Any] = {"KIND": tables.element(out.dtype), "WIDE": wide}
+    meta: dict[str, Any] = {"KIND": tables.element(out.dtype), "enable_fp_fusion": True}
     if max(reach_y, reach_x) <= FEW:
-        block = 256
-        grid = (triton.cdiv(rows * columns, block), count)
-        _small_cells[grid](
-            table,
-            rules,
-            out,
-            height,
-            width,
-            rows,
-            columns,
-            REACH_Y=reach_y,
-            REACH_X=reach_x,
-            BLOCK=block,
-            **meta,
-            enable_fp_fusion=True,
-        )
+        _small_cells[(triton.cdiv(rows * columns, 256), count)](
+            table, rules, out, height, width, rows, columns, REACH_Y=reach_y, REACH_X=reach_x, BLOCK=256, WIDE=wide, **meta
+        )  # fmt: skip
         return
-    across = min(128, triton.next_power_of_2(reach_x))
-    down = max(1, min(triton.next_power_of_2(reach_y), 2048 // across))
-    _large_cells[(rows * columns, count)](
-        table, rules, out, height, width, rows, columns, REACH_Y=reach_y, REACH_X=reach_x, DOWN=down, ACROSS=across,
-        **meta, num_warps=4 if down * across >= 512 else 1, enable_fp_fusion=True,
+    if between is None:
+        between = torch.empty(count, rows, width, dtype=torch.float32, device=out.device)
+    block = min(STRIP, triton.next_power_of_2(width))
+    _columns[(triton.cdiv(width, block), rows, count)](
+        table, rules, between, height, width, rows, REACH=reach_y, BLOCK=block, PACKED=packed, num_warps=4 if block >= 256 else 1,
+        **meta,
     )  # fmt: skip
+    _rows[(triton.cdiv(columns, 32), rows, count)](
+        table, rules, between, out, height, width, rows, columns, REACH=reach_x, BLOCK=32, num_warps=1, **meta
+    )
 
 
 def _reach(pixels: int, cells: int) -> int:
@@ -101,8 +101,7 @@ def _small_cells(
         for down in range(REACH_Y):
             for across in tl.static_range(REACH_X):
                 y, x = first_y + down, first_x + across
-                part_y = tl.minimum((row + 1) * height, (y + 1) * rows) - tl.maximum(row * height, y * rows)
-                part_x = tl.minimum((column + 1) * width, (x + 1) * columns) - tl.maximum(column * width, x * columns)
+                part_y, part_x = _part(row, y, rows, height), _part(column, x, columns, width)
                 touched = inside & (part_y > 0) & (part_x > 0)
                 one = tl.load(plane + y * stride_y + x * stride_x, mask=touched, other=0.0).to(tl.float32)
                 total += tl.where(touched, one * (part_y.to(tl.float32) * part_x.to(tl.float32)), 0.0)
@@ -112,34 +111,63 @@ def _small_cells(
 
 
 @triton.jit
-def _large_cells(
-    table, rules, out, height, width, rows, columns,
-    REACH_Y: tl.constexpr, REACH_X: tl.constexpr, DOWN: tl.constexpr, ACROSS: tl.constexpr,
-    KIND: tl.constexpr, WIDE: tl.constexpr,
+def _part(cell, pixel, cells, pixels):
+    """How much of a pixel lies in a cell, out of `pixels` parts."""
+    return tl.minimum((cell + 1) * pixels, (pixel + 1) * cells) - tl.maximum(cell * pixels, pixel * cells)
+
+
+@triton.jit
+def _columns(
+    table, rules, between, height, width, rows,
+    REACH: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    channel = tl.program_id(1).to(tl.int64)
-    plane, stride_y, stride_x = _plane(table, channel, KIND)
+    """Every column of a row of cells: added up, or its largest value."""
+    channel, row = tl.program_id(2).to(tl.int64), tl.program_id(1)
     rule = tl.load(rules + channel)
-    cell = tl.program_id(0)
-    row, column = cell // columns, cell % columns
-    place = out + channel * rows * columns + cell
+    if rule != 2:
+        plane, stride_y, stride_x = _plane(table, channel, KIND)
+        columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside = columns < width
+        if PACKED:
+            at = tl.multiple_of(plane, 16) + columns
+            stride_y = tl.multiple_of(stride_y, 16 // (KIND.primitive_bitwidth // 8))
+        else:
+            at = plane + columns * stride_x
+        top = row * height // rows
+        total = tl.zeros([BLOCK], tl.float32)
+        largest = tl.full([BLOCK], -float("inf"), tl.float32)
+        for down in range(REACH):
+            part = _part(row, top + down, rows, height)
+            one = tl.load(at + (top + down) * stride_y, mask=columns < tl.where(part > 0, width, 0), other=0.0)
+            total += one.to(tl.float32) * (tl.maximum(part, 0).to(tl.float32) / height)
+            largest = tl.maximum(largest, tl.where(part > 0, one.to(tl.float32), -float("inf")))
+        tl.store(between + (channel * rows + row) * width + columns, tl.where(rule == 1, largest, total), mask=inside)
+
+
+@triton.jit
+def _rows(
+    table, rules, between, out, height, width, rows, columns,
+    REACH: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """A row of cells from its columns; ids from the pixel under each cell's centre."""
+    channel, row = tl.program_id(2).to(tl.int64), tl.program_id(1)
+    rule = tl.load(rules + channel)
+    cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = cell < columns
     if rule == 2:
-        y, x = (2 * row + 1) * height // (2 * rows), (2 * column + 1) * width // (2 * columns)
-        tl.store(place, tl.load(plane + y * stride_y + x * stride_x))
+        plane, stride_y, stride_x = _plane(table, channel, KIND)
+        y, x = (2 * row + 1) * height // (2 * rows), (2 * cell + 1) * width // (2 * columns)
+        value = tl.load(plane + y * stride_y + x * stride_x, mask=inside, other=0.0).to(tl.float32)
     else:
-        top, left = row * height // rows, column * width // columns
-        total = 0.0
-        largest = -float("inf")
-        for start_y in range(0, REACH_Y, DOWN):
-            y = top + start_y + tl.arange(0, DOWN)
-            part_y = tl.minimum((row + 1) * height, (y + 1) * rows) - tl.maximum(row * height, y * rows)
-            for start_x in range(0, REACH_X, ACROSS):
-                x = left + start_x + tl.arange(0, ACROSS)
-                part_x = tl.minimum((column + 1) * width, (x + 1) * columns) - tl.maximum(column * width, x * columns)
-                touched = (part_y > 0)[:, None] & (part_x > 0)[None, :]
-                at = plane + y[:, None] * stride_y + x[None, :] * stride_x
-                one = tl.load(at, mask=touched, other=0.0).to(tl.float32)
-                part = (part_y.to(tl.float32) / height)[:, None] * (part_x.to(tl.float32) / width)[None, :]
-                total += tl.sum(tl.where(touched, one * part, 0.0))
-                largest = tl.maximum(largest, tl.max(tl.where(touched, one, -float("inf"))))
-        tl.store(place, tl.where(rule == 1, largest, total).to(KIND))
+        line = between + (channel * rows + row) * width
+        left = cell * width // columns
+        total = tl.zeros([BLOCK], tl.float32)
+        largest = tl.full([BLOCK], -float("inf"), tl.float32)
+        for across in range(REACH):
+            part = _part(cell, left + across, columns, width)
+            touched = inside & (part > 0)
+            one = tl.load(line + left + across, mask=touched, other=0.0)
+            total += tl.where(touched, one * (part.to(tl.float32) / width), 0.0)
+            largest = tl.maximum(largest, tl.where(touched, one, -float("inf")))
+        value = tl.where(rule == 1, largest, total)
+    tl.store(out + (channel * rows + row) * columns + cell, value.to(KIND), mask=inside)

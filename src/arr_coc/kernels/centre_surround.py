@@ -12,7 +12,7 @@ import triton.language as tl
 
 from arr_coc.devices import placed
 from arr_coc.kernels import tables
-from arr_coc.kernels.cells import _reach, write_cells
+from arr_coc.kernels.cells import _part, _reach, write_cells
 from arr_coc.texture.channels.saliency import FLAT, centre_surround_pairs
 from arr_coc.texture.pyramid import level_count, level_size
 
@@ -112,8 +112,7 @@ def _lab(
     for down in range(REACH_Y):
         for across in tl.static_range(REACH_X):
             y, x = first_y + down, first_x + across
-            part_y = tl.minimum((row + 1) * height, (y + 1) * rows) - tl.maximum(row * height, y * rows)
-            part_x = tl.minimum((column + 1) * width, (x + 1) * columns) - tl.maximum(column * width, x * columns)
+            part_y, part_x = _part(row, y, rows, height), _part(column, x, columns, width)
             touched = inside & (part_y > 0) & (part_x > 0)
             part = (part_y.to(tl.float32) / height) * (part_x.to(tl.float32) / width)
             if WIDE:

@@ -17,8 +17,9 @@ import torch
 from arr_coc.errors import ArrCocError
 from arr_coc.kernels.axes import filtered, resized
 from arr_coc.kernels.flowing import Flowing
+from arr_coc.kernels.recording import captured
 from arr_coc.kernels.warping import warp_planes
-from arr_coc.kernels.whole import Whole, captured
+from arr_coc.kernels.whole import Whole
 from arr_coc.texture.filters import LUMA_WEIGHTS
 from arr_coc.texture.layout import FULL40
 from arr_coc.video import flow as flows
@@ -95,8 +96,6 @@ class Frames:
 
     def capture(self) -> Frames:
         """Record all that a next frame takes. CUDA only; what is known so far is lost, so begin anew afterwards."""
-        if self.whole.device.type != "cuda":
-            raise ArrCocError(f"expected a CUDA device for a graph, got {self.whole.device}")
         self._graph = captured(self.write, self.whole.device)
         self._begun = False
         return self

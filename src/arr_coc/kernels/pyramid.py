@@ -61,7 +61,7 @@ class Levels:
                 self._halve(table, source, here, done, even, dense)
                 done += even
             else:
-                self._pool(table, done + 1, wide)
+                self._pool(table, done + 1, wide, packed)
                 done += 1
 
     def _nested(self, number: int) -> bool:
@@ -88,16 +88,18 @@ class Levels:
             num_warps=2 if block >= 256 else 1, enable_fp_fusion=True,
         )  # fmt: skip
 
-    def _pool(self, table: torch.Tensor, number: int, wide: bool) -> None:
+    def _pool(self, table: torch.Tensor, number: int, wide: bool, packed: bool) -> None:
         out = self.levels[number - 1]
         size = tuple(int(side) for side in out.shape[1:])
         sizes = [level_size(self.size, i) for i in range(number)]
         nests = [all(n % m == 0 for n, m in zip(one, size, strict=True)) for one in sizes]
         source = max((i for i, nested in enumerate(nests) if nested), default=0)
-        write_cells(table if source == 0 else self.tables[source - 1], self.rules, sizes[source], out, wide)
+        first, dense = (table, packed) if source == 0 else (self.tables[source - 1], self.packed[source - 1])
+        write_cells(first, self.rules, sizes[source], out, wide=wide, packed=dense)
         if source > 0 and self.ids:  # the centre of a centre's centre drifts to a corner
             for one in self.ids:
-                write_cells(table[one : one + 1], self.rules[one : one + 1], self.size, out[one : one + 1], wide)
+                ids, rule = table[one : one + 1], self.rules[one : one + 1]
+                write_cells(ids, rule, self.size, out[one : one + 1], wide=wide, packed=packed)
 
 
 @triton.jit

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from arr_coc.devices import placed
 from arr_coc.kernels import tables
+from arr_coc.kernels.recording import captured
 
 
 class Places:
@@ -45,6 +46,30 @@ def sample(places: Places, xy: torch.Tensor, level: torch.Tensor, out: torch.Ten
         POINTS=points, ACROSS=across, KIND=tables.element(places.dtype), num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     return made
+
+
+class Sampling:
+    """Samples at `count` points again and again: buffers that stay, and one launch once it is recorded."""
+
+    def __init__(self, places: Places, count: int) -> None:
+        channels, device = int(places.table.shape[1]), places.table.device
+        self.places = places
+        self.xy = torch.zeros(count, 2, device=device)
+        self.level = torch.zeros(count, device=device)
+        self.values = torch.empty(count, channels, dtype=places.dtype, device=device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def capture(self) -> Sampling:
+        """Record it, so that `read` is one launch. CUDA only."""
+        self._graph = captured(lambda: sample(self.places, self.xy, self.level, self.values), self.xy.device)
+        return self
+
+    def read(self) -> torch.Tensor:
+        """All channels at the points in `xy` and `level`: `values` `[N, C]`."""
+        if self._graph is None:
+            return sample(self.places, self.xy, self.level, self.values)
+        self._graph.replay()
+        return self.values
 
 
 @triton.jit

@@ -26,6 +26,7 @@ from arr_coc.kernels.dispatch import LONGEST, on
 from arr_coc.kernels.distance import scratch, write_distance
 from arr_coc.kernels.enlarging import write_enlarged
 from arr_coc.kernels.pyramid import Levels
+from arr_coc.kernels.recording import captured
 from arr_coc.kernels.regions import NAMES as REGIONS
 from arr_coc.kernels.regions import Regions
 from arr_coc.kernels.sampling import Places
@@ -136,8 +137,6 @@ class Whole:
 
     def capture(self) -> Whole:
         """Record everything that `write` does, so that `update` replays it in one launch. CUDA only."""
-        if self.device.type != "cuda":
-            raise ArrCocError(f"expected a CUDA device for a graph, got {self.device}")
         self._graph = captured(self.write, self.device)
         return self
 
@@ -209,17 +208,3 @@ def in_portions(pixels: torch.Tensor, make: Callable[[int], Whole]) -> Iterator[
             continue
         yield slice(start, start + count), made
         start += count
-
-
-def captured(work: Callable[[], object], device: torch.device) -> torch.cuda.CUDAGraph:
-    """What `work` launches, as a CUDA graph; it runs three times before, so that everything is compiled."""
-    aside = torch.cuda.Stream(device)
-    aside.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(aside):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream(device).wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph
