@@ -98,7 +98,7 @@ def by_kernel(
     from arr_coc.kernels.cells import write_cells
     from arr_coc.kernels.pyramid import Levels
     from arr_coc.kernels.sampling import Places, sample
-    from arr_coc.kernels.tables import rules, table
+    from arr_coc.kernels.tables import packed, rules, table
     from arr_coc.texture.pyramid import level_size
 
     means = ["mean"] * CHANNELS
@@ -108,10 +108,14 @@ def by_kernel(
         places, where = Places([planes], means), table(planes)
         how, cells = rules(means, first.device), first.new_empty(CHANNELS, CELLS, CELLS)
         levels = Levels(size, means, [first.new_empty(CHANNELS, *level_size(size, number)) for number in range(1, 6)])
-        out = first.new_empty(POINTS, CHANNELS)
+        out, dense = first.new_empty(POINTS, CHANNELS), packed(planes)
         tasks[f"kernel: sample, {name}"] = lambda places=places, out=out: sample(places, xy, at_0, out)  # type: ignore[misc]
-        tasks[f"kernel: cells, {name}"] = lambda where=where, how=how, cells=cells: write_cells(where, how, size, cells)  # type: ignore[misc]
-        tasks[f"kernel: five levels, {name}"] = lambda levels=levels, where=where: levels.write(where)  # type: ignore[misc]
+        tasks[f"kernel: cells, {name}"] = lambda where=where, how=how, cells=cells, dense=dense: write_cells(  # type: ignore[misc]
+            where, how, size, cells, packed=dense
+        )
+        tasks[f"kernel: five levels, {name}"] = lambda levels=levels, where=where, dense=dense: levels.write(  # type: ignore[misc]
+            where, packed=dense
+        )
     return tasks
 
 

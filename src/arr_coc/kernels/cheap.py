@@ -27,8 +27,9 @@ from arr_coc.texture.channels.distance import IS_EDGE
 from arr_coc.texture.channels.edges import COARSE, SURROUNDINGS
 
 NEAR, FAR = (len(filters.gaussian_taps(sigma)) // 2 for sigma in (SURROUNDINGS, COARSE))  # px that the blurs reach
-ROW = 1024  # columns of a program of the first two passes, at the most
-ROWS, COLUMNS = 8, 64  # px of a program of the last, one warp
+ROW = 1024  # columns of a program of the first pass, at the most
+LINE = 128  # of the second: a lane has one, so that neighbours' loads lie beside each other wherever they begin
+ROWS, COLUMNS = 8, 32  # px of a program of the last, one warp
 
 POINTS = ("red", "green", "blue", "motion", "x", "y", "eccentricity", "luma")  # by pixel
 SLOPES = ("edges", "edges_inverted", "highpass", "lowpass", "sobel_x", "sobel_y", "edge_magnitude")  # by what is around it
@@ -86,8 +87,8 @@ def write_cheap(
     taps = _taps(pixels.device)
     blurred = any(name in slots for name in BLURRED)
     if blurred:
-        _sideways[grid](
-            work.luma, work.near, work.far, taps, height, width, NEAR=NEAR, FAR=FAR, BLOCK=block, num_warps=4, enable_fp_fusion=True
+        _sideways[(triton.cdiv(width, LINE), height, batch)](
+            work.luma, work.near, work.far, taps, height, width, NEAR=NEAR, FAR=FAR, BLOCK=LINE, num_warps=4, enable_fp_fusion=True
         )  # fmt: skip
     mask = out if edge is None else edge
     _downward[(triton.cdiv(width, COLUMNS), triton.cdiv(height, ROWS), batch)](

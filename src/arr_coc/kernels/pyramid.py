@@ -135,60 +135,77 @@ def _halve(
         else:
             at = plane + columns * stride_x
         inside = columns < width
-        most = rule == 1
-        if COUNT == 1:
-            _first(at, stride_y, top, inside, most, out_1, left, width, KIND, BLOCK)
-        elif COUNT == 2:
-            _second(at, stride_y, top, inside, most, out_1, out_2, left, width, KIND, BLOCK)
-        elif COUNT == 3:
-            _third(at, stride_y, top, inside, most, out_1, out_2, out_3, left, width, KIND, BLOCK)
-        elif COUNT == 4:
-            _fourth(at, stride_y, top, inside, most, out_1, out_2, out_3, out_4, left, width, KIND, BLOCK)
+        if rule == 1:
+            _levels(at, stride_y, top, inside, out_1, out_2, out_3, out_4, out_5, left, width, KIND, COUNT, BLOCK, True)
         else:
-            a = _fourth(at, stride_y, top, inside, most, out_1, out_2, out_3, out_4, left, width, KIND, BLOCK)
-            b = _fourth(at, stride_y, top + 16, inside, most, out_1, out_2, out_3, out_4, left, width, KIND, BLOCK)
-            _keep(_once(a, b, most, BLOCK // 16), out_5, top, left, width, 5, KIND, BLOCK)
+            _levels(at, stride_y, top, inside, out_1, out_2, out_3, out_4, out_5, left, width, KIND, COUNT, BLOCK, False)
+
+
+@triton.jit
+def _levels(
+    at, stride_y, y, inside, out_1, out_2, out_3, out_4, out_5, left, width,
+    KIND: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr,
+):  # fmt: skip
+    if COUNT == 1:
+        _first(at, stride_y, y, inside, out_1, left, width, KIND, BLOCK, MOST)
+    elif COUNT == 2:
+        _second(at, stride_y, y, inside, out_1, out_2, left, width, KIND, BLOCK, MOST)
+    elif COUNT == 3:
+        _third(at, stride_y, y, inside, out_1, out_2, out_3, left, width, KIND, BLOCK, MOST)
+    elif COUNT == 4:
+        _fourth(at, stride_y, y, inside, out_1, out_2, out_3, out_4, left, width, KIND, BLOCK, MOST)
+    else:
+        a = _fourth(at, stride_y, y, inside, out_1, out_2, out_3, out_4, left, width, KIND, BLOCK, MOST)
+        b = _fourth(at, stride_y, y + 16, inside, out_1, out_2, out_3, out_4, left, width, KIND, BLOCK, MOST)
+        _keep(_once(a, b, BLOCK // 16, MOST), out_5, y, left, width, 5, KIND, BLOCK)
 
 
 # A row of each level takes two of the level below.
 
 
 @triton.jit
-def _first(at, stride_y, y, inside, most, out_1, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def _first(at, stride_y, y, inside, out_1, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr):
     a = tl.load(at + y * stride_y, mask=inside, other=0.0).to(tl.float32)
     b = tl.load(at + (y + 1) * stride_y, mask=inside, other=0.0).to(tl.float32)
-    return _keep(_once(a, b, most, BLOCK), out_1, y, left, width, 1, KIND, BLOCK)
+    return _keep(_once(a, b, BLOCK, MOST), out_1, y, left, width, 1, KIND, BLOCK)
 
 
 @triton.jit
-def _second(at, stride_y, y, inside, most, out_1, out_2, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    a = _first(at, stride_y, y, inside, most, out_1, left, width, KIND, BLOCK)
-    b = _first(at, stride_y, y + 2, inside, most, out_1, left, width, KIND, BLOCK)
-    return _keep(_once(a, b, most, BLOCK // 2), out_2, y, left, width, 2, KIND, BLOCK)
+def _second(at, stride_y, y, inside, out_1, out_2, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr):
+    a = _first(at, stride_y, y, inside, out_1, left, width, KIND, BLOCK, MOST)
+    b = _first(at, stride_y, y + 2, inside, out_1, left, width, KIND, BLOCK, MOST)
+    return _keep(_once(a, b, BLOCK // 2, MOST), out_2, y, left, width, 2, KIND, BLOCK)
 
 
 @triton.jit
-def _third(at, stride_y, y, inside, most, out_1, out_2, out_3, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    a = _second(at, stride_y, y, inside, most, out_1, out_2, left, width, KIND, BLOCK)
-    b = _second(at, stride_y, y + 4, inside, most, out_1, out_2, left, width, KIND, BLOCK)
-    return _keep(_once(a, b, most, BLOCK // 4), out_3, y, left, width, 3, KIND, BLOCK)
+def _third(
+    at, stride_y, y, inside, out_1, out_2, out_3, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr
+):  # fmt: skip
+    a = _second(at, stride_y, y, inside, out_1, out_2, left, width, KIND, BLOCK, MOST)
+    b = _second(at, stride_y, y + 4, inside, out_1, out_2, left, width, KIND, BLOCK, MOST)
+    return _keep(_once(a, b, BLOCK // 4, MOST), out_3, y, left, width, 3, KIND, BLOCK)
 
 
 @triton.jit
 def _fourth(
-    at, stride_y, y, inside, most, out_1, out_2, out_3, out_4, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr
+    at, stride_y, y, inside, out_1, out_2, out_3, out_4, left, width,
+    KIND: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
-    a = _third(at, stride_y, y, inside, most, out_1, out_2, out_3, left, width, KIND, BLOCK)
-    b = _third(at, stride_y, y + 8, inside, most, out_1, out_2, out_3, left, width, KIND, BLOCK)
-    return _keep(_once(a, b, most, BLOCK // 8), out_4, y, left, width, 4, KIND, BLOCK)
+    a = _third(at, stride_y, y, inside, out_1, out_2, out_3, left, width, KIND, BLOCK, MOST)
+    b = _third(at, stride_y, y + 8, inside, out_1, out_2, out_3, left, width, KIND, BLOCK, MOST)
+    return _keep(_once(a, b, BLOCK // 8, MOST), out_4, y, left, width, 4, KIND, BLOCK)
 
 
 @triton.jit
-def _once(a, b, most, COUNT: tl.constexpr):
-    """Half of two rows of COUNT values along both axes: the mean or the largest of each two by two."""
-    even, odd = tl.split(tl.reshape(a + b, [COUNT // 2, 2]))
-    high_even, high_odd = tl.split(tl.reshape(tl.maximum(a, b), [COUNT // 2, 2]))
-    return tl.where(most, tl.maximum(high_even, high_odd), (even + odd) * 0.25)
+def _once(a, b, COUNT: tl.constexpr, MOST: tl.constexpr):
+    """Half of two rows of COUNT values along both axes: the mean of each two by two, MOST: the largest."""
+    if MOST:
+        even, odd = tl.split(tl.reshape(tl.maximum(a, b), [COUNT // 2, 2]))
+        made = tl.maximum(even, odd)
+    else:
+        even, odd = tl.split(tl.reshape(a + b, [COUNT // 2, 2]))
+        made = (even + odd) * 0.25
+    return made
 
 
 @triton.jit

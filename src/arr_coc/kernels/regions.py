@@ -17,7 +17,7 @@ from arr_coc.kernels import tables
 from arr_coc.kernels.connecting import MOST
 from arr_coc.texture.channels.clusters import extent
 
-TILE = 16  # px of the squares that are measured together
+TILE = 8  # px of the squares that are measured together, one warp each
 NAMES = ("cluster_id", "cluster_distance", "cluster_size", "boundaries")
 
 
@@ -40,8 +40,8 @@ class Regions:
         self.sums.zero_()
         grid = (triton.cdiv(high, TILE) * triton.cdiv(wide, TILE), self.batch)
         parts = (ids, self.sums, self.rows, self.columns, high, wide)
-        _add[grid](*parts, MOST=MOST, TILE=TILE, num_warps=2, enable_fp_fusion=True)
-        _farthest[grid](*parts, MOST=MOST, TILE=TILE, num_warps=2, enable_fp_fusion=True)
+        _add[grid](*parts, MOST=MOST, TILE=TILE, num_warps=1, enable_fp_fusion=True)
+        _farthest[grid](*parts, MOST=MOST, TILE=TILE, num_warps=1, enable_fp_fusion=True)
         _settle[(self.batch,)](
             self.sums, self.measured, float(height * width), MOST=MOST, num_warps=4, enable_fp_fusion=True
         )

@@ -19,8 +19,7 @@ from arr_coc.kernels.cells import _reach
 from arr_coc.kernels.centre_surround import _lab
 from arr_coc.texture.slic import COMPACTNESS, ROUNDS, SEGMENTS, WORK_SIDE
 
-TILE = 16  # px of a square's side
-WARPS = 2
+TILE = 8  # px of a square's side, one warp each
 PARTS = 1 << 20  # that a unit is counted in
 
 
@@ -71,7 +70,7 @@ class Superpixels:
                 self.lab, self.labels, self.centres, here, self.weights, height, width, self.down, self.across,
                 reach_y, reach_x,
                 FIRST=number == 0, LAST=number == ROUNDS, VARIANTS=len(COMPACTNESS), ROOM=self.room, TILE=TILE, PARTS=PARTS,
-                num_warps=WARPS, enable_fp_fusion=False,
+                num_warps=1, enable_fp_fusion=False,
             )  # fmt: skip
             if number < ROUNDS:
                 _centre[(variants, 5)](
