@@ -56,8 +56,8 @@ class Connecting:
             labels, self.parent, height, width, BLOCK=triton.next_power_of_2(width), num_warps=4, enable_fp_fusion=True
         )
         _unite[by_map](labels, self.parent, height, width, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True)
-        _flatten[by_map](
-            labels, self.parent, self.counts, self.labels, pixels, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
+        _flatten[(triton.cdiv(pixels, 64), maps)](
+            labels, self.parent, self.counts, self.labels, pixels, BLOCK=64, NOWHERE=NOWHERE, num_warps=1, enable_fp_fusion=True
         )
         _weigh[by_map](
             self.parent,
@@ -143,14 +143,19 @@ def _unite(labels, parent, height, width, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _flatten(labels, parent, counts, most, pixels, BLOCK: tl.constexpr):
+def _flatten(labels, parent, counts, most, pixels, BLOCK: tl.constexpr, NOWHERE: tl.constexpr):
     """Every pixel's parent becomes the first pixel of its part; parts are counted, and the largest label is found."""
     start = tl.program_id(1).to(tl.int64) * pixels
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < pixels
     root = _root(parent + start, place, inside)
     tl.store(parent + start + place, root, mask=inside)
-    tl.atomic_add(counts + start + root, 1, mask=inside)
+    rest = tl.where(inside, root, NOWHERE)
+    which = tl.min(rest, axis=0)
+    while which < NOWHERE:  # one part after another: few meet in a stretch of a row
+        tl.atomic_add(counts + start + which, tl.sum((rest == which).to(tl.int32), axis=0))
+        rest = tl.where(rest == which, NOWHERE, rest)
+        which = tl.min(rest, axis=0)
     tl.atomic_max(most + tl.program_id(1), tl.max(tl.load(labels + start + place, mask=inside, other=0)))
 
 

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from arr_coc.kernels import tables
 
-ROWS, COLUMNS = 8, 64  # px of the squares that search together
+ROWS, COLUMNS = 16, 64  # px of the squares that search together
 STRIDE = 8  # rows above and below that are read before anybody asks whether that was enough
 SHORT = 1 << 14  # px of an image's longer side up to which distances are kept in 16 bits
 

@@ -13,7 +13,6 @@ import torch
 import triton
 import triton.language as tl
 
-from arr_coc.kernels import tables
 from arr_coc.kernels.connecting import MOST
 from arr_coc.texture.channels.clusters import extent
 
@@ -50,9 +49,10 @@ class Regions:
         """Write channels into planes of `out` `[B, C, H, W]`: `slots` says which goes where."""
         height, width = self.size
         wanted: dict[str, Any] = {f"SLOT_{name.upper()}": slots.get(name, -1) for name in NAMES}
-        _write[(triton.cdiv(height * width, 1024), self.batch)](
+        block = min(512, triton.next_power_of_2(width))
+        _write[(triton.cdiv(width, block), height, self.batch)](
             ids, self.measured, out, height, width, *self.small, out.stride(0), out.stride(1), out.stride(2),
-            MOST=MOST, BLOCK=1024, WIDE=tables.wide(out), **wanted, num_warps=4, enable_fp_fusion=True,
+            MOST=MOST, BLOCK=block, **wanted, num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
 
 
@@ -120,22 +120,18 @@ def _settle(sums, measured, pixels, MOST: tl.constexpr):
 @triton.jit
 def _write(
     ids, measured, out, height, width, high, wide, out_b, out_c, out_y,
-    MOST: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    MOST: tl.constexpr, BLOCK: tl.constexpr,
     SLOT_CLUSTER_ID: tl.constexpr, SLOT_CLUSTER_DISTANCE: tl.constexpr, SLOT_CLUSTER_SIZE: tl.constexpr,
     SLOT_BOUNDARIES: tl.constexpr,
 ):  # fmt: skip
-    image = tl.program_id(1).to(tl.int64)
-    if WIDE:
-        place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    else:
-        place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < tl.cast(height, tl.int64) * width
-    y, x = place // width, place % width
+    image = tl.program_id(2).to(tl.int64)
+    y, x = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = x < width
     small_y, small_x = (2 * y + 1) * high // (2 * height), (2 * x + 1) * wide // (2 * width)
     mine = ids + image * high * wide
     region = tl.load(mine + small_y * wide + small_x, mask=inside, other=0)
     table = measured + (image * MOST + region) * 4
-    target = out + image * out_b + y * out_y + x
+    target = out + image * out_b + y.to(tl.int64) * out_y + x
     plane = tl.cast(out_c, tl.int64)
     kind = out.dtype.element_ty
     if SLOT_CLUSTER_ID >= 0:

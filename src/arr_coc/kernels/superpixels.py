@@ -128,25 +128,25 @@ def _assign(
             by_column = (at_x + reach_x >= left) & (at_x - reach_x < left + TILE)
             # Who is near this square, a bit each.
             bits = tl.sum(tl.where(there & by_row & by_column, tl.full([32], 1, tl.int64) << (some - first), 0), axis=0)
-            segment = first
             while bits != 0:
-                if (bits & 1) != 0:
-                    centre_y, centre_x = tl.load(centre + 3 * ROOM + segment), tl.load(centre + 4 * ROOM + segment)
-                    by_light = light - tl.load(centre + segment)
-                    by_a = a - tl.load(centre + ROOM + segment)
-                    by_b = b - tl.load(centre + 2 * ROOM + segment)
-                    off_y, off_x = y - centre_y, x - centre_x
-                    far = (off_y * off_y + off_x * off_x) * weight
-                    far += by_light * by_light
-                    far += by_a * by_a
-                    far += by_b * by_b
-                    away_y, away_x = row - centre_y.to(tl.int32), column - centre_x.to(tl.int32)
-                    near = (tl.abs(away_y) <= reach_y) & (tl.abs(away_x) <= reach_x)
-                    nearer = near & (far < nearest)
-                    nearest = tl.where(nearer, far, nearest)
-                    label = tl.where(nearer, segment, label)
-                bits = bits >> 1
-                segment += 1
+                lowest = bits & -bits
+                # A power of two as float32 is its exponent.
+                segment = first + (lowest.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+                centre_y, centre_x = tl.load(centre + 3 * ROOM + segment), tl.load(centre + 4 * ROOM + segment)
+                by_light = light - tl.load(centre + segment)
+                by_a = a - tl.load(centre + ROOM + segment)
+                by_b = b - tl.load(centre + 2 * ROOM + segment)
+                off_y, off_x = y - centre_y, x - centre_x
+                far = (off_y * off_y + off_x * off_x) * weight
+                far += by_light * by_light
+                far += by_a * by_a
+                far += by_b * by_b
+                away_y, away_x = row - centre_y.to(tl.int32), column - centre_x.to(tl.int32)
+                near = (tl.abs(away_y) <= reach_y) & (tl.abs(away_x) <= reach_x)
+                nearer = near & (far < nearest)
+                nearest = tl.where(nearer, far, nearest)
+                label = tl.where(nearer, segment, label)
+                bits = bits - lowest
     tl.store(at, label, mask=inside)
     if not LAST:
         kind = tl.arange(0, 8)[None, :]
