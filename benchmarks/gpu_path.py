@@ -2,22 +2,20 @@
 
     python benchmarks/gpu_path.py FOLDER [--seconds 520]
 
-Into FOLDER, each as soon as it is there: the largest difference of every kernel from its reference, the stages of
-`arr-coc bench gpu` for one picture and for batches of 16 and 32 with a picture of the first, how everything grows, memory layouts, and
-texture hardware against the kernel. What fails is said, and the rest goes on.
+Into FOLDER, each as soon as it is there: the stages of `arr-coc bench gpu` for one picture and for batches of 16 and 32 with
+a picture of the first, texture hardware against the kernel, memory layouts, how everything grows, and the largest
+difference of every kernel from its reference. What fails is said, and the rest goes on.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-BY_KERNELS = os.environ | {"ARR_COC_KERNELS": "auto"}
 
 
 def main() -> int:
@@ -30,14 +28,14 @@ def main() -> int:
     folder = arguments.folder
     layout = [sys.executable, str(HERE / "memory_layout.py"), "--device", "cuda", "--json"]
     steps: list[tuple[str, list[str]]] = [
-        ("differences", [sys.executable, str(HERE / "kernel_differences.py"), "--out", str(folder / "differences.json")]),
         ("bench_1", [*bench, "--bars", str(folder / "bench_1.png")]),
         ("bench_16", [*bench, "--batch", "16", "--alone"]),
         ("bench_32", [*bench, "--batch", "32", "--alone"]),
         ("texture_objects", [sys.executable, str(HERE / "texture_objects.py"), "--out", str(folder / "texture_objects.json")]),
         ("memory_layout_float32", layout),
         ("memory_layout_float16", [*layout, "--dtype", "float16"]),
-        ("scaling", [sys.executable, str(HERE / "gpu_scaling.py"), "--out", str(folder / "scaling.json"), "--seconds", "150"]),
+        ("scaling", [sys.executable, str(HERE / "gpu_scaling.py"), "--out", str(folder / "scaling.json"), "--seconds", "120"]),
+        ("differences", [sys.executable, str(HERE / "kernel_differences.py"), "--out", str(folder / "differences.json")]),
     ]  # fmt: skip
     start, failed = time.monotonic(), 0
     for name, command in steps:
@@ -46,7 +44,7 @@ def main() -> int:
             failed += 1
             continue
         with (folder / f"{name}.log").open("w") as log, (folder / f"{name}.out").open("w") as out:
-            code = subprocess.run(command, stdout=out, stderr=log, check=False, env=BY_KERNELS).returncode
+            code = subprocess.run(command, stdout=out, stderr=log, check=False).returncode
         failed += code != 0
         print(f"{time.monotonic() - start:5.0f} s  {name}: {'done' if code == 0 else f'exit code {code}'}", flush=True)
         if code:

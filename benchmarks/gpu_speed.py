@@ -111,13 +111,13 @@ def page(pixels: int) -> torch.Tensor:
     return torch.nn.functional.interpolate(whole, (pixels, pixels), mode="bilinear")[0].cuda()
 
 
-def measure(out: Path, seconds: float, models: list[str], sees: bool) -> None:
+def measure(out: Path, seconds: float, models: list[str], batches: list[int], sees: bool) -> None:
     start = time.monotonic()
     settings = (*SETTINGS[:2], BATCHED, *SETTINGS[3:], *SEEN) if sees else (*SETTINGS[:2], BATCHED, *SETTINGS[2:])
     for name in models:
         vlm = with_layer(build(name)) if sees else build(name)
         cell = vlm.model.config.vision_config.patch_size * vlm.model.config.vision_config.spatial_merge_size
-        for pixels, batch in CASES:
+        for pixels, batch in (case for case in CASES if case[1] in batches):
             if time.monotonic() - start > seconds:
                 print("out of time before", name, pixels, batch)
                 return
@@ -187,12 +187,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where to write the measurements")
     parser.add_argument("--seconds", type=float, default=540, help="start no further case after this long")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--batches", nargs="+", type=int, choices=[1, 8], default=[1, 8])
     parser.add_argument("--sees", action="store_true", help="also choose by arr-coc, with a layer, from a picture")
     parser.add_argument("--table", type=Path, help="print measurements as Markdown")
     parser.add_argument("--summary", type=Path, help="print measurements with --sees as one table")
     arguments = parser.parse_args()
     if arguments.out:
-        measure(arguments.out, arguments.seconds, arguments.models, arguments.sees)
+        measure(arguments.out, arguments.seconds, arguments.models, arguments.batches, arguments.sees)
     if arguments.summary:
         print(summary([json.loads(line) for line in arguments.summary.read_text().splitlines()]))
     if arguments.table:

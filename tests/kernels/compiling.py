@@ -11,8 +11,6 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from arr_coc.kernels import dispatch
-
 TYPES = {
     torch.float32: "fp32", torch.float16: "fp16", torch.float64: "fp64", torch.uint8: "u8", torch.int16: "i16",
     torch.int32: "i32", torch.int64: "i64",
@@ -53,11 +51,11 @@ def compile_only(kernel: Any, *values: Any, grid: Any = None, warmup: bool = Fal
 
 def main() -> None:
     JITFunction.run = compile_only
-    dispatch.precision = lambda device: "tf32x3"  # type: ignore[assignment]
     from arr_coc.kernels.cells import pool_cells
     from arr_coc.kernels.flowing import Flowing
     from arr_coc.kernels.keeping import gather_tokens
     from arr_coc.kernels.pyramid import make_levels
+    from arr_coc.kernels.ranking import keep
     from arr_coc.kernels.sampling import sample
     from arr_coc.kernels.warping import warp_planes
     from arr_coc.kernels.whole import Whole
@@ -69,6 +67,7 @@ def main() -> None:
     sample(Whole(1, (64, 64), device="cpu", levels=1, layout=["red", "x"]).places(0), torch.rand(9, 2), torch.rand(9))
     warp_planes(torch.stack(planes), torch.rand(2, 96, 97), torch.rand(96, 97))
     gather_tokens(torch.rand(2, 9, 300), torch.zeros(2, 4, dtype=torch.int64))
+    keep(torch.rand(4, 99), torch.arange(9), torch.rand(16, 99), torch.rand(16))
     Flowing((20, 30), "cpu").between(torch.rand(20, 30), torch.rand(20, 30))
     print(json.dumps(compiled))
 

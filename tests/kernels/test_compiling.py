@@ -17,5 +17,16 @@ def test_every_kernel_compiles_for_a_gpu() -> None:
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     compiled = json.loads(done.stdout.splitlines()[-1])
-    assert {"_points", "_sideways", "_downward", "_across_rows", "_halve", "_sample", "_assign", "_unite", "_grow", "_warp"} <= compiled.keys()
+    assert {
+        "_points",
+        "_sideways",
+        "_downward",
+        "_across_rows",
+        "_halve",
+        "_sample",
+        "_assign",
+        "_unite",
+        "_grow",
+        "_warp",
+    } <= compiled.keys()
     assert max(compiled.values()) <= SHARED

@@ -11,8 +11,8 @@ from arr_coc import TextureArray
 from arr_coc.errors import ArrCocError
 from arr_coc.grid import Grid
 from arr_coc.kernels import using
-from arr_coc.kernels.dispatch import Way
 from arr_coc.kernels.deciding import CHANNELS, Deciding
+from arr_coc.kernels.dispatch import Way
 from arr_coc.realizing import realized
 from arr_coc.selectors.base import Sight, Words
 
@@ -36,9 +36,7 @@ def texture(request: pytest.FixtureRequest) -> TextureArray:
 
 @pytest.mark.parametrize("way", ["torch", "triton"])
 @pytest.mark.parametrize("asked", [False, True])
-def test_keeps_the_cells_that_realize_keeps(
-    texture: TextureArray, asked: bool, way: Way, device: torch.device
-) -> None:
+def test_keeps_the_cells_that_realize_keeps(texture: TextureArray, asked: bool, way: Way, device: torch.device) -> None:
     torch.manual_seed(0)
     features, question = torch.randn(16, GRID[0] * GRID[1]), torch.randn(16)
     grid = Grid(1, *GRID)

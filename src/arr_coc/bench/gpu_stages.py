@@ -188,7 +188,9 @@ class Bench:
 
         def allocate() -> None:
             works = (embed, self._write_text)
-            for stream, work in zip(beside, works, strict=False):  # the encoder and the text engine run beside the texture
+            for stream, work in zip(
+                beside, works, strict=False
+            ):  # the encoder and the text engine run beside the texture
                 stream.wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(stream):
                     work()

@@ -26,9 +26,7 @@ def pool_cells(planes: Sequence[torch.Tensor], size: tuple[int, int], rules: Seq
     out = torch.empty(len(planes), *size, dtype=first.dtype, device=first.device)
     height, width = int(first.shape[0]), int(first.shape[1])
     wide, packed = any(tables.wide(p) for p in planes), tables.packed(planes)
-    write_cells(
-        tables.table(planes), tables.rules(rules, first.device), (height, width), out, wide=wide, packed=packed
-    )
+    write_cells(tables.table(planes), tables.rules(rules, first.device), (height, width), out, wide=wide, packed=packed)
     return out
 
 

@@ -32,7 +32,15 @@ LINE = 128  # of the second: a lane has one, so that neighbours' loads lie besid
 ROWS, COLUMNS = 8, 32  # px of a program of the last, one warp
 
 POINTS = ("red", "green", "blue", "motion", "x", "y", "eccentricity", "luma")  # by pixel
-SLOPES = ("edges", "edges_inverted", "highpass", "lowpass", "sobel_x", "sobel_y", "edge_magnitude")  # by what is around it
+SLOPES = (
+    "edges",
+    "edges_inverted",
+    "highpass",
+    "lowpass",
+    "sobel_x",
+    "sobel_y",
+    "edge_magnitude",
+)  # by what is around it
 BLURRED = ("edges", "edges_inverted", "lowpass")
 NAMES = (*POINTS, *SLOPES)
 

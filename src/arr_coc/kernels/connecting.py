@@ -57,7 +57,15 @@ class Connecting:
         )
         _unite[by_map](labels, self.parent, height, width, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True)
         _flatten[(triton.cdiv(pixels, 64), maps)](
-            labels, self.parent, self.counts, self.labels, pixels, BLOCK=64, NOWHERE=NOWHERE, num_warps=1, enable_fp_fusion=True
+            labels,
+            self.parent,
+            self.counts,
+            self.labels,
+            pixels,
+            BLOCK=64,
+            NOWHERE=NOWHERE,
+            num_warps=1,
+            enable_fp_fusion=True,
         )
         _weigh[by_map](
             self.parent,
@@ -81,7 +89,9 @@ class Connecting:
         _list[by_image](
             self.grown, self.first, self.order, self.count, pixels, MOST=MOST, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
         )  # fmt: skip
-        _count[(MOST // 16, self.batch)](self.order, self.numbers, pixels, MOST=MOST, num_warps=4, enable_fp_fusion=True)
+        _count[(MOST // 16, self.batch)](
+            self.order, self.numbers, pixels, MOST=MOST, num_warps=4, enable_fp_fusion=True
+        )
         _number[by_image](
             self.grown, self.first, self.numbers, self.ids, pixels, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
         )

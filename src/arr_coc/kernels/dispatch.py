@@ -1,9 +1,8 @@
 """Which way a piece of work goes: a Triton kernel, or the torch code that is the truth.
 
 Notable:
-- torch is the default: kernels equal it in Triton's interpreter and compile for GPUs, but were not measured on one yet;
 - `ARR_COC_KERNELS` = auto, triton or torch decides for a process, `using(...)` for a stretch of code, which counts for more;
-- auto takes kernels on CUDA devices from compute capability 7.0 on, where Triton can be imported, and torch elsewhere;
+- auto, the default, takes kernels on CUDA devices from compute capability 7.0 on, where Triton can be imported, and torch elsewhere;
 - asking for triton where it cannot run is an error, and what ran is written down: `used()`;
 - with TRITON_INTERPRET=1 kernels run on CPU tensors too, slowly: that is how they are tested without a GPU.
 """
@@ -25,10 +24,9 @@ from arr_coc.errors import ArrCocError
 Way: TypeAlias = Literal["auto", "triton", "torch"]
 
 VARIABLE = "ARR_COC_KERNELS"
-DEFAULT: Way = "torch"
+DEFAULT: Way = "auto"
 OLDEST = (7, 0)  # compute capability from which Triton compiles
 LONGEST = 1 << 15  # px of a side
-THREEFOLD = (8, 0)  # from which its tensor cores take float32 in parts
 
 _way: ContextVar[Way | None] = ContextVar("way", default=None)
 _used: dict[str, str] = {}
@@ -50,7 +48,7 @@ def using(way: Way) -> Iterator[None]:
 
 
 def way() -> Way:
-    """What is asked for: by `using`, else by the environment, else torch."""
+    """What is asked for: by `using`, else by the environment, else auto."""
     return _way.get() or _checked(os.environ.get(VARIABLE) or DEFAULT, VARIABLE)
 
 
@@ -123,14 +121,6 @@ def capability(index: int) -> tuple[int, int]:
 def on(device: torch.device) -> AbstractContextManager[object]:
     """Launches go to this device, also where another is the current one."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def precision(device: torch.device) -> str:
-    """How kernels multiply matrices of float32: by three products of tensor cores, which keeps 22 of its 24 bits, where
-    they can do that, and one by one elsewhere."""
-    on_gpu = device.type == "cuda"
-    index = device.index if device.index is not None else (torch.cuda.current_device() if on_gpu else 0)
-    return "tf32x3" if on_gpu and capability(index) >= THREEFOLD else "ieee"
 
 
 def _checked(value: str, what: str) -> Way:

@@ -58,8 +58,10 @@ class Flowing:
         first.luma[1, 0].copy_(before)
         for fine, coarse in zip(self._levels, self._levels[1:], strict=False):
             self._halve(fine, coarse)
-        for level, coarse in zip(reversed(self._levels), (None, *reversed(self._levels)), strict=False):
-            self._refine(level, coarse)
+        behind: _Level | None = None
+        for level in reversed(self._levels):
+            self._refine(level, behind)
+            behind = level
         height, width = self.size
         _return[first.grid[:1]](
             first.smooth, self._confidence, height, width, flows.STRAY, flows.STRAY_SHARE, BLOCK=BLOCK, num_warps=4,

@@ -138,7 +138,9 @@ def _halve(
         if rule == 1:
             _levels(at, stride_y, top, inside, out_1, out_2, out_3, out_4, out_5, left, width, KIND, COUNT, BLOCK, True)
         else:
-            _levels(at, stride_y, top, inside, out_1, out_2, out_3, out_4, out_5, left, width, KIND, COUNT, BLOCK, False)
+            _levels(
+                at, stride_y, top, inside, out_1, out_2, out_3, out_4, out_5, left, width, KIND, COUNT, BLOCK, False
+            )
 
 
 @triton.jit
@@ -171,7 +173,9 @@ def _first(at, stride_y, y, inside, out_1, left, width, KIND: tl.constexpr, BLOC
 
 
 @triton.jit
-def _second(at, stride_y, y, inside, out_1, out_2, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr):
+def _second(
+    at, stride_y, y, inside, out_1, out_2, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr
+):
     a = _first(at, stride_y, y, inside, out_1, left, width, KIND, BLOCK, MOST)
     b = _first(at, stride_y, y + 2, inside, out_1, left, width, KIND, BLOCK, MOST)
     return _keep(_once(a, b, BLOCK // 2, MOST), out_2, y, left, width, 2, KIND, BLOCK)

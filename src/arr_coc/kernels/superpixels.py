@@ -150,7 +150,9 @@ def _assign(
     tl.store(at, label, mask=inside)
     if not LAST:
         kind = tl.arange(0, 8)[None, :]
-        members = tl.where(kind == 0, light[:, None], tl.where(kind == 1, a[:, None], tl.where(kind == 2, b[:, None], 0.0)))
+        members = tl.where(
+            kind == 0, light[:, None], tl.where(kind == 1, a[:, None], tl.where(kind == 2, b[:, None], 0.0))
+        )
         members += tl.where(kind == 3, y[:, None], tl.where(kind == 4, x[:, None], tl.where(kind == 5, 1.0, 0.0)))
         rest = tl.where(inside, label, 1 << 30)
         which = tl.min(rest, axis=0)

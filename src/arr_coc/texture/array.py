@@ -332,7 +332,13 @@ class TextureArray:
         ready = self._ready.get(channel.name)
         if ready is not None:
             self._memo.note_reading([channel.name])
-        plane = channel.compute(self) if ready is None else ready()
+        try:
+            plane = channel.compute(self) if ready is None else ready()
+        except torch.cuda.OutOfMemoryError:
+            raise ArrCocError(
+                f"expected room on {self.device} for the channel {channel.name!r} of {self.size[1]} x {self.size[0]} px, and "
+                "there is less: make the texture with a smaller max_side, with fewer channels or in half precision"
+            ) from None
         plane = as_tensor(plane, channel.name) if isinstance(plane, np.ndarray) else plane
         if not isinstance(plane, torch.Tensor) or tuple(plane.shape) != self.size:
             came = list(plane.shape) if isinstance(plane, torch.Tensor) else type(plane).__name__
