@@ -151,6 +151,8 @@ def throughput(batch: int = 32, seconds: float = 5.0) -> None:
     if world > 1:
         torch.distributed.init_process_group("gloo")
     made = Whole(batch, (1024, 1024), device=f"cuda:{rank}", moving=True, embeddings=(CELLS, CELLS)).capture()
+    pixels = drawn(1024, batch, f"cuda:{rank}")
+    made.update(pixels, pixels.roll(3, -1), torch.randn(batch, 16, CELLS, CELLS, device=f"cuda:{rank}"))
     graph = made._graph
     assert graph is not None
     done, start = 0, time.monotonic()
@@ -176,10 +178,18 @@ def draw(found: dict[str, Any], picture: Path) -> None:
     figure, axes = pyplot.subplots(1, len(names), figsize=(3.4 * len(names), 3.2), squeeze=False)
     for axis, name in zip(axes[0], names, strict=True):
         points = [(case["count"], case["median_ms"]) for case in found["cases"] if case["what"] == name]
-        axis.loglog(*zip(*points, strict=True), marker="o", color="teal")
-        axis.set_title(name, fontsize=10)
-        axis.set_ylabel("ms")
-        axis.grid(alpha=0.3, which="both")
+        counts, times = zip(*points, strict=True)
+        axis.loglog(counts, times, marker="o", color="teal")
+        axis.set_xticks(counts, [f"{one:,}" for one in counts], rotation=45, fontsize=8)
+        axis.set_xticks([], minor=True)
+        axis.set_ylim(min(times) / 2, max(times) * 3)
+        axis.set_yticks([], [])
+        axis.set_yticks([], minor=True)
+        for count, time_of_it in points:
+            axis.annotate(
+                f"{time_of_it:.3g}", (count, time_of_it), (0, 7), textcoords="offset points", ha="center", fontsize=8
+            )
+        axis.set_title(f"{name}: ms", fontsize=10)
     figure.tight_layout()
     figure.savefig(picture, dpi=110)
 

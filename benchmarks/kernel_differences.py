@@ -31,7 +31,6 @@ from arr_coc.kernels.connecting import Connecting
 from arr_coc.kernels.distance import scratch, write_distance
 from arr_coc.kernels.enlarging import write_enlarged
 from arr_coc.kernels.flowing import Flowing
-from arr_coc.kernels.keeping import gather_tokens
 from arr_coc.kernels.pyramid import make_levels
 from arr_coc.kernels.regions import NAMES as REGIONS
 from arr_coc.kernels.regions import Regions
@@ -194,10 +193,6 @@ def _planes(size: tuple[int, int], device: str) -> Iterator[Found]:
             _largest(warp_planes(block, vectors), _sample(block.float(), vectors, False)),
             allowed + 2e-7 * max(size),
         )
-        tokens = torch.randn(2, 50, 333, device=device).to(dtype)
-        keep = torch.randint(0, 50, (2, 9), device=device)
-        expected = torch.stack([one[some] for one, some in zip(tokens, keep, strict=True)])
-        yield Found("gather", size, short, _largest(gather_tokens(tokens, keep), expected), 0.0)
 
 
 def _clusters(size: tuple[int, int], device: str) -> Iterator[Found]:

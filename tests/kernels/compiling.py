@@ -53,7 +53,6 @@ def main() -> None:
     JITFunction.run = compile_only
     from arr_coc.kernels.cells import pool_cells
     from arr_coc.kernels.flowing import Flowing
-    from arr_coc.kernels.keeping import gather_tokens
     from arr_coc.kernels.pyramid import make_levels
     from arr_coc.kernels.ranking import keep
     from arr_coc.kernels.sampling import sample
@@ -66,7 +65,6 @@ def main() -> None:
     pool_cells(planes, (5, 5), ["mean", "nearest"])
     sample(Whole(1, (64, 64), device="cpu", levels=1, layout=["red", "x"]).places(0), torch.rand(9, 2), torch.rand(9))
     warp_planes(torch.stack(planes), torch.rand(2, 96, 97), torch.rand(96, 97))
-    gather_tokens(torch.rand(2, 9, 300), torch.zeros(2, 4, dtype=torch.int64))
     keep(torch.rand(4, 99), torch.arange(9), torch.rand(16, 99), torch.rand(16))
     Flowing((20, 30), "cpu").between(torch.rand(20, 30), torch.rand(20, 30))
     print(json.dumps(compiled))

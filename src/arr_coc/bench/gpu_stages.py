@@ -19,7 +19,6 @@ from arr_coc.kernels.deciding import CHANNELS, Deciding
 from arr_coc.kernels.distance import write_distance
 from arr_coc.kernels.enlarging import write_enlarged
 from arr_coc.kernels.frames import Frames
-from arr_coc.kernels.keeping import gather_tokens
 from arr_coc.kernels.recording import captured
 from arr_coc.kernels.regions import NAMES as REGIONS
 from arr_coc.kernels.sampling import Sampling
@@ -38,7 +37,6 @@ from arr_coc.video.flow import _sample
 GRID = (36, 36)  # cells that a model reads
 KEPT = 160
 LEVELS = 5
-WIDTH = 3584  # of a token
 
 
 @dataclass(frozen=True)
@@ -147,17 +145,6 @@ class Bench:
         yield Stage(
             "16 planes warped", lambda: warp_planes(sixteen, vectors), lambda: _sample(sixteen, vectors, False),
             2 * sixteen.nbytes + vectors.nbytes,
-        )  # fmt: skip
-        tokens = torch.randn(self.batch, GRID[0] * GRID[1], WIDTH, dtype=self.dtype, device=self.device)
-        keep = (
-            torch.randperm(GRID[0] * GRID[1], device=self.device)[:KEPT]
-            .sort()
-            .values.expand(self.batch, KEPT)
-            .contiguous()
-        )
-        yield Stage(
-            f"{KEPT} tokens gathered", lambda: gather_tokens(tokens, keep),
-            lambda: tokens.gather(1, keep[..., None].expand(-1, -1, WIDTH)), 2 * self.batch * KEPT * WIDTH * self.dtype.itemsize,
         )  # fmt: skip
 
     def paths(self) -> Iterator[Stage]:
