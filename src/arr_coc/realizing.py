@@ -70,7 +70,8 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
         known, balanced = balancing.learned(known, plan, judgement)
     else:
         balanced = BALANCES[settings.balance](known, plan)
-    if settings.weights or settings.exploit is not None:
+    by_hand = bool(settings.weights) or settings.exploit is not None
+    if by_hand:
         balanced = balancing.by_hand(known, plan, balanced, settings.exploit, settings.weights)
     k = attending.how_many(balanced.relevance, sight.k, sight.mass)
     if plan.even:
@@ -78,8 +79,10 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
     elif plan.in_turn:
         keep = sight.candidates[spreading.in_turn(balanced.relevance, k, spreading.things(sight))]
     else:
-        tokens = sight.tokens if settings.diverse and judgement is None else None
-        keep = sight.candidates[attending.most_relevant(balanced.relevance, k, tokens)]
+        worth, tokens = balanced.relevance, sight.tokens if settings.diverse and judgement is None else None
+        if judgement is not None and not by_hand:  # chances
+            worth = attending.lines_first(worth, known.text, sight.grid, sight.candidates)
+        keep = sight.candidates[attending.most_relevant(worth, k, tokens)]
     return Choice(
         keep,
         relevance=on_grid(sight, balanced.relevance),
