@@ -80,7 +80,7 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
         keep = sight.candidates[spreading.in_turn(balanced.relevance, k, spreading.things(sight))]
     else:
         worth, tokens = balanced.relevance, sight.tokens if settings.diverse and judgement is None else None
-        if judgement is not None and not by_hand:  # chances
+        if judgement is not None and sight.tokens is not None and not by_hand:  # chances, of what will be read
             worth = attending.lines_first(worth, known.text, sight.grid, sight.candidates)
         keep = sight.candidates[attending.most_relevant(worth, k, tokens)]
     return Choice(

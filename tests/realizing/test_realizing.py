@@ -288,12 +288,17 @@ def test_a_layer_keeps_the_line_that_it_is_surest_of_whole() -> None:
     assert found.relevance is not None
     assert torch.equal(found.relevance[chances == 0.2], found.relevance[14].expand(10))  # relevance is the layer's own
     assert found.relevance[75] == 0 < found.relevance[14]
-    before = realized(replace(sure, tokens=None, send=None))  # the same before the encoder has run
-    assert set(written) <= set(before.keep.tolist())
     some = torch.arange(0, 100, 2)  # encoded
-    among = realized(replace(sure, candidates=some, tokens=None, k=4))
+    among = realized(replace(sure, candidates=some, tokens=sure.tokens[some], k=4))
     assert set(among.keep.tolist()) <= set(some.tolist())
     assert len([cell for cell in among.keep.tolist() if cell in written]) > 1
+
+
+def test_before_the_encoder_cells_are_kept_by_relevance_alone() -> None:
+    chances = beginning_of_a_line()
+    found = realized(replace(look(8, learned=judges(chances)), tokens=None, send=None))
+    assert found.strategy.endswith("(coupling by layer)")
+    assert found.keep.tolist() == attending.most_relevant(chances, 8).tolist()
 
 
 def test_how_many_are_kept_is_read_from_relevance_and_not_from_lines(monkeypatch: pytest.MonkeyPatch) -> None:
