@@ -64,7 +64,8 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
     coupled = couple(sight if settings.learned else replace(sight, learned=None), known, settings.coupling)
     if coupled is not None:
         known = replace(known, coupling=coupled.values, coupled_by=coupled.by, trust=coupled.trust)
-    plan = strategy.decide(sight, known, names_something(sight.words.text))
+    clear = names_something(sight.words.text) or (coupled is not None and coupled.familiar)
+    plan = strategy.decide(sight, known, clear)
     judgement = None if coupled is None or plan.coupling == 0 else coupled.judgement
     if judgement is not None:
         known, balanced = balancing.learned(known, plan, judgement)

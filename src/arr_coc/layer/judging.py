@@ -56,7 +56,7 @@ class Judgement:
     weights: dict[str, float]
     strangeness: float = 0.0  # how unlike the pictures of training this one is: about 1 for one of them
     sureness: float = 0.0  # the best cell's logit
-    novelty: float = 0.0  # how far the question is from those of training: up to 1 for one that is put like them
+    novelty: float | None = None  # how far the question is from those of training; up to 1: put like them
 
 
 def judge(
