@@ -2,7 +2,8 @@
 
 - how many: a count is given, or as few as hold a share of the relevance (`mass`), or it follows from how that is spread
   (`auto`);
-- which: the most relevant ones, but near-copies of what is chosen already wait until nothing else is left.
+- which: the most relevant ones, but near-copies of what is chosen already wait until nothing else is left; where a learned
+  layer judged, a line of writing is kept whole before anything beside it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import numpy as np
 import torch
 
 from arr_coc.budgets import holding
+from arr_coc.grid import Cells
 from arr_coc.selectors.similarity import cosines, units
 
 FEWEST, MOST = 64, 400  # cells under `auto`
 PER_EFFECTIVE = 1.25  # cells kept for each that the relevance is effectively spread over
 COPY = 0.98  # tokens with a larger cosine show the same
+LINE = 0.9  # what writing counts for in the row of a cell that is surely relevant; beside a chance of a half, a quarter of it
 POOL = 2  # times the budget: how far down the ranking near-copies are looked for
 
 
@@ -43,6 +46,27 @@ def automatic(relevance: torch.Tensor) -> int:
     chances = above / above.sum()
     entropy = -(chances * chances.clamp(min=1e-300).log()).sum()
     return min(len(relevance), MOST, max(FEWEST, math.ceil(PER_EFFECTIVE * float(entropy.exp()))))
+
+
+def lines_first(chances: torch.Tensor, text: torch.Tensor, grid: Cells, candidates: torch.Tensor) -> torch.Tensor:
+    """What a layer's chances `[M]` of the candidates are worth `[M]` when cells are kept: more in a line that it is sure of.
+
+    A layer is surest of what tells where an answer stands, such as the word "TOTAL", and the amount stands at the other end of
+    that line. So the `text` `[M]` in a row counts as far as the row's best cell is sure. Where nothing is written nothing changes.
+
+    >>> from arr_coc.grid import Grid
+    >>> lines_first(torch.tensor([0.9, 0.1, 0.2, 0.1]), torch.tensor([0.5, 0.5, 0.5, 0.0]), Grid(1, 2, 2), torch.arange(4))
+    tensor([1.6290, 0.8290, 0.2360, 0.1000])
+    """
+    top = text.max() if len(text) else text.new_zeros(())
+    if not bool(top > 0):
+        return chances
+    whole = chances.new_zeros(grid.n)
+    whole[candidates] = chances
+    parts = zip(torch.split(whole, [view.n for view in grid.views]), grid.views, strict=True)
+    rows = [part.view(-1, view.w) for part, view in parts]  # of every frame and every tile
+    surest = torch.cat([row.amax(1, keepdim=True).expand_as(row).flatten() for row in rows])[candidates]
+    return chances + LINE * surest.square() * text / top
 
 
 def most_relevant(relevance: torch.Tensor, count: int, tokens: torch.Tensor | None = None) -> torch.Tensor:

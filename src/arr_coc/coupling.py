@@ -54,7 +54,12 @@ class Coupled:
     @property
     def new(self) -> bool:
         """Whether the question is put in other words than those that the layer was trained with."""
-        return self.judgement is not None and self.judgement.novelty > 1
+        return self.judgement is not None and (self.judgement.novelty or 0.0) > 1
+
+    @property
+    def familiar(self) -> bool:
+        """Whether a layer judged that was asked the same in training, or nearly so: then it knows what is meant."""
+        return self.judgement is not None and self.judgement.novelty is not None and self.judgement.novelty <= 1
 
     def __post_init__(self) -> None:
         if not bool(torch.isfinite(self.values).all()):

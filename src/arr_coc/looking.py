@@ -98,7 +98,9 @@ class Scene:
     def judge(self, layer: ArrCocLayer, sight: Sight) -> Judgement:
         """What the layer that was trained for the model says about the candidates."""
         with self.watch.stage("judge"):
-            return judged(layer.to(self.adapter.device), sight)  # the model may have moved since
+            if layer.mean.device != self.adapter.device:  # the model has moved since
+                layer.to(self.adapter.device)
+            return judged(layer, sight)
 
     def couple(self, embeddings: Embeddings, sight: Sight) -> torch.Tensor:
         """What the question has in common with each candidate: `[M]`."""

@@ -64,13 +64,15 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
     coupled = couple(sight if settings.learned else replace(sight, learned=None), known, settings.coupling)
     if coupled is not None:
         known = replace(known, coupling=coupled.values, coupled_by=coupled.by, trust=coupled.trust)
-    plan = strategy.decide(sight, known, names_something(sight.words.text))
+    clear = names_something(sight.words.text) or (coupled is not None and coupled.familiar)
+    plan = strategy.decide(sight, known, clear)
     judgement = None if coupled is None or plan.coupling == 0 else coupled.judgement
     if judgement is not None:
         known, balanced = balancing.learned(known, plan, judgement)
     else:
         balanced = BALANCES[settings.balance](known, plan)
-    if settings.weights or settings.exploit is not None:
+    by_hand = bool(settings.weights) or settings.exploit is not None
+    if by_hand:
         balanced = balancing.by_hand(known, plan, balanced, settings.exploit, settings.weights)
     k = attending.how_many(balanced.relevance, sight.k, sight.mass)
     if plan.even:
@@ -78,8 +80,10 @@ def realized(sight: Sight, settings: Settings = Settings()) -> Choice:  # noqa: 
     elif plan.in_turn:
         keep = sight.candidates[spreading.in_turn(balanced.relevance, k, spreading.things(sight))]
     else:
-        tokens = sight.tokens if settings.diverse and judgement is None else None
-        keep = sight.candidates[attending.most_relevant(balanced.relevance, k, tokens)]
+        worth, tokens = balanced.relevance, sight.tokens if settings.diverse and judgement is None else None
+        if judgement is not None and sight.tokens is not None and not by_hand:  # chances, of what will be read
+            worth = attending.lines_first(worth, known.text, sight.grid, sight.candidates)
+        keep = sight.candidates[attending.most_relevant(worth, k, tokens)]
     return Choice(
         keep,
         relevance=on_grid(sight, balanced.relevance),

@@ -3,7 +3,7 @@
 | what is seen | how it is told | what is done |
 |---|---|---|
 | a void: a wall, a blank page, noise | hardly any edge, or the same amount everywhere, and no writing | evenly spaced cells |
-| a vague question: it names nothing | no word in it names a thing | information, not coupling; every thing gets its share |
+| a vague question: it names nothing | no word in it names a thing, and no layer was taught it | information, not coupling; every thing gets its share |
 | nothing answers to the question | the scout's attention has no peak | information beside coupling; every thing gets its share |
 | camouflage: pale writing beside loud colours | writing lies where nothing stands out | salience does not count |
 
@@ -45,8 +45,8 @@ def edge_energy(texture: TextureArray, view: Grid) -> torch.Tensor:
     return both.sum(0)
 
 
-def decide(sight: Sight, known: Known, names_something: bool = True) -> Strategy:
-    """Look at the scores' statistics before they are used."""
+def decide(sight: Sight, known: Known, clear: bool = True) -> Strategy:
+    """Look at the scores' statistics before they are used; `clear`: the question says what it is about."""
     if sight.picture is None:
         even = known.coupling is None or known.trust == 0
         return Strategy("blind", "no pixels to look at, only what the model itself looks for", even=even)
@@ -60,7 +60,7 @@ def decide(sight: Sight, known: Known, names_something: bool = True) -> Strategy
     trusted = 0.0 if pale else 1.0
     if known.coupling is None:
         return Strategy("no question", "the question was not used: cells with most information", salience=trusted)
-    if not names_something or not bool(known.coupling.max() > known.coupling.min()):
+    if not clear or not bool(known.coupling.max() > known.coupling.min()):
         return Strategy(
             "vague",
             "the question names nothing, so all that carries information counts",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,11 @@ import torch.nn.functional as F
 
 import arr_coc
 from arr_coc import reader
+from arr_coc.coupling import Coupled
 from arr_coc.layer import ArrCocLayer, wording
+from arr_coc.layer.judging import Judgement
+from arr_coc.learning.lessons import sight_of
+from arr_coc.realizing import Settings, realized
 from arr_coc.training.documents.phrasings import PLAIN
 from tests.learning import squares
 
@@ -27,8 +32,10 @@ def test_a_question_of_training_is_not_new_and_another_one_is() -> None:
     kinds = torch.randn(5, 32)
     questions = kinds.repeat(40, 1) + 0.3 * torch.randn(200, 32)
     kept, middle, near = wording.memory(questions)
-    assert wording.novelty(questions[7], kept, middle, near) < 0.1
-    assert wording.novelty(torch.randn(32), kept, middle, near) > 1
+    old, new = (wording.novelty(one, kept, middle, near) for one in (questions[7], torch.randn(32)))
+    assert old is not None
+    assert new is not None
+    assert old < 0.1 < 1 < new
 
 
 def test_near_copies_are_remembered_once_and_no_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,9 +55,15 @@ def test_one_question_is_enough_to_remember() -> None:
     assert float(near) == pytest.approx(wording.SAME)
 
 
-def test_nothing_is_new_where_nothing_is_remembered() -> None:
+def test_nothing_is_new_or_known_where_nothing_is_remembered() -> None:
     layer = squares.layer(squares.model())
-    assert wording.novelty(torch.randn(layer.config.width), layer.asked, layer.middle, layer.near) == 0
+    assert wording.novelty(torch.randn(layer.config.width), layer.asked, layer.middle, layer.near) is None
+    nothing = torch.zeros(4)
+    judgements = [Judgement(nothing, {}, {}, novelty=novelty) for novelty in (None, 0.5, 1.5)]
+    found = [Coupled(nothing, "layer", judgement=judgement) for judgement in judgements]
+    assert [one.new for one in found] == [False, False, True]
+    assert [one.familiar for one in found] == [False, True, False]
+    assert not Coupled(nothing, "scout").familiar
 
 
 def test_the_memory_is_written_and_read(tmp_path: Path) -> None:
@@ -69,7 +82,22 @@ def test_the_shipped_layer_knows_the_questions_that_receipts_are_asked() -> None
         words = vlm.adapter.embed(vlm.prompter.ids(question)).detach()
         with torch.no_grad():
             heard = layer.hear(*wording.padded([words]))[0]
-        return wording.novelty(heard, layer.asked, layer.middle, layer.near)
+        found = wording.novelty(heard, layer.asked, layer.middle, layer.near)
+        assert found is not None
+        return found
 
     assert all(novelty(PLAIN[kind]) < 0.2 for kind in ("total", "date", "company", "address"))
     assert novelty("How many dogs are asleep under the piano?") > 1
+
+
+@pytest.mark.parametrize(
+    ("question", "vague"),
+    [("How much is it?", False), ("When was this?", False), ("What is this?", True), ("Describe the image.", True)],
+)
+def test_a_question_that_the_layer_was_taught_is_not_vague(question: str, vague: bool) -> None:
+    vlm = arr_coc.load("reader")
+    sight = sight_of(vlm, vlm.look(arr_coc.pictures.receipt().crop((0, 0, 560, 560))), question)
+    for one in (sight, replace(sight, tokens=None, send=None)):  # after the encoder, and before it
+        assert realized(replace(one, k=40)).strategy.startswith("vague: ") is vague
+    untaught = realized(replace(sight, k=40), Settings(learned=False))
+    assert untaught.strategy.startswith("vague: ")  # its words name nothing

@@ -7,9 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.attending import COPY, FEWEST, MOST, automatic, how_many, most_relevant
+from arr_coc.attending import COPY, FEWEST, LINE, MOST, automatic, how_many, lines_first, most_relevant
 from arr_coc.budgets import holding
 from arr_coc.errors import BudgetError
+from arr_coc.grid import Cells, Grid, Mosaic
 
 
 def bump(height: int, width: int, size: float) -> torch.Tensor:
@@ -97,3 +98,37 @@ def test_a_count_comes_first_then_a_mass_then_auto() -> None:
     assert how_many(hot, 9999) == 1296
     assert how_many(hot, None, 0.9) == holding(hot, 0.9)
     assert how_many(hot, None) == automatic(hot)
+
+
+def test_a_line_of_writing_is_kept_with_what_a_layer_is_surest_of() -> None:
+    grid = Grid(1, 3, 4)
+    chances = torch.tensor([[0.1, 0.1, 0.2, 0.1], [0.9, 0.1, 0.05, 0.05], [0.3, 0.3, 0.3, 0.1]]).flatten()
+    text = torch.tensor([[0.4, 0.4, 0.4, 0.4], [0.4, 0.4, 0.0, 0.4], [0.4, 0.4, 0.4, 0.4]]).flatten()
+    worth = lines_first(chances, text, grid, torch.arange(12))
+    assert most_relevant(chances, 4).tolist() == [4, 8, 9, 10]
+    assert most_relevant(worth, 4).tolist() == [4, 5, 7, 8]  # the whole line but for where nothing is written
+    assert worth[6] == chances[6]
+    assert torch.equal(lines_first(chances, 0.1 * text, grid, torch.arange(12)), worth)  # however faint
+
+
+def test_without_writing_the_order_is_that_of_relevance() -> None:
+    chances = bump(5, 6, 2)
+    assert torch.equal(lines_first(chances, torch.zeros(30), Grid(1, 5, 6), torch.arange(30)), chances)
+    assert lines_first(torch.zeros(0), torch.zeros(0), Grid(1, 5, 6), torch.arange(0)).tolist() == []
+
+
+@pytest.mark.parametrize(
+    "grid", [Grid(1, 4, 7), Grid(3, 4, 5), Mosaic((Grid(1, 3, 3, (0, 0, 0.5, 1)), Grid(2, 2, 4), Grid(1, 2, 6)))]
+)
+@pytest.mark.parametrize("every", [1, 3])
+def test_rows_are_those_of_one_frame_and_one_tile(grid: Cells, every: int) -> None:
+    dice = torch.Generator().manual_seed(0)
+    candidates = torch.arange(0, grid.n, every)
+    chances, text = torch.rand(2, len(candidates), generator=dice).unbind()
+    places = []
+    for number, view in enumerate(grid.views):
+        places += [(number, frame, row) for frame in range(view.t) for row in range(view.h) for _ in range(view.w)]
+    mine = [places[cell] for cell in candidates.tolist()]
+    surest = [max(float(chances[j]) for j in range(len(mine)) if mine[j] == mine[i]) for i in range(len(mine))]
+    expected = chances + LINE * torch.tensor(surest) ** 2 * text / text.max()
+    assert torch.allclose(lines_first(chances, text, grid, candidates), expected, atol=1e-6)

@@ -10,10 +10,11 @@ import torch
 from PIL import Image, ImageDraw
 
 import arr_coc
-from arr_coc import Grid, TextureArray
+from arr_coc import Grid, TextureArray, attending
 from arr_coc.choosing import FallbackWarning, gaze
 from arr_coc.coupling import FAINT, beside, faded
 from arr_coc.errors import ArrCocError
+from arr_coc.layer.judging import Judgement
 from arr_coc.realizing import Settings, names_something, realized
 from arr_coc.selectors import Selector, selector
 from tests.adapters import tiny
@@ -255,3 +256,63 @@ def test_a_layer_s_scores_are_weighed_by_hand_too() -> None:
     assert blind.tensions["weight of coupling"] == 0
     assert torch.equal(blind.scores["coupling"], found.scores["coupling"])
     assert blind.keep.tolist() != found.keep.tolist()
+
+
+def judges(chances: torch.Tensor) -> Any:
+    """What a layer is to a sight, for one that says this `[N]` of every picture and question."""
+
+    def learned(seen: Any) -> Judgement:
+        mine = chances[seen.candidates]
+        return Judgement(mine, dict.fromkeys(("information", "salience", "coupling"), mine), {}, sureness=4.0)
+
+    return learned
+
+
+def beginning_of_a_line() -> torch.Tensor:
+    """Chances of a layer that is sure of where "TOTAL" begins, and looks at the other lines for the rest."""
+    chances = torch.full((10, 10), 0.01)
+    chances[7, 1:3] = 0.95
+    chances[[1, 4], 1:6] = 0.2
+    return chances.flatten()
+
+
+def test_a_layer_keeps_the_line_that_it_is_surest_of_whole() -> None:
+    chances = beginning_of_a_line()
+    sure = look(8, learned=judges(chances))
+    text = TextureArray.from_image(page()).grid(10, 10, ["text"])[0].flatten()
+    written = [cell for cell in range(70, 80) if text[cell] > 0.5 * text.max()]
+    assert len(written) > 4
+    found = realized(sure)
+    assert found.strategy.endswith("(coupling by layer)")
+    assert set(written) <= set(found.keep.tolist())
+    assert found.relevance is not None
+    assert torch.equal(found.relevance[chances == 0.2], found.relevance[14].expand(10))  # relevance is the layer's own
+    assert found.relevance[75] == 0 < found.relevance[14]
+    some = torch.arange(0, 100, 2)  # encoded
+    among = realized(replace(sure, candidates=some, tokens=sure.tokens[some], k=4))
+    assert set(among.keep.tolist()) <= set(some.tolist())
+    assert len([cell for cell in among.keep.tolist() if cell in written]) > 1
+
+
+def test_before_the_encoder_cells_are_kept_by_relevance_alone() -> None:
+    chances = beginning_of_a_line()
+    found = realized(replace(look(8, learned=judges(chances)), tokens=None, send=None))
+    assert found.strategy.endswith("(coupling by layer)")
+    assert found.keep.tolist() == attending.most_relevant(chances, 8).tolist()
+
+
+def test_how_many_are_kept_is_read_from_relevance_and_not_from_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    for budget in ({"k": None}, {"k": None, "mass": 0.9}):
+        sure = replace(look(learned=judges(beginning_of_a_line())), **budget)
+        with_lines = len(realized(sure).keep)
+        with monkeypatch.context() as patch:
+            patch.setattr(attending, "LINE", 0.0)
+            assert len(realized(sure).keep) == with_lines
+
+
+def test_weights_that_somebody_sets_are_followed_without_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = Settings(weights={"information": 1.0})
+    sure = look(8, learned=judges(beginning_of_a_line()))
+    kept = realized(sure, mine).keep
+    monkeypatch.setattr(attending, "LINE", 0.0)
+    assert torch.equal(realized(sure, mine).keep, kept)

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from arr_coc import TextureArray
 from arr_coc.grid import Grid
-from arr_coc.layer.blocks import Lines
+from arr_coc.layer.blocks import Lines, Question
 from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.judging import judge, judged, seen
 from arr_coc.layer.layer import ArrCocLayer
+from arr_coc.layer.scoring import Coupling
 from arr_coc.selectors.base import Sight
 from tests.conftest import structured
 from tests.selectors.sights import DIMENSIONS, TILES, sight, words
@@ -124,3 +126,32 @@ def test_lines_attend_along_their_row_and_column_only() -> None:
                     share = (line[:, 1, head] @ into[picture, y, x, 0, head] / 2).softmax(0)
                     found[picture, y, x, head] = share @ line[:, 2, head]
     assert torch.allclose(lines(cells), cells + lines.out(found.flatten(-2)), atol=1e-5)
+
+
+def test_cells_attend_to_the_words_that_are_there() -> None:
+    torch.manual_seed(0)
+    question, cells, words = Question(8, 2), torch.randn(2, 3, 5, 8), torch.randn(2, 4, 8)
+    there = torch.tensor([[True, True, True, True], [True, True, False, False]])
+    query = question.query(question.norm(cells)).view(2, 15, 2, 4).transpose(1, 2)
+    key, value = question.keys(words).view(2, 4, 2, 2, 4).permute(2, 0, 3, 1, 4)
+    found = F.scaled_dot_product_attention(query, key, value, attn_mask=there[:, None, None])
+    expected = cells + question.out(found.transpose(1, 2).reshape(2, 3, 5, 8))
+    assert torch.allclose(question(cells, words, there), expected, atol=1e-6)
+    assert torch.equal(question(cells, words, there, question.wonder(cells)), question(cells, words, there))
+
+
+def test_likeness_is_that_of_mapped_cells_and_mapped_words() -> None:
+    torch.manual_seed(0)
+    coupling, cells, words = Coupling(8, "max"), torch.randn(2, 3, 5, 8), torch.randn(2, 4, 8)
+    alike = coupling.cells(cells).flatten(1, 2) @ coupling.words(words).transpose(1, 2) / 8**0.5
+    expected = alike.amax(-1).view(2, 3, 5) + coupling.own(cells)[..., 0]
+    found = coupling(cells, words, torch.ones(2, 4, dtype=torch.bool))
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+def test_a_question_is_heard_once(layer: ArrCocLayer) -> None:
+    layer.remember(torch.randn(5, layer.config.width))
+    times = []
+    layer.words.register_forward_hook(lambda *what: times.append(1))
+    judged(layer, replace(sight(TILES, None), picture=BASE.picture))  # whatever it is for, and for all tiles
+    assert len(times) == 1

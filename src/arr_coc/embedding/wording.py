@@ -14,7 +14,7 @@ is are was were be been being do does did has have had can could will would shal
 what which who whom whose where when why how many much
 i me my we us our you your he him his she her it its they them their
 of in on at to from by for with about as into onto and or
-see seen show shown tell find point locate please look
+see seen show shown tell describe find point locate please look
 picture image photo photograph
 """
 ASKING = frozenset(WORDS_THAT_ASK.split())

@@ -12,7 +12,7 @@ import torch
 
 from arr_coc.grid import Grid
 from arr_coc.knowing import cells
-from arr_coc.layer import remembering
+from arr_coc.layer import remembering, wording
 from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.familiarity import strangeness, told
 from arr_coc.layer.layer import ArrCocLayer, Judged, View
@@ -56,7 +56,7 @@ class Judgement:
     weights: dict[str, float]
     strangeness: float = 0.0  # how unlike the pictures of training this one is: about 1 for one of them
     sureness: float = 0.0  # the best cell's logit
-    novelty: float = 0.0  # how far the question is from those of training: up to 1 for one that is put like them
+    novelty: float | None = None  # how far the question is from those of training; up to 1: put like them
 
 
 def judge(
@@ -70,7 +70,8 @@ def judge(
 
     `owner` `[Q]`: which picture each question is about. The result is `[Q, N]` over all cells of all views.
     """
-    return answer(layer, see(layer, pictures), [view.shape[0] for view in pictures[0]], owner, words, asked)
+    durations = [view.shape[0] for view in pictures[0]]
+    return answer(layer, see(layer, pictures), durations, owner, layer.words(words, asked), asked)
 
 
 def see(layer: ArrCocLayer, pictures: Sequence[Sequence[Seen]]) -> list[View]:
@@ -87,16 +88,19 @@ def answer(
     layer: ArrCocLayer,
     known: Sequence[View],
     durations: Sequence[int],
-    owner: torch.Tensor,
-    words: torch.Tensor,
+    owner: torch.Tensor | None,
+    heard: torch.Tensor,
     asked: torch.Tensor,
 ) -> Judged:
-    """The other part of `judge`: questions about what was seen in views of so many moments each."""
-    relevance, scores, weights = [], [], []
+    """The other part of `judge`: questions about what was seen in views of so many moments each.
+
+    `heard` `[Q, T, d]`: the layer's own words for them. `owner` None: one question about the one picture that there is.
+    """
+    relevance, scores, weights, asks = [], [], [], len(heard)
     for seen, moments in zip(known, durations, strict=True):
-        which = (owner[:, None] * moments + torch.arange(moments, device=owner.device)).flatten()  # [Q t]
-        made = layer.judge(seen[which], words.repeat_interleave(moments, 0), asked.repeat_interleave(moments, 0))
-        asks = len(owner)
+        if owner is not None:
+            seen = seen[(owner[:, None] * moments + torch.arange(moments, device=owner.device)).flatten()]  # [Q t]
+        made = layer.judge(seen, heard.repeat_interleave(moments, 0), asked.repeat_interleave(moments, 0))
         relevance.append(made.relevance.view(asks, -1))
         scores.append(made.scores.view(asks, moments, len(WAYS), -1).transpose(1, 2).flatten(2))
         weights.append(made.weights.view(asks, moments, -1).mean(1))
@@ -162,6 +166,12 @@ def _bare(sight: Sight, config: LayerConfig) -> list[Seen]:
     ]
 
 
+def _told(sight: Sight, config: LayerConfig) -> torch.Tensor:
+    """What the first view is told by among others `[S]`, made once for each texture and grid."""
+    (first, *_), names = sight.grid.views, config.channels
+    return textures(sight)[0].once(f"told {names} {first!r}", lambda: told(_bare(sight, config)[0].channels, names))
+
+
 def _laid_out(sight: Sight) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """The candidates' tokens on the whole grid `[N, D]`, and which cells are encoded `[N]` (None: all)."""
     if sight.tokens is None:
@@ -194,18 +204,14 @@ def judged(layer: ArrCocLayer, sight: Sight) -> Judgement:
     device = layer.mean.device
     words = sight.words.embeddings.detach().float().to(device)[None]
     there = torch.ones(words.shape[:2], dtype=torch.bool, device=device)
-    made = answer(
-        layer, _known(layer, sight), [view.t for view in sight.grid.views],
-        torch.zeros(1, dtype=torch.long, device=device), words, there,
-    )  # fmt: skip
+    heard = layer.words(words, there)
+    made = answer(layer, _known(layer, sight), [view.t for view in sight.grid.views], None, heard, there)
     logits, scores = made.relevance[0].cpu()[sight.candidates], made.scores[0].sigmoid().cpu()
     return Judgement(
         logits.sigmoid(),
         {name: score[sight.candidates] for name, score in zip(WAYS, scores, strict=True)},
         dict(zip(WAYS, made.weights[0].tolist(), strict=True)),
-        strangeness(
-            told(_bare(sight, layer.config)[0].channels, layer.config.channels), layer.usual.cpu(), layer.unusual.cpu()
-        ),
+        strangeness(_told(sight, layer.config), layer.usual.cpu(), layer.unusual.cpu()),
         float(logits.max()) if len(logits) else 0.0,
-        novelty(layer.hear(words, there)[0], layer.asked, layer.middle, layer.near),
+        novelty(wording.told(heard, there)[0], layer.asked, layer.middle, layer.near),
     )

@@ -34,9 +34,10 @@ class View:
 
     cells: torch.Tensor
     alone: torch.Tensor  # [B, 2, N] logits of information and salience
+    query: torch.Tensor  # [B, heads, d / heads, N] what the cells want to know of a question first
 
     def __getitem__(self, which: torch.Tensor) -> View:
-        return View(self.cells[which], self.alone[which])
+        return View(self.cells[which], self.alone[which], self.query[which])
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,20 +115,21 @@ class ArrCocLayer(nn.Module):
         for block in self.seeing:
             cells = block(cells)
         alone = [self.information(even, pixels).flatten(1), self.salience(even).flatten(1)]
-        return View(cells, torch.stack(alone, dim=1))
+        first = self.questions[0]
+        assert isinstance(first, Question)
+        return View(cells, torch.stack(alone, dim=1), first.wonder(cells))
 
-    def judge(self, view: View, words: torch.Tensor, asked: torch.Tensor) -> Judged:
-        """Each picture's question: word embeddings `[B, T, W]`, and which of them are there `[B, T]`."""
-        heard = self.words(words, asked)
+    def judge(self, view: View, heard: torch.Tensor, asked: torch.Tensor) -> Judged:
+        """Each picture's question: its words as `self.words` hears them `[B, T, d]`, and which of them are there `[B, T]`."""
         cells = view.cells
-        for question, block in zip(self.questions, self.asking, strict=True):
-            cells = block(question(cells, heard, asked))
+        for number, (question, block) in enumerate(zip(self.questions, self.asking, strict=True)):
+            cells = block(question(cells, heard, asked, view.query if number == 0 else None))
         scores = torch.cat([view.alone, self.coupling(self.norm(cells), heard, asked).flatten(1)[:, None]], dim=1)
         weights = self.policy(heard, asked, scores)
         return Judged((weights[..., None] * scores).sum(1), scores, weights)
 
     def hear(self, words: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
-        """What tells questions from each other, `[B, d]`; words as in `judge`."""
+        """What tells questions from each other, `[B, d]`: word embeddings `[B, T, W]`, and which of them are there `[B, T]`."""
         return wording.told(self.words(words, asked), asked)
 
     def remember(self, questions: torch.Tensor) -> None:
@@ -146,7 +148,7 @@ class ArrCocLayer(nn.Module):
         words: torch.Tensor,
         asked: torch.Tensor,
     ) -> Judged:
-        return self.judge(self.see(channels, pixels, tokens, encoded), words, asked)
+        return self.judge(self.see(channels, pixels, tokens, encoded), self.words(words, asked), asked)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write `layer.safetensors` and `layer.json`."""

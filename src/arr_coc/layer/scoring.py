@@ -65,22 +65,25 @@ class Coupling(nn.Module):
         self.own = nn.Linear(width, 1)  # what the cell says by itself, having heard the question
 
     def forward(self, cells: torch.Tensor, words: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
-        batch, high, wide, width = cells.shape
-        alike = self.cells(cells).flatten(1, 2) @ self.words(words).transpose(1, 2) / math.sqrt(width)  # [B, N, T]
-        return self._pooled(alike, words, asked[:, None]).view(batch, high, wide) + self.own(cells)[..., 0]
+        word = self.words(words) / math.sqrt(cells.shape[-1])
+        # A cell's map into the words' space is made part of the words: they are few. Cells are innermost: they are many.
+        alike = (word @ self.cells.weight) @ cells.flatten(1, 2).transpose(1, 2) + (word @ self.cells.bias)[..., None]
+        return self._pooled(alike, words, asked).view(cells.shape[:3]) + self.own(cells)[..., 0]
 
-    def _pooled(self, alike: torch.Tensor, words: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-        """Likeness to every token `[B, N, T]` as one number `[B, N]`."""
-        count = there.sum(-1)
-        most = alike.masked_fill(~there, -math.inf).amax(-1)
-        mean = (alike * there).sum(-1) / count
-        if self.worth is None:
+    def _pooled(self, alike: torch.Tensor, words: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
+        """Likeness to every token `[B, T, N]` as one number `[B, N]`."""
+        count = asked.sum(-1, keepdim=True)
+        most = alike.masked_fill(~asked[..., None], -math.inf).amax(1)
+        shares = [asked / count]  # of the tokens, in the mean and in the sum
+        if self.worth is not None:
+            shares.append(torch.sigmoid(self.worth(words))[..., 0] * asked / count.sqrt())
+        mean, *total = (torch.stack(shares, dim=1) @ alike).unbind(1)
+        if not total:
             return most if self.pooling == "max" else mean
-        total = (alike * torch.sigmoid(self.worth(words)).transpose(1, 2) * there).sum(-1) / count.sqrt()
         if self.mix is None:
-            return total
+            return total[0]
         share = self.mix.softmax(0)
-        return share[0] * most + share[1] * mean + share[2] * total
+        return share[0] * most + share[1] * mean + share[2] * total[0]
 
 
 class Policy(nn.Module):

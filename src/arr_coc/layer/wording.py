@@ -35,10 +35,10 @@ def memory(questions: torch.Tensor, seed: int = 0) -> tuple[torch.Tensor, torch.
     return kept.half(), middle, near.clamp(SAME, OTHER)
 
 
-def novelty(question: torch.Tensor, kept: torch.Tensor, middle: torch.Tensor, near: torch.Tensor) -> float:
-    """How far a question `[d]` is from those of training: up to 1 where it is put as they were; 0 where none are remembered."""
+def novelty(question: torch.Tensor, kept: torch.Tensor, middle: torch.Tensor, near: torch.Tensor) -> float | None:
+    """How far a question `[d]` is from those of training: up to 1 where it is put as they were; None where none are remembered."""
     if not len(kept):
-        return 0.0
+        return None
     return float(distances(F.normalize(question - middle, dim=-1)[None], kept.to(question.dtype))[0] / near)
 
 
