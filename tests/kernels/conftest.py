@@ -33,3 +33,12 @@ def image(device: torch.device) -> torch.Tensor:
     pictures[0, 10:30, 5:20] = 0.25
     pictures[1, :, :16] = pictures[1, :, 16:32] * 0.1 + 0.5
     return pictures.permute(0, 3, 2, 1)
+
+
+@pytest.fixture
+def few_programs(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
+    """Flow in larger pieces where it is interpreted, which takes its time for every piece."""
+    from arr_coc.kernels import flowing
+
+    if device.type == "cpu":
+        monkeypatch.setattr(flowing, "BLOCK", 1024)

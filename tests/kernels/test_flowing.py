@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -9,6 +10,8 @@ from arr_coc.kernels import using
 from arr_coc.kernels.flowing import Flowing
 from arr_coc.video import flow as flows
 from arr_coc.video import pyramidal
+
+pytestmark = pytest.mark.usefixtures("few_programs")
 
 
 def frames(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

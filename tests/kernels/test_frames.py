@@ -11,6 +11,8 @@ from arr_coc.errors import ArrCocError
 from arr_coc.kernels import using
 from arr_coc.kernels.frames import Frames
 
+pytestmark = pytest.mark.usefixtures("few_programs")
+
 LAYOUT = ("red", "highpass", "motion", *(f"embedding_{number:02d}" for number in range(16)))
 
 
