@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from arr_coc import TextureArray
-from arr_coc.kernels import connecting, superpixels, using
+from arr_coc.kernels import filling, superpixels, using
 from arr_coc.kernels.connecting import Connecting
 from arr_coc.kernels.regions import NAMES, Regions
 from arr_coc.kernels.superpixels import Superpixels
@@ -44,7 +44,7 @@ def test_connected_ids_are_exactly_the_same(
     labels: int, at_once: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether or not every lane can keep its own gap."""
-    monkeypatch.setattr(connecting, "FEW", at_once)
+    monkeypatch.setattr(filling, "FEW", at_once)
     torch.manual_seed(5)
     given = torch.randint(0, labels, (2, 15, 22), dtype=torch.int32, device=device)
     given[1, 3:9, 4:15] = 0

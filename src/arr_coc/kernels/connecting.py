@@ -2,7 +2,7 @@
 
 The same as `connect` in `texture/slic.py`. Parts are found by union and find: each pixel knows an earlier pixel of its part,
 and chains that meet are joined by the smaller number. Of the three maps that `superpixels.py` makes of an image the first
-that holds together is taken; only that one's gaps are filled.
+that holds together is taken; only that one's gaps are filled (`filling.py`).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import torch
 import triton
 import triton.language as tl
 
+from arr_coc.kernels.filling import fill
 from arr_coc.texture.slic import COMPACTNESS, SEGMENTS, SMALLEST
 
 BLOCK = 256
 MOST = 256  # parts that can be large enough to stay, rounded up: each is a quarter of the mean segment at least
-FEW = 4096  # pixels to fill up to which every lane keeps its own
 NOWHERE = (1 << 31) - 1
 
 
@@ -57,34 +57,16 @@ class Connecting:
         )
         _unite[by_map](labels, self.parent, height, width, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True)
         _flatten[(triton.cdiv(pixels, 64), maps)](
-            labels,
-            self.parent,
-            self.counts,
-            self.labels,
-            pixels,
-            BLOCK=64,
-            NOWHERE=NOWHERE,
-            num_warps=1,
-            enable_fp_fusion=True,
-        )
+            labels, self.parent, self.counts, self.labels, pixels, BLOCK=64, NOWHERE=NOWHERE, num_warps=1, enable_fp_fusion=True
+        )  # fmt: skip
         _weigh[by_map](
-            self.parent,
-            self.counts,
-            self.large,
-            self.largest,
-            pixels,
-            least,
-            BLOCK=BLOCK,
-            num_warps=4,
-            enable_fp_fusion=True,
-        )
+            self.parent, self.counts, self.large, self.largest, pixels, least, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
+        )  # fmt: skip
         _clear[by_image](
             self.parent, self.counts, self.large, self.labels, self.largest, self.grown, self.holes, self.gaps,
             pixels, least, VARIANTS=self.variants, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
-        _grow[(self.batch,)](
-            self.grown, self.holes, self.offer, self.gaps, height, width, BLOCK=1024, FEW=FEW, num_warps=16, enable_fp_fusion=True
-        )  # fmt: skip
+        fill(self.grown, self.holes, self.offer, self.gaps, self.size)
         _begin[by_image](self.grown, self.first, height, width, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True)
         _list[by_image](
             self.grown, self.first, self.order, self.count, pixels, MOST=MOST, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
@@ -207,81 +189,6 @@ def _clear(
     hole = (inside & (stays == 0)).to(tl.int32)
     slot = tl.atomic_add(gaps + image, tl.sum(hole)) + tl.cumsum(hole, 0) - 1
     tl.store(holes + image.to(tl.int64) * pixels + slot, place, mask=hole > 0)
-
-
-@triton.jit
-def _offer(grown, holes, offers, count, pixels, width, step, SIDEWAYS: tl.constexpr, BLOCK: tl.constexpr):
-    """One step of growing: every hole is offered what its neighbour `step` before it has; then all take it."""
-    for start in range(0, count, BLOCK):
-        number = start + tl.arange(0, BLOCK)
-        there = number < count
-        place = tl.load(holes + number, mask=there, other=0)
-        mine = tl.load(grown + place, mask=there, other=0)
-        offered = tl.load(grown + place - step, mask=there & _before(place, step, pixels, width, SIDEWAYS), other=-1)
-        tl.store(offers + number, tl.where(mine < 0, offered, mine), mask=there)
-    tl.debug_barrier()
-    for start in range(0, count, BLOCK):
-        number = start + tl.arange(0, BLOCK)
-        there = number < count
-        place = tl.load(holes + number, mask=there, other=0)
-        tl.store(grown + place, tl.load(offers + number, mask=there, other=0), mask=there)
-    tl.debug_barrier()
-
-
-@triton.jit
-def _before(place, step, pixels, width, SIDEWAYS: tl.constexpr):
-    """Whether there is a pixel `step` before each, SIDEWAYS: in the same row."""
-    source = place - step
-    there = (source >= 0) & (source < pixels)
-    if SIDEWAYS:
-        there = there & (source // width == place // width)
-    return there
-
-
-@triton.jit
-def _taken(grown, place, mine, there, open_, step):
-    """The same step where every lane holds its own hole."""
-    offered = tl.load(grown + place - step, mask=there & open_ & (mine < 0), other=-1, volatile=True)
-    tl.debug_barrier()
-    mine = tl.where(mine < 0, offered, mine)
-    tl.store(grown + place, mine, mask=there)
-    tl.debug_barrier()
-    return mine
-
-
-@triton.jit
-def _grow(grown, holes, offers, gaps, height, width, BLOCK: tl.constexpr, FEW: tl.constexpr):
-    """Parts grow by one pixel a round into the gaps, so each stays connected."""
-    image = tl.program_id(0).to(tl.int64)
-    pixels = height * width
-    count = tl.load(gaps + image)
-    grown += image * pixels
-    holes += image * pixels
-    offers += image * pixels
-    left = count
-    if count <= FEW:
-        number = tl.arange(0, FEW)
-        there = number < count
-        place = tl.load(holes + number, mask=there, other=0)
-        up, low = _before(place, width, pixels, width, False), _before(place, -width, pixels, width, False)
-        before, after = _before(place, 1, pixels, width, True), _before(place, -1, pixels, width, True)
-        mine = tl.full([FEW], -1, tl.int32)
-        while left > 0:
-            mine = _taken(grown, place, mine, there, up, width)
-            mine = _taken(grown, place, mine, there, low, -width)
-            mine = _taken(grown, place, mine, there, before, 1)
-            mine = _taken(grown, place, mine, there, after, -1)
-            left = tl.sum((there & (mine < 0)).to(tl.int32), axis=0)
-    while left > 0:
-        _offer(grown, holes, offers, count, pixels, width, width, False, BLOCK)
-        _offer(grown, holes, offers, count, pixels, width, -width, False, BLOCK)
-        _offer(grown, holes, offers, count, pixels, width, 1, True, BLOCK)
-        _offer(grown, holes, offers, count, pixels, width, -1, True, BLOCK)
-        left = 0
-        for start in range(0, count, BLOCK):
-            number = start + tl.arange(0, BLOCK)
-            mine = tl.load(offers + number, mask=number < count, other=0)
-            left += tl.sum((mine < 0).to(tl.int32))
 
 
 @triton.jit
