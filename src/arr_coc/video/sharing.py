@@ -64,8 +64,9 @@ def linked(frames: Sequence[torch.Tensor], size: tuple[int, int]) -> list[Link]:
 
 def _seen(there: torch.Tensor, here: torch.Tensor, moved: Shift, size: tuple[int, int]) -> tuple[Flow, torch.Tensor]:
     """The flow from `here` to `there` on cells, and how far each cell of `here` is to be seen `there`."""
-    lit = gating.relit(there, here)
     far = moved.flow((int(here.shape[0]), int(here.shape[1])))
+    both = flows.inside(far.vectors)  # what else they show may be darker, and is no lamp
+    lit = gating.relit(there, here, (flows.warp(there, far)[both], here[both]))
     near = flows.warp(lit, far)
     step, worse = gating.steadied(flows.between(near, here), near, here)
     step = flows.then(far, step)
