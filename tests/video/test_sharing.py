@@ -66,6 +66,14 @@ def test_what_a_pan_shows_again_is_told_along_the_motion() -> None:
     assert float(shown[3].mean()) < float(shown[1].mean())
 
 
+def test_a_dark_margin_that_goes_by_is_no_change_of_light() -> None:
+    page = rendering.page().pixels[:520].copy()
+    page[:160] //= 5
+    first, second = (np.ascontiguousarray(page[top : top + 360]) for top in (0, 120))
+    [link] = sharing.linked(pixels([first, second]), (13, 23))
+    assert float(link.later[1:8].mean()) > 0.9
+
+
 def test_the_moment_with_most_to_tell_goes_first_and_keeps_all_of_it() -> None:
     relevance = torch.rand(3, 6, 8, generator=torch.Generator().manual_seed(0))
     relevance[1] += 1
