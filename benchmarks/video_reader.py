@@ -1,6 +1,7 @@
 """Does a camera that pans over a receipt tell the reader the same as a scan of it?
 
     python benchmarks/video_reader.py --cases 30 -o video_reader.jsonl
+    python benchmarks/video_reader.py --first 1000           # other drawings
 
 Receipts are drawn as for the reader's validation, one question about each (total, date or company in turn), until there are
 so many whose still is answered rightly: what cannot be read is answered by chance. The still is the whole page; the clip shows
@@ -45,10 +46,10 @@ def pan(page: np.ndarray) -> list[np.ndarray]:
     return rendering.filmed("", still, views, size).frames
 
 
-def cases(fonts: FontShelf) -> Iterator[tuple[np.ndarray, str, str, str]]:
+def cases(fonts: FontShelf, first: int = 0) -> Iterator[tuple[np.ndarray, str, str, str]]:
     """Pages in colour, each with the kind of its question, the question and its answer."""
     found = 0
-    for number in count():
+    for number in count(first):
         document, _ = drawing(fonts, "receipt", number)
         wanted = KINDS[found % len(KINDS)]
         for question in document.questions:
@@ -62,6 +63,7 @@ def cases(fonts: FontShelf) -> Iterator[tuple[np.ndarray, str, str, str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=30)
+    parser.add_argument("--first", type=int, default=0, metavar="NUMBER", help="of the drawings (0)")
     parser.add_argument("--fonts", type=Path)
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
@@ -71,7 +73,7 @@ def main() -> None:
     vlm = arr_coc.load("reader")
     same: dict[str, int] = {"video": 0, "evs": 0}
     read = drawn = 0
-    for page, kind, question, answer in cases(fonts_of(arguments.fonts)):
+    for page, kind, question, answer in cases(fonts_of(arguments.fonts), arguments.first):
         if read == arguments.cases:
             break
         drawn += 1
@@ -84,7 +86,7 @@ def main() -> None:
         for name, selector in (("video", "arr-coc"), ("evs", "evs")):
             said[name] = vlm.ask(look, question, budget=still.tokens["kept"], selector=selector)
             same[name] += said[name].text == still.text
-        record = {"drawing": drawn, "kind": kind, "question": question, "answer": answer} | {
+        record = {"first": arguments.first, "drawing": drawn, "kind": kind, "question": question, "answer": answer} | {
             name: {"text": one.text, "tokens": one.tokens} for name, one in said.items()
         }
         print(json.dumps(record), flush=True)

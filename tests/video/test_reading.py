@@ -88,6 +88,22 @@ def test_a_file_that_does_not_count_its_frames_is_measured_by_its_seconds(write:
     assert "it ends early: after" in reader.notes[0]
 
 
+def test_a_whole_file_whose_first_frame_comes_late_is_not_called_short(write: Write) -> None:
+    times = [900, 940, 1190, 2090, 2100]
+    reader = Reader(write(moving(5), "late.mkv", times=times))
+    assert [round(1000 * frame.time) for frame in reader] == [time - 900 for time in times]
+    assert reader.notes == []
+
+
+def test_times_go_on_where_two_recordings_were_joined(write: Write, tmp_path: Path) -> None:
+    parts = [write(moving(4), "one.ts"), write([frame[:32, :48] for frame in moving(4)], "two.ts")]
+    joined = tmp_path / "joined.ts"
+    joined.write_bytes(b"".join(part.read_bytes() for part in parts))
+    got = list(Reader(joined))
+    assert [frame.pixels.shape[:2] for frame in got] == [(48, 64)] * 4 + [(32, 48)] * 4
+    assert [round(1000 * frame.time) for frame in got] == [40 * number for number in range(8)]
+
+
 def test_a_damaged_file_comes_to_an_end(write: Write, tmp_path: Path) -> None:
     """In a process of its own: a decoder whose threads wait for each other cannot be interrupted."""
     data = bytearray(write(rendering.rendered("pan", 40).frames, "whole.mkv").read_bytes())

@@ -66,6 +66,14 @@ def test_what_a_pan_shows_again_is_told_along_the_motion() -> None:
     assert float(shown[3].mean()) < float(shown[1].mean())
 
 
+def test_a_dark_margin_that_goes_by_is_no_change_of_light() -> None:
+    page = rendering.page().pixels[:520].copy()
+    page[:160] //= 5
+    first, second = (np.ascontiguousarray(page[top : top + 360]) for top in (0, 120))
+    [link] = sharing.linked(pixels([first, second]), (13, 23))
+    assert float(link.later[1:8].mean()) > 0.9
+
+
 def test_the_moment_with_most_to_tell_goes_first_and_keeps_all_of_it() -> None:
     relevance = torch.rand(3, 6, 8, generator=torch.Generator().manual_seed(0))
     relevance[1] += 1
@@ -88,28 +96,66 @@ def test_a_moment_that_is_surer_of_the_answer_goes_before_one_with_more_to_tell(
     assert sharing.worth(relevance, links, surest=True)[1][0] == 2
 
 
+def line(row: int, values: list[float], links: list[sharing.Link]) -> torch.Tensor:
+    """The relevance of a line that lies at `row` of the first moment and moves as the links say: `[t, 13, 23]`."""
+    relevance = torch.full((len(values), 13, 23), 0.05)
+    at = float(row)
+    for moment, value in enumerate(values):
+        relevance[moment, round(at), 4:9] = value
+        at -= float(links[moment].back.vectors[1].median()) if moment < len(links) else 0.0
+    return relevance
+
+
 def test_what_the_border_cuts_off_makes_no_moment_sure() -> None:
     """A pan down a page: the same line is at the lower border first, and in the middle later."""
     links = sharing.linked(pixels(rendering.pan(25, step=4).frames[::8]), (13, 23))
-    relevance = torch.full((4, 13, 23), 0.1)
-    relevance[0, 12, 4:9] = 1.0
-    relevance[1, 9, 4:9] = 0.9
-    assert sharing.worth(relevance, links, surest=True)[1][0] == 1
+    assert sharing.worth(line(12, [1.0, 0.9, 0.9, 0.9], links), links, surest=True)[1][0] > 0
 
 
 def test_only_borders_beyond_which_there_is_more_cut_things_off() -> None:
     """The upper border of the first moment is the page's own, and so is the lower one of the last; sides stay sides."""
     links = sharing.linked(pixels(rendering.pan(25, step=4).frames[::8]), (13, 23))
-    whole = [sharing._within(moment, links, torch.Size((13, 23))) for moment in range(4)]
-    assert [float(one[0, 5]) for one in whole] == [1, 0, 0, 0]
-    assert [float(one[-1, 5]) for one in whole] == [0, 0, 0, 1]
-    assert all(float(one[5].min()) == 1 for one in whole)
+    deep = [sharing._depth(moment, links, torch.Size((13, 23))) for moment in range(4)]
+    assert [float(one[0, 5]) for one in deep] == [sharing.ROOM, 0, 0, 0]
+    assert [float(one[-1, 5]) for one in deep] == [0, 0, 0, sharing.ROOM]
+    assert [float(one[3, 5]) for one in deep] == [sharing.ROOM, 3, 3, 3]
+    assert all(float(one[6].min()) == sharing.ROOM for one in deep)
+
+
+def test_of_moments_that_are_as_sure_the_one_with_more_around_the_thing_goes_first() -> None:
+    links = sharing.linked(pixels(rendering.pan(25, step=4).frames[::8]), (13, 23))
+    assert sharing.worth(line(11, [0.9, 0.9, 0.9, 0.9], links), links, surest=True)[1][0] == 3
+    assert sharing.worth(line(6, [0.9, 0.9, 0.9, 0.9], links), links, surest=True)[1][0] < 3
+
+
+def test_the_next_best_thing_is_not_taken_for_the_answer() -> None:
+    """Where the answer is in view, a line further down counts for little; out of view of it, that line looks like it."""
+    links = sharing.linked(pixels(rendering.pan(25, step=4).frames[::8]), (13, 23))
+    relevance = torch.full((4, 13, 23), 0.05)
+    relevance[0, 1, 4:9] = 0.9
+    relevance[0, 8, 4:9] = 0.3
+    down = round(float(links[0].forth.vectors[1].median()))
+    relevance[1, 8 + down, 4:9] = 1.0
+    assert sharing.worth(relevance, links, surest=True)[1][0] == 0
+
+
+def test_what_no_other_moment_shows_is_agreed_on() -> None:
+    street, page = rendering.street().pixels, rendering.page().pixels[:640, :480]
+    links = sharing.linked(pixels([street, page, street]), (6, 8))
+    relevance = torch.rand(3, 6, 8, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(sharing.agreed(relevance, links, torch.ones(3, 6, 8)), relevance)
 
 
 def test_a_moment_is_read_out_before_the_next_is_opened() -> None:
     values = torch.tensor([[[0.9, 0.5, 0.01]], [[0.95, 0.2, 0.1]]])
-    ranked = sharing.one_by_one(values, [0, 1]).flatten()
+    ranked = sharing.one_by_one(values, [0, 1], 5).flatten()
     assert ranked.argsort(descending=True).tolist() == [0, 1, 3, 4, 5, 2]
+
+
+def test_no_moment_is_opened_that_cannot_be_read_out() -> None:
+    values = torch.tensor([[[0.9, 0.5, 0.01]], [[1.0, 0.2, 0.1]], [[0.3, 0.0, 0.0]]])
+    ranked = sharing.one_by_one(values, [0, 1, 2], 4).flatten()
+    assert ranked.argsort(descending=True).tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8]
 
 
 def test_moments_share_as_they_are_told_to() -> None:

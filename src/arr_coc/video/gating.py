@@ -66,12 +66,16 @@ def gate(old: torch.Tensor, now: torch.Tensor, moved: Flow, worse: torch.Tensor)
     return Gate(error, anew, worse)
 
 
-def relit(old: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
-    """Earlier luma in the light of now, where that changed at a stroke: a lamp is no reason to look at everything anew."""
-    darker, lighter = float(now.mean()) - float(old.mean()), float(now.std()) / max(float(old.std()), 1e-6)
+def relit(old: torch.Tensor, now: torch.Tensor, alike: tuple[torch.Tensor, torch.Tensor] | None = None) -> torch.Tensor:
+    """Earlier luma in the light of now, where that changed at a stroke: a lamp is no reason to look at everything anew.
+
+    alike: of both the pixels that show the same, where the rest shows something else.
+    """
+    before, after = (old, now) if alike is None else alike
+    darker, lighter = float(after.mean()) - float(before.mean()), float(after.std()) / max(float(before.std()), 1e-6)
     if abs(darker) < LAMP and abs(lighter - 1) < 4 * LAMP:
         return old
-    return ((old - old.mean()) * lighter + now.mean()).clamp(0, 1)
+    return ((old - before.mean()) * lighter + after.mean()).clamp(0, 1)
 
 
 def calmed(plane: torch.Tensor) -> torch.Tensor:

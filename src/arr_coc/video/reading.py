@@ -102,7 +102,8 @@ class Reader(Iterator[Frame]):
         return self._stream(av, name, stream)
 
     def _stream(self, av: Any, name: str, stream: Any) -> Iterator[Frame]:
-        number, start, time = 0, None, 0.0
+        number, start, time, lasts = 0, None, 0.0, 0.0
+        ahead = 0.0  # a clock that is set back, as where two recordings were joined, goes on from where it was
         decoded = self._container.decode(stream)
         while True:
             try:
@@ -114,9 +115,13 @@ class Reader(Iterator[Frame]):
                     raise VideoError(f"no frame of {name!r} can be read ({_said(error)})") from None
                 self.notes.append(f"damaged after frame {number}: what came before was read ({_said(error)})")
                 break
-            own = time + 1 / self.rate if picture.time is None and number else picture.time or 0.0
+            own = time + 1 / self.rate if picture.time is None and number else (picture.time or 0.0) + ahead
+            if number and own < time:
+                ahead += time + 1 / self.rate - own
+                own = time + 1 / self.rate
             start = own if start is None else start
             time = own
+            lasts = float(picture.duration * picture.time_base) if picture.duration and picture.time_base else 0.0
             yield Frame(number, own - start, _upright(picture))
             number += 1
         if number == 0:
@@ -125,7 +130,8 @@ class Reader(Iterator[Frame]):
             self.notes.append(f"it ends early: {number} of the {self.count} frames that it promises were there")
         promised = self._promised()
         reached = time - (start or 0.0)
-        if self.count is None and not self.notes and promised - reached > max(LATE, 3 / self.rate):
+        end = max(time, reached) + lasts  # Matroska counts from 0, whenever the first frame comes
+        if self.count is None and not self.notes and promised - end > max(LATE, 3 / self.rate):
             self.notes.append(f"it ends early: after {reached:.2f} of the {promised:.2f} seconds that it promises")
         self.close()
 
