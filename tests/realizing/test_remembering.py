@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from arr_coc import TextureArray
 from arr_coc.grid import Grid
-from arr_coc.layer.blocks import Lines, Question
+from arr_coc.layer.blocks import Lines, Question, Words
 from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.judging import judge, judged, seen
 from arr_coc.layer.layer import ArrCocLayer
@@ -138,6 +138,16 @@ def test_cells_attend_to_the_words_that_are_there() -> None:
     expected = cells + question.out(found.transpose(1, 2).reshape(2, 3, 5, 8))
     assert torch.allclose(question(cells, words, there), expected, atol=1e-6)
     assert torch.equal(question(cells, words, there, question.wonder(cells)), question(cells, words, there))
+
+
+def test_words_are_heard_with_those_around_them() -> None:
+    torch.manual_seed(0)
+    words, asked = torch.randn(2, 7, 5), torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
+    layer = Words(5, 8)
+    here = layer.into(layer.norm(words)) * asked[..., None]
+    for around in layer.around:
+        here = (here + F.gelu(around(here.transpose(1, 2)).transpose(1, 2))) * asked[..., None]
+    assert torch.allclose(layer(words, asked), layer.out(here), atol=1e-6)
 
 
 def test_likeness_is_that_of_mapped_cells_and_mapped_words() -> None:

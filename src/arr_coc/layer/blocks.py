@@ -93,5 +93,14 @@ class Words(nn.Module):
     def forward(self, words: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
         here = self.into(self.norm(words)) * asked[..., None]
         for around in self.around:
-            here = (here + F.gelu(around(here.transpose(1, 2)).transpose(1, 2))) * asked[..., None]
+            here = (here + F.gelu(_convolved(here, around))) * asked[..., None]
         return self.out(here)
+
+
+def _convolved(words: torch.Tensor, around: nn.Module) -> torch.Tensor:
+    """A convolution along the words `[B, T, d]` as one product: on a few words torch's own, with gaps, takes three times as long."""
+    assert isinstance(around, nn.Conv1d)
+    (step,), (size,) = around.dilation, around.kernel_size
+    reach = step * (size - 1)
+    beside = F.pad(words, (0, 0, reach // 2, reach // 2)).unfold(1, reach + 1, 1)[..., ::step]  # [B, T, d, size]
+    return F.linear(beside.flatten(2), around.weight.flatten(1), around.bias)
