@@ -91,7 +91,7 @@ def test_every_stage_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     from arr_coc.bench import gpu_stages
 
-    for name, value in (("GRID", (8, 8)), ("KEPT", 4), ("LEVELS", 1), ("CROPS", 5), ("WIDTH", 8)):
+    for name, value in (("GRID", (8, 8)), ("KEPT", 4), ("LEVELS", 1), ("CROPS", 5)):
         monkeypatch.setattr(gpu_stages, name, value)
     bench = gpu_stages.Bench(16, 1, torch.float32, encoder=False, device="cpu")
     names = []
