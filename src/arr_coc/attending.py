@@ -51,8 +51,8 @@ def automatic(relevance: torch.Tensor) -> int:
 def lines_first(chances: torch.Tensor, text: torch.Tensor, grid: Cells, candidates: torch.Tensor) -> torch.Tensor:
     """What a layer's chances `[M]` of the candidates are worth `[M]` when cells are kept: more in a line that it is sure of.
 
-    A layer is surest of what tells where an answer stands, such as the word "TOTAL", and the amount stands at the other end of
-    that line. So the `text` `[M]` in a row counts as far as the row's best cell is sure. Where nothing is written nothing changes.
+    A layer is surest of amounts, say, and the word that tells which of them is the total stands at the other end of the line. So
+    the `text` `[M]` in a row counts as far as the row's best cell is sure. Where nothing is written nothing changes.
 
     >>> from arr_coc.grid import Grid
     >>> lines_first(torch.tensor([0.9, 0.1, 0.2, 0.1]), torch.tensor([0.5, 0.5, 0.5, 0.0]), Grid(1, 2, 2), torch.arange(4))
