@@ -28,25 +28,9 @@ CHANNELS = ("edges", "edges_inverted", "highpass", "distance", "saliency", "moti
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What the picture itself tells about its cells: `[M]` each; kept for any number of questions."""
+    """What the picture itself tells about its cells; kept for any number of questions."""
 
-    stacked: torch.Tensor  # `[4, M]`, contiguous
-
-    @property
-    def information(self) -> torch.Tensor:
-        return self.stacked[0]
-
-    @property
-    def salience(self) -> torch.Tensor:
-        return self.stacked[1]
-
-    @property
-    def text(self) -> torch.Tensor:
-        return self.stacked[2]
-
-    @property
-    def energy(self) -> torch.Tensor:
-        return self.stacked[3]
+    stacked: torch.Tensor  # `[4, M]`, contiguous: information, salience, text, energy
 
 
 class Deciding:
@@ -82,9 +66,9 @@ class Deciding:
 
         features: the picture's compressed features by cell `[k, M]`. question: its vector `[k]`; without, it is not used.
         """
-        if len(scores.information) <= MOST and chosen("deciding", scores.information):
+        if scores.stacked.shape[1] <= MOST and chosen("deciding", scores.stacked):
             return self._by_kernel(scores, features, question)
-        information, salience, text, energy = scores.information, scores.salience, scores.text, scores.energy
+        information, salience, text, energy = scores.stacked
         written = (text > WRITING).float()
         any_written = written.amax() > 0
         spread_out = torch.where(energy.mean() > 0, energy.std() / energy.mean().clamp(min=1e-30), 0.0)
@@ -112,7 +96,7 @@ class Deciding:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         from arr_coc.kernels.ranking import keep
 
-        with on(scores.information.device):
+        with on(scores.stacked.device):
             return keep(scores.stacked, self._even, features, question)
 
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from arr_coc.kernels.axes import Bands, bands, halved, twice_averaged
-from arr_coc.kernels.centre_surround import _corners
+from arr_coc.kernels.centre_surround import _enlarged
 from arr_coc.video import flow as flows
 from arr_coc.video.pyramidal import COARSEST, ROUNDS, SMOOTH, STEADY, STEP, WINDOW
 
@@ -169,11 +169,9 @@ def _start(
     along = tl.zeros([BLOCK], tl.float32)
     down = tl.zeros([BLOCK], tl.float32)
     if not COARSEST:
-        top, bottom, by_y = _corners(row, high, height)
-        left, right, by_x = _corners(column, wide, width)
         source = coarse + frame * 2 * high * wide
-        along = _grown(source, top, bottom, by_y, left, right, by_x, wide, inside) * scale_x
-        down = _grown(source + high * wide, top, bottom, by_y, left, right, by_x, wide, inside) * scale_y
+        along = _enlarged(source, row, column, high, wide, height, width, inside) * scale_x
+        down = _enlarged(source + high * wide, row, column, high, wide, height, width, inside) * scale_y
     tl.store(found + frame * 2 * pixels + place, along, mask=inside)
     tl.store(found + (frame * 2 + 1) * pixels + place, down, mask=inside)
     here = luma + frame * pixels
@@ -192,15 +190,6 @@ def _start(
     tl.store(part + 2 * pixels, y * y, mask=inside)
     tl.store(part + 3 * pixels, change * x, mask=inside)
     tl.store(part + 4 * pixels, change * y, mask=inside)
-
-
-@triton.jit
-def _grown(plane, top, bottom, down, left, right, across, wide, mask):
-    a = tl.load(plane + top * wide + left, mask=mask, other=0.0)
-    b = tl.load(plane + top * wide + right, mask=mask, other=0.0)
-    c = tl.load(plane + bottom * wide + left, mask=mask, other=0.0)
-    d = tl.load(plane + bottom * wide + right, mask=mask, other=0.0)
-    return (1 - down) * ((1 - across) * a + across * b) + down * ((1 - across) * c + across * d)
 
 
 @triton.jit
