@@ -211,16 +211,18 @@ def test_an_image_with_a_gradient_is_read_without_it() -> None:
 
 
 def test_many_threads_may_ask_one_texture() -> None:
-    for _ in range(3):
-        texture = TextureArray.from_image(noise(60, 80))
-        with ThreadPoolExecutor(4) as pool:
-            planes = list(pool.map(texture.__getitem__, texture.names * 2))
-        alone = TextureArray.from_image(noise(60, 80))
-        # In a thread of its own: how many threads torch takes belongs to the caller, and the last bit of sums to that number.
-        with ThreadPoolExecutor(1) as pool:
-            expected = list(pool.map(alone.__getitem__, texture.names * 2))
-        given = zip(texture.names * 2, planes, expected, strict=True)
-        assert {name: float((one - two).abs().max()) for name, one, two in given if not torch.equal(one, two)} == {}
+    def asked(threads: int) -> list[torch.Tensor]:
+        # How many threads torch takes belongs to the calling thread, and the last bit of a sum depends on it.
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(TextureArray.from_image(noise(60, 80)).__getitem__, names))
+
+    names, before = arr_coc.FULL40 * 2, torch.get_num_threads()
+    try:
+        for _ in range(3):
+            given = zip(names, asked(4), asked(1), strict=True)
+            assert {name: float((one - two).abs().max()) for name, one, two in given if not torch.equal(one, two)} == {}
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_copies_and_pickles() -> None:
