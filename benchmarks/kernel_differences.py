@@ -27,7 +27,7 @@ from arr_coc.kernels.cells import pool_cells
 from arr_coc.kernels.centre_surround import CentreSurround
 from arr_coc.kernels.cheap import NAMES as CHEAP
 from arr_coc.kernels.cheap import write_cheap
-from arr_coc.kernels.connecting import Connecting
+from arr_coc.kernels.connecting import Connecting, Weights
 from arr_coc.kernels.distance import scratch, write_distance
 from arr_coc.kernels.enlarging import write_enlarged
 from arr_coc.kernels.flowing import Flowing
@@ -201,7 +201,7 @@ def _clusters(size: tuple[int, int], device: str) -> Iterator[Found]:
     image[:, :, : size[0] // 2, size[1] // 3 :] += torch.tensor([0.6, 0.2, 0.0], device=device).view(3, 1, 1)
     found = Superpixels(1, size, place)
     found.look(image)
-    labels = found.assign()
+    labels = found.assign(Weights(0, len(slic.COMPACTNESS)), Connecting(1, found.small, place))
     lab = found.lab[0].cpu().numpy()
     shares = [
         float((labels[number].cpu().numpy() != slic._k_means(lab, compactness)).mean())

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from arr_coc import TextureArray
-from arr_coc.kernels import filling, superpixels, using
-from arr_coc.kernels.connecting import Connecting
+from arr_coc.kernels import connecting, filling, superpixels, using
+from arr_coc.kernels.connecting import Connecting, Weights
 from arr_coc.kernels.regions import NAMES, Regions
+from arr_coc.kernels.segmenting import Segmenting
 from arr_coc.kernels.superpixels import Superpixels
 from arr_coc.texture import slic
 
@@ -27,16 +28,34 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("few")
 def test_labels_are_those_of_k_means(image: torch.Tensor) -> None:
     pictures = image[:, :, : SIZE[0], : SIZE[1]]
-    found = Superpixels(2, SIZE, image.device)
+    found, after = Superpixels(2, SIZE, image.device), Connecting(2, SIZE, image.device)
     found.labels.fill_(-7)
     found.sums.fill_(-7)
     found.look(pictures)
-    labels = found.assign().cpu().numpy()
+    labels = found.assign(Weights(0, 3), after).cpu().numpy()
     for number, lab in enumerate(found.lab.cpu().numpy()):
         for variant, compactness in enumerate(slic.COMPACTNESS):
             expected = slic._k_means(lab, compactness)
             # Sums in another order: a pixel as near to two centres may fall to either.
             assert (labels[3 * number + variant] == expected).mean() > 0.99
+
+
+@pytest.mark.usefixtures("few")
+def test_weights_that_are_not_needed_are_not_tried(image: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise falls to dust by colour alone; what is calm holds together by the first weight."""
+    monkeypatch.setattr(superpixels, "COMPACTNESS", (0.5, 64.0, 256.0))
+    monkeypatch.setattr(connecting, "SEGMENTS", 9)
+    calm = torch.linspace(0, 1, SIZE[1], device=image.device).expand(3, *SIZE)
+    noise = image[0, :, : SIZE[0], : SIZE[1]]
+    pictures = torch.stack([calm, noise, calm.flip(2), calm / 2])
+    apart, together = (Segmenting(4, SIZE, image.device) for _ in range(2))
+    apart.found.labels.fill_(-7)
+    together.portions = [Weights(0, 3)]
+    assert torch.equal(apart.write(pictures), together.write(pictures))
+    for weight, expected in enumerate([[True] * 4, [False, True, False, False], [False, True, False, False]]):
+        written = apart.found.labels.view(4, 3, -1)[:, weight]
+        assert [bool((one != -7).all()) for one in written] == expected
+        assert [bool((one != -7).any()) for one in written] == expected
 
 
 @pytest.mark.parametrize(("labels", "at_once"), [(1, 64), (2, 64), (2, 4096), (5, 4096)])

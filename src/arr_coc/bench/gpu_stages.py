@@ -92,14 +92,14 @@ class Bench:
             lambda: [one["saliency"] for one in self._plain()], image + plane,
         )  # fmt: skip
         assert made._clusters is not None
-        found, connecting, regions = made._clusters
-
-        def segment() -> None:
-            found.look(self.pixels)
-            connecting.write(found.assign())
-
-        yield Stage("superpixels", segment, lambda: [_by_torch(lambda one=one: slic(one)) for one in images], image)  # type: ignore[misc]
-        ids = connecting.ids
+        found, regions = made._clusters
+        yield Stage(
+            "superpixels",
+            lambda: found.write(self.pixels),
+            lambda: [_by_torch(lambda one=one: slic(one)) for one in images],
+            image,
+        )  # type: ignore[misc]
+        ids = found.ids
         four = {name: slots[name] for name in REGIONS}
 
         def spread() -> None:

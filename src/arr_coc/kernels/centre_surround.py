@@ -1,6 +1,7 @@
-"""Saliency in a few launches: Lab at the finest centre, its pyramid, all centre-surround differences in one pass, stretched.
+"""Saliency in a few launches: Lab at the finest centre, its pyramid, all centre-surround differences, their sum, stretched.
 
-The same sums as `texture/channels/saliency.py`. What that stretches by, the least and the largest value of the enlarged map, is
+The same sums as `texture/channels/saliency.py`, but for their order: each difference is summed over L, a and b at its own size, and
+enlarged once. What that stretches by, the least and the largest value of the enlarged map, is
 found by blocks and read by everybody who writes, so that nobody waits for it.
 """
 
@@ -12,7 +13,8 @@ import triton.language as tl
 
 from arr_coc.devices import placed
 from arr_coc.kernels import tables
-from arr_coc.kernels.cells import _part, _reach, write_cells
+from arr_coc.kernels.cells import write_cells
+from arr_coc.kernels.lab import write_lab
 from arr_coc.texture.channels.saliency import FLAT, centre_surround_pairs
 from arr_coc.texture.pyramid import level_count, level_size
 
@@ -35,8 +37,12 @@ class CentreSurround:
         }
         self.tables = {number: tables.table(list(level)) for number, level in self.levels.items()}
         self.means = tables.rules(["mean"] * (batch * 3), device)
+        self.differences = [torch.empty(batch, *sizes[centre], device=device) for centre, _ in self.pairs]
         # Levels lie apart: their addresses go along, with their sizes.
-        rows = [[self.levels[level].data_ptr(), *sizes[level]] for pair in self.pairs for level in pair]
+        rows = [
+            [made.data_ptr(), *(each for level in pair for each in (self.levels[level].data_ptr(), *sizes[level]))]
+            for pair, made in zip(self.pairs, self.differences, strict=True)
+        ]
         self.table = placed(torch.tensor(rows, dtype=torch.int64), device)
         self.total = torch.empty(batch, *sizes[self.finest], dtype=torch.float32, device=device)
         self.ranges = torch.empty(batch, 2, PARTS, dtype=torch.float32, device=device)
@@ -48,15 +54,14 @@ class CentreSurround:
             out.zero_()
             return
         high, wide = level_size(self.size, self.finest)
-        _lab[(triton.cdiv(high * wide, BLOCK), batch)](
-            pixels, self.levels[self.finest], height, width, high, wide,
-            pixels.stride(0), pixels.stride(1), pixels.stride(2), pixels.stride(3),
-            REACH_Y=_reach(height, high), REACH_X=_reach(width, wide), BLOCK=BLOCK, WIDE=tables.wide(pixels), num_warps=4, enable_fp_fusion=True,
-        )  # fmt: skip
+        write_lab(pixels, self.levels[self.finest], (high, wide))
         for number in sorted(self.levels)[1:]:
             write_cells(self.tables[number - 1], self.means, level_size(self.size, number - 1), self.levels[number])
+        _differ[(triton.cdiv(high * wide, BLOCK), len(self.pairs), batch)](
+            self.table, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=False
+        )
         _contrast[(triton.cdiv(high * wide, BLOCK), batch)](
-            self.table, self.total, high, wide, len(self.pairs), BLOCK=BLOCK, num_warps=4, enable_fp_fusion=False
+            self.table, self.total, high, wide, PAIRS=len(self.pairs), BLOCK=BLOCK, num_warps=4, enable_fp_fusion=False
         )
         _range[(PARTS, batch)](
             self.total, self.ranges, height, width, high, wide, BLOCK=1024, PARTS=PARTS, num_warps=4,
@@ -66,68 +71,6 @@ class CentreSurround:
             self.total, self.ranges, out, height, width, high, wide, out.stride(0), out.stride(1), FLAT,
             BLOCK=1024, PARTS=PARTS, WIDE=tables.wide(out), num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
-
-
-@triton.jit
-def _linear(value):
-    """sRGB to linear light."""
-    base = tl.maximum((value + 0.055) / 1.055, 1e-6)
-    square = base * base
-    root = tl.exp2(0.4 * tl.log2(base))  # whose fifth power is the square
-    # One step of Newton's makes up for the short logarithm.
-    fourth = root * root * root * root
-    root = root - (fourth * root - square) / (5 * fourth)
-    return tl.where(value > 0.04045, square * root, value / 12.92)
-
-
-@triton.jit
-def _cube_root(value):
-    root = tl.exp2(tl.log2(tl.maximum(value, 1e-6)) / 3)
-    # One step of Newton's makes up for the short logarithm.
-    root = root - (root * root * root - tl.maximum(value, 1e-6)) / (3 * root * root)
-    return tl.where(value > 0.008856, root, 7.787 * value + 16 / 116)
-
-
-@triton.jit
-def _store_lab(red, green, blue, at, plane, mask):
-    """Lab of RGB values, into three planes."""
-    r, g, b = _linear(red), _linear(green), _linear(blue)
-    x = _cube_root((0.412453 / 0.95047) * r + (0.357580 / 0.95047) * g + (0.180423 / 0.95047) * b)
-    y = _cube_root(0.212671 * r + 0.715160 * g + 0.072169 * b)
-    z = _cube_root((0.019334 / 1.08883) * r + (0.119193 / 1.08883) * g + (0.950227 / 1.08883) * b)
-    tl.store(at, 116 * y - 16, mask=mask)
-    tl.store(at + plane, 500 * (x - y), mask=mask)
-    tl.store(at + 2 * plane, 200 * (y - z), mask=mask)
-
-
-@triton.jit
-def _lab(
-    pixels, out, height, width, rows, columns, in_b, in_c, in_y, in_x,
-    REACH_Y: tl.constexpr, REACH_X: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
-    """The mean colour of each cell, in Lab."""
-    image = pixels + tl.program_id(1).to(tl.int64) * in_b
-    cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = cell < rows * columns
-    row, column = cell // columns, cell % columns
-    first_y, first_x = row * height // rows, column * width // columns
-    red = tl.zeros([BLOCK], tl.float32)
-    green = tl.zeros([BLOCK], tl.float32)
-    blue = tl.zeros([BLOCK], tl.float32)
-    for down in range(REACH_Y):
-        for across in tl.static_range(REACH_X):
-            y, x = first_y + down, first_x + across
-            part_y, part_x = _part(row, y, rows, height), _part(column, x, columns, width)
-            touched = inside & (part_y > 0) & (part_x > 0)
-            part = (part_y.to(tl.float32) / height) * (part_x.to(tl.float32) / width)
-            if WIDE:
-                y, x = y.to(tl.int64), x.to(tl.int64)
-            at = image + y * in_y + x * in_x
-            red += tl.load(at, mask=touched, other=0.0).to(tl.float32) * part
-            green += tl.load(at + in_c, mask=touched, other=0.0).to(tl.float32) * part
-            blue += tl.load(at + 2 * in_c, mask=touched, other=0.0).to(tl.float32) * part
-    plane = rows * columns
-    _store_lab(red, green, blue, out + tl.program_id(1).to(tl.int64) * 3 * plane + cell, plane, inside)
 
 
 @triton.jit
@@ -152,37 +95,46 @@ def _enlarged(plane, y, x, high, wide, to_high, to_wide, mask):
 
 
 @triton.jit
-def _difference(fine, coarse, y, x, high, wide, coarse_high, coarse_wide, mask):
-    """What a pixel of a fine plane differs from the coarse one by."""
-    here = tl.load(fine + y * wide + x, mask=mask, other=0.0)
-    return tl.abs(here - _enlarged(coarse, y, x, coarse_high, coarse_wide, high, wide, mask))
+def _differ(table, BLOCK: tl.constexpr):
+    """What the pixels of a fine level differ from a coarse one by, over L, a and b."""
+    image = tl.program_id(2).to(tl.int64)
+    out, fine, high, wide, coarse, small_high, small_wide = _pair(table, tl.program_id(1))
+    cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = cell < high * wide
+    row, column = cell // wide, cell % wide
+    found = tl.zeros([BLOCK], tl.float32)
+    for channel in tl.static_range(3):
+        here = tl.load(fine + (image * 3 + channel) * high * wide + cell, mask=mask, other=0.0)
+        around = coarse + (image * 3 + channel) * small_high * small_wide
+        found += tl.abs(here - _enlarged(around, row, column, small_high, small_wide, high, wide, mask))
+    tl.store(out + image * high * wide + cell, found, mask=mask)
 
 
 @triton.jit
-def _contrast(table, total, rows, columns, pairs, BLOCK: tl.constexpr):
+def _pair(table, number):
+    """Where a difference goes, and its two levels: each with its size."""
+    at = table + 7 * number
+    kind = tl.pointer_type(tl.float32)
+    out, fine, coarse = tl.load(at).to(kind), tl.load(at + 1).to(kind), tl.load(at + 4).to(kind)
+    high, wide = tl.load(at + 2).to(tl.int32), tl.load(at + 3).to(tl.int32)
+    return out, fine, high, wide, coarse, tl.load(at + 5).to(tl.int32), tl.load(at + 6).to(tl.int32)
+
+
+@triton.jit
+def _contrast(table, total, rows, columns, PAIRS: tl.constexpr, BLOCK: tl.constexpr):
+    """All differences, enlarged to the finest level and summed."""
     image = tl.program_id(1).to(tl.int64)
     cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = cell < rows * columns
     row, column = cell // columns, cell % columns
     found = tl.zeros([BLOCK], tl.float32)
-    for pair in range(pairs):
-        at = table + 6 * pair
-        fine = tl.load(at).to(tl.pointer_type(tl.float32))
-        high, wide = tl.load(at + 1).to(tl.int32), tl.load(at + 2).to(tl.int32)
-        coarse = tl.load(at + 3).to(tl.pointer_type(tl.float32))
-        small_high, small_wide = tl.load(at + 4).to(tl.int32), tl.load(at + 5).to(tl.int32)
-        top, bottom, down = _corners(row, high, rows)
-        left, right, across = _corners(column, wide, columns)
-        for channel in tl.static_range(3):
-            mine = fine + (image * 3 + channel) * high * wide
-            around = coarse + (image * 3 + channel) * small_high * small_wide
-            a = _difference(mine, around, top, left, high, wide, small_high, small_wide, mask)
-            if (high != rows) | (wide != columns):
-                b = _difference(mine, around, top, right, high, wide, small_high, small_wide, mask)
-                c = _difference(mine, around, bottom, left, high, wide, small_high, small_wide, mask)
-                d = _difference(mine, around, bottom, right, high, wide, small_high, small_wide, mask)
-                a = (1 - down) * ((1 - across) * a + across * b) + down * ((1 - across) * c + across * d)
-            found += a
+    for number in tl.static_range(PAIRS):
+        made, _, high, wide, _, _, _ = _pair(table, number)
+        made += image * high * wide
+        if (high == rows) & (wide == columns):
+            found += tl.load(made + cell, mask=mask, other=0.0)
+        else:
+            found += _enlarged(made, row, column, high, wide, rows, columns, mask)
     tl.store(total + image * rows * columns + cell, found, mask=mask)
 
 

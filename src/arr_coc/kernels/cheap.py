@@ -6,6 +6,7 @@
 Notable:
 - what passes hand on is luma and its two blurs along rows, in float32: for one picture it stays in the GPU's cache;
 - rows of luma go on beyond both ends with the last value, so that a blur along them needs no look at where it is;
+- along rows a lane makes four pixels of values that it loads four at a time;
 - down columns a lane holds several rows: each line that it reads counts for all of them;
 - passes write only the channels that were asked for: the others cost nothing.
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from arr_coc.texture.channels.edges import COARSE, SURROUNDINGS
 
 NEAR, FAR = (len(filters.gaussian_taps(sigma)) // 2 for sigma in (SURROUNDINGS, COARSE))  # px that the blurs reach
 ROW = 1024  # columns of a program of the first pass, at the most
-LINE = 128  # of the second: a lane has one, so that neighbours' loads lie beside each other wherever they begin
+LINE = 512  # of the second, four a lane
 ROWS, COLUMNS = 8, 32  # px of a program of the last, one warp
 
 POINTS = ("red", "green", "blue", "motion", "x", "y", "eccentricity", "luma")  # by pixel
@@ -41,13 +41,19 @@ SLOPES = (
     "sobel_y",
     "edge_magnitude",
 )  # by what is around it
+NEAR_TAPS, FAR_TAPS = (
+    tl.constexpr(tuple(float(tap) for tap in filters.gaussian_taps(sigma))) for sigma in (SURROUNDINGS, COARSE)
+)
 BLURRED = ("edges", "edges_inverted", "lowpass")
 NAMES = (*POINTS, *SLOPES)
 
 
 @dataclass(frozen=True, eq=False)
 class Room:
-    """What passes hand on, float32: luma `[B, H, FAR + W + FAR]`, and its two blurs along rows `[B, H, W]`."""
+    """What passes hand on, float32: luma `[B, H, FAR + w + FAR]`, and its two blurs along rows `[B, H, w]`.
+
+    w: the image's width, rounded up so that rows start where a lane can load four values at once.
+    """
 
     luma: torch.Tensor
     near: torch.Tensor
@@ -75,6 +81,7 @@ def write_cheap(
     around = edge is not None or any(name in slots for name in SLOPES)
     work = room(batch, (height, width), pixels.device) if work is None and around else work
     luma = pixels if work is None else work.luma
+    broad = 0 if work is None else work.near.shape[2]
     points = {key: wanted[key] for key in (f"SLOT_{name.upper()}" for name in POINTS)}
     slopes = {key: wanted[key] for key in (f"SLOT_{name.upper()}" for name in SLOPES)}
     wide = tables.wide(pixels, old, out, luma)
@@ -82,7 +89,7 @@ def write_cheap(
     block = min(ROW, triton.next_power_of_2(width))
     grid = (triton.cdiv(width, block), height, batch)
     _points[grid](
-        pixels, old, out, luma, height, width,
+        pixels, old, out, luma, height, width, broad,
         pixels.stride(0), pixels.stride(1), pixels.stride(2), pixels.stride(3),
         old.stride(0), old.stride(1), old.stride(2), old.stride(3),
         out.stride(0), out.stride(1), out.stride(2), out.stride(3),
@@ -92,15 +99,14 @@ def write_cheap(
     if not around:
         return
     assert work is not None
-    taps = _taps(pixels.device)
-    blurred = any(name in slots for name in BLURRED)
-    if blurred:
-        _sideways[(triton.cdiv(width, LINE), height, batch)](
-            work.luma, work.near, work.far, taps, height, width, NEAR=NEAR, FAR=FAR, BLOCK=LINE, num_warps=4, enable_fp_fusion=True
+    if any(name in slots for name in BLURRED):
+        line = min(LINE, triton.next_power_of_2(broad))
+        _sideways[(triton.cdiv(broad, line), height, batch)](
+            work.luma, work.near, work.far, height, broad, NEAR=NEAR, FAR=FAR, BLOCK=line, num_warps=triton.cdiv(line, 128), enable_fp_fusion=True
         )  # fmt: skip
     mask = out if edge is None else edge
     _downward[(triton.cdiv(width, COLUMNS), triton.cdiv(height, ROWS), batch)](
-        work.luma, work.near, work.far, taps, out, mask, height, width, out.stride(0), out.stride(1), out.stride(2), out.stride(3), mask.stride(0),
+        work.luma, work.near, work.far, out, mask, height, width, broad, out.stride(0), out.stride(1), out.stride(2), out.stride(3), mask.stride(0),
         IS_EDGE, HAS_EDGE=edge is not None, WIDE=wide, NEAR=NEAR, FAR=FAR, ROWS=ROWS, COLUMNS=COLUMNS, **slopes,
         num_warps=1, enable_fp_fusion=True,
     )  # fmt: skip
@@ -109,23 +115,15 @@ def write_cheap(
 def room(batch: int, size: tuple[int, int], device: torch.device) -> Room:
     """What passes hand on, for images of one size."""
     height, width = size
-    luma = torch.empty(batch, height, width + 2 * FAR, dtype=torch.float32, device=device)
-    near, far = torch.empty(2, batch, height, width, dtype=torch.float32, device=device)
+    broad = triton.cdiv(width, 16) * 16
+    luma = torch.empty(batch, height, broad + 2 * FAR, dtype=torch.float32, device=device)
+    near, far = torch.empty(2, batch, height, broad, dtype=torch.float32, device=device)
     return Room(luma, near, far)
-
-
-@lru_cache(maxsize=8)
-def _taps(device: torch.device) -> torch.Tensor:
-    """The weights of both blurs, each from its middle on: float32 `[2, FAR + 1]`."""
-    taps = torch.zeros(2, FAR + 1)
-    for number, (sigma, reach) in enumerate(((SURROUNDINGS, NEAR), (COARSE, FAR))):
-        taps[number, : reach + 1] = torch.from_numpy(filters.gaussian_taps(sigma))[reach:]
-    return taps.to(device)
 
 
 @triton.jit
 def _points(
-    pixels, before, out, lumas, height, width,
+    pixels, before, out, lumas, height, width, broad,
     in_b, in_c, in_y, in_x, old_b, old_c, old_y, old_x, out_b, out_c, out_y, out_x, per_x, per_y,
     RED: tl.constexpr, GREEN: tl.constexpr, BLUE: tl.constexpr, AROUND: tl.constexpr, FAR: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
     SLOT_RED: tl.constexpr, SLOT_GREEN: tl.constexpr, SLOT_BLUE: tl.constexpr, SLOT_MOTION: tl.constexpr,
@@ -174,7 +172,7 @@ def _points(
     if SLOT_LUMA >= 0:
         tl.store(place + SLOT_LUMA * plane, luma.to(kind), mask=inside)
     if AROUND:
-        line = lumas + (image * height + row) * (width + 2 * FAR)
+        line = lumas + (image * height + row) * (broad + 2 * FAR)
         tl.store(line + FAR + columns, luma, mask=inside)
         beyond = tl.zeros([FAR], tl.float32)
         start = pixels + image * in_b + y * in_y
@@ -193,28 +191,55 @@ def _luma(at, in_c, RED: tl.constexpr, GREEN: tl.constexpr, BLUE: tl.constexpr):
 
 
 @triton.jit
-def _sideways(
-    lumas, nears, fars, taps, height, width, NEAR: tl.constexpr, FAR: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
-    """Both blurs of a row of luma."""
+def _sideways(lumas, nears, fars, height, broad, NEAR: tl.constexpr, FAR: tl.constexpr, BLOCK: tl.constexpr):
+    """Both blurs of a row of luma: four pixels a lane, from all that lies FAR before and after them."""
     row = tl.program_id(2).to(tl.int64) * height + tl.program_id(1)
-    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < width
-    at = lumas + row * (width + 2 * FAR) + FAR + columns
-    middle = tl.load(at, mask=inside, other=0.0)
-    near, far = middle * tl.load(taps), middle * tl.load(taps + FAR + 1)
-    for off in tl.static_range(1, FAR + 1):
-        both = tl.load(at - off, mask=inside, other=0.0) + tl.load(at + off, mask=inside, other=0.0)
-        far += both * tl.load(taps + FAR + 1 + off)
-        if off <= NEAR:
-            near += both * tl.load(taps + off)
-    tl.store(nears + row * width + columns, near, mask=inside)
-    tl.store(fars + row * width + columns, far, mask=inside)
+    columns = tl.program_id(0) * BLOCK + (4 * tl.arange(0, BLOCK // 4))[:, None] + tl.arange(0, 4)[None, :]
+    inside = columns < broad
+    at = lumas + row * (broad + 2 * FAR) + columns
+    near_0 = tl.zeros([BLOCK // 4], tl.float32)
+    near_1, near_2, near_3 = near_0, near_0, near_0
+    far_0, far_1, far_2, far_3 = near_0, near_0, near_0, near_0
+    for start in tl.static_range(-FAR, FAR + 1, 4):  # px from the first of the four to the first of those loaded
+        four = tl.load(at + (start + FAR), mask=inside, other=0.0)
+        far_0 = _weighed(far_0, four, FAR_TAPS, start, FAR, BLOCK)
+        far_1 = _weighed(far_1, four, FAR_TAPS, start - 1, FAR, BLOCK)
+        far_2 = _weighed(far_2, four, FAR_TAPS, start - 2, FAR, BLOCK)
+        far_3 = _weighed(far_3, four, FAR_TAPS, start - 3, FAR, BLOCK)
+        near_0 = _weighed(near_0, four, NEAR_TAPS, start, NEAR, BLOCK)
+        near_1 = _weighed(near_1, four, NEAR_TAPS, start - 1, NEAR, BLOCK)
+        near_2 = _weighed(near_2, four, NEAR_TAPS, start - 2, NEAR, BLOCK)
+        near_3 = _weighed(near_3, four, NEAR_TAPS, start - 3, NEAR, BLOCK)
+    tl.store(nears + row * broad + columns, _joined(near_0, near_1, near_2, near_3, BLOCK), mask=inside)
+    tl.store(fars + row * broad + columns, _joined(far_0, far_1, far_2, far_3, BLOCK), mask=inside)
+
+
+@triton.jit
+def _weighed(total, four, TAPS: tl.constexpr, START: tl.constexpr, REACH: tl.constexpr, BLOCK: tl.constexpr):
+    """A sum, and four values that lie START to START + 3 from its pixel, as far as the blur reaches."""
+    if (START + 3 >= -REACH) & (START <= REACH):
+        even, odd = tl.split(tl.reshape(four, [BLOCK // 4, 2, 2]))
+        a, c = tl.split(even)
+        b, d = tl.split(odd)
+        if START >= -REACH:
+            total += a * TAPS[START + REACH]
+        if (START + 1 >= -REACH) & (START + 1 <= REACH):
+            total += b * TAPS[START + 1 + REACH]
+        if (START + 2 >= -REACH) & (START + 2 <= REACH):
+            total += c * TAPS[START + 2 + REACH]
+        if START + 3 <= REACH:
+            total += d * TAPS[START + 3 + REACH]
+    return total
+
+
+@triton.jit
+def _joined(a, b, c, d, BLOCK: tl.constexpr):
+    return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [BLOCK // 4, 4])
 
 
 @triton.jit
 def _downward(
-    lumas, nears, fars, taps, out, edge, height, width, out_b, out_c, out_y, out_x, edge_b, least,
+    lumas, nears, fars, out, edge, height, width, broad, out_b, out_c, out_y, out_x, edge_b, least,
     HAS_EDGE: tl.constexpr, WIDE: tl.constexpr, NEAR: tl.constexpr, FAR: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     SLOT_EDGES: tl.constexpr, SLOT_EDGES_INVERTED: tl.constexpr, SLOT_HIGHPASS: tl.constexpr, SLOT_LOWPASS: tl.constexpr,
     SLOT_SOBEL_X: tl.constexpr, SLOT_SOBEL_Y: tl.constexpr, SLOT_EDGE_MAGNITUDE: tl.constexpr,
@@ -232,14 +257,14 @@ def _downward(
     place = out + image * out_b + y * out_y + x * out_x
     each = tl.cast(out_c, tl.int64)
     kind = out.dtype.element_ty
-    broad = width + 2 * FAR
-    luma = lumas + image * height * broad + FAR + x
-    above, below = tl.maximum(y - 1, 0) * broad, tl.minimum(y + 1, height - 1) * broad
-    here = tl.load(luma + y * broad, mask=inside, other=0.0)
+    full = broad + 2 * FAR
+    luma = lumas + image * height * full + FAR + x
+    above, below = tl.maximum(y - 1, 0) * full, tl.minimum(y + 1, height - 1) * full
+    here = tl.load(luma + y * full, mask=inside, other=0.0)
     n = tl.load(luma + above, mask=inside, other=0.0)
     s = tl.load(luma + below, mask=inside, other=0.0)
-    w = tl.load(luma + y * broad - 1, mask=inside, other=0.0)
-    e = tl.load(luma + y * broad + 1, mask=inside, other=0.0)
+    w = tl.load(luma + y * full - 1, mask=inside, other=0.0)
+    e = tl.load(luma + y * full + 1, mask=inside, other=0.0)
     if SLOT_HIGHPASS >= 0:
         tl.store(place + SLOT_HIGHPASS * each, tl.abs((n + s + w + e) / 4 - here).to(kind), mask=inside)
     nw = tl.load(luma + above - 1, mask=inside, other=0.0)
@@ -257,28 +282,35 @@ def _downward(
         tl.store(place + SLOT_EDGE_MAGNITUDE * each, steep.to(kind), mask=inside)
     if HAS_EDGE:
         tl.store(edge + image * edge_b + y * width + x, (steep > least).to(tl.uint8), mask=inside)
-    start = image * height * width
+    start = image * height * broad
     if (SLOT_EDGES >= 0) or (SLOT_EDGES_INVERTED >= 0):
-        dark = here < _blurred(nears + start, taps, top, left, height, width, NEAR, ROWS, COLUMNS)
+        dark = here < _blurred(nears + start, NEAR_TAPS, top, left, height, width, broad, WIDE, NEAR, ROWS, COLUMNS)
         if SLOT_EDGES >= 0:
             tl.store(place + SLOT_EDGES * each, tl.where(dark, steep, 0.0).to(kind), mask=inside)
         if SLOT_EDGES_INVERTED >= 0:
             tl.store(place + SLOT_EDGES_INVERTED * each, tl.where(dark, 0.0, steep).to(kind), mask=inside)
     if SLOT_LOWPASS >= 0:
-        coarse = _blurred(fars + start, taps + FAR + 1, top, left, height, width, FAR, ROWS, COLUMNS)
+        coarse = _blurred(fars + start, FAR_TAPS, top, left, height, width, broad, WIDE, FAR, ROWS, COLUMNS)
         tl.store(place + SLOT_LOWPASS * each, coarse.to(kind), mask=inside)
 
 
 @triton.jit
 def _blurred(
-    plane, taps, top, left, height, width, REACH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    plane, TAPS: tl.constexpr, top, left, height, width, broad,
+    WIDE: tl.constexpr, REACH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """A blur down the columns; above the first and below the last row, that row is repeated."""
     columns = left + tl.arange(0, COLUMNS)
+    rows = tl.arange(0, ROWS)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for number in tl.static_range(ROWS + 2 * REACH):
-        row = tl.minimum(tl.maximum(top + number - REACH, 0), height - 1).to(tl.int64)
-        line = tl.load(plane + row * width + columns, mask=columns < width, other=0.0)
-        off = tl.abs(tl.arange(0, ROWS) - (number - REACH))
-        total += tl.load(taps + off, mask=off <= REACH, other=0.0)[:, None] * line[None, :]
+        row = tl.minimum(tl.maximum(top + number - REACH, 0), height - 1)
+        if WIDE:
+            row = row.to(tl.int64)
+        line = tl.load(plane + row * broad + columns, mask=columns < width, other=0.0)
+        weight = tl.zeros([ROWS], tl.float32)
+        for one in tl.static_range(ROWS):  # which the compiler knows of each lane: weights are part of its instructions
+            if (number - one >= 0) & (number - one <= 2 * REACH):
+                weight = tl.where(rows == one, TAPS[number - one], weight)
+        total += weight[:, None] * line[None, :]
     return total

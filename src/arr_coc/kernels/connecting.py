@@ -1,11 +1,14 @@
 """Segments made connected on the GPU: parts found, the small ones given to neighbours, the rest numbered row by row.
 
 The same as `connect` in `texture/slic.py`. Parts are found by union and find: each pixel knows an earlier pixel of its part,
-and chains that meet are joined by the smaller number. Of the three maps that `superpixels.py` makes of an image the first
-that holds together is taken; only that one's gaps are filled (`filling.py`).
+and chains that meet are joined by the smaller number. Of the maps that `superpixels.py` makes of an image, one for each weight
+of place, the first that holds together is taken; only that one's gaps are filled (`filling.py`).
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -17,6 +20,14 @@ from arr_coc.texture.slic import COMPACTNESS, SEGMENTS, SMALLEST
 BLOCK = 256
 MOST = 256  # parts that can be large enough to stay, rounded up: each is a quarter of the mean segment at least
 NOWHERE = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Some of the weights of place, one after another: from number `first` on, `count` of them."""
+
+    first: int
+    count: int
 
 
 class Connecting:
@@ -44,40 +55,73 @@ class Connecting:
 
     def write(self, labels: torch.Tensor) -> torch.Tensor:
         """Labels int32 `[B * variants, h, w]` to connected ids int32 `[B, h, w]`, numbered row by row."""
-        height, width = self.size
-        pixels = height * width
-        maps = self.batch * self.variants
-        least = SMALLEST * pixels / SEGMENTS
-        by_map, by_image = (triton.cdiv(pixels, BLOCK), maps), (triton.cdiv(pixels, BLOCK), self.batch)
+        self.begin()
+        self.join(labels, Weights(0, self.variants))
+        return self.finish()
+
+    def begin(self) -> None:
+        """Nothing is known of any map."""
         self.zeros.zero_()
         self.largest.zero_()
         self.tall.fill_(NOWHERE)
+
+    def join(self, labels: torch.Tensor, weights: Weights) -> None:
+        """Find the parts of some maps of each image, where those before them do not hold together."""
+        height, width = self.size
+        pixels = height * width
+        maps = self.batch * weights.count
+        settled = (self.large, self.labels)
+        which: dict[str, Any] = {"FROM": weights.first, "COUNT": weights.count, "VARIANTS": self.variants}
         _runs[(height, maps)](
-            labels, self.parent, height, width, BLOCK=triton.next_power_of_2(width), num_warps=4, enable_fp_fusion=True
+            labels, self.parent, *settled, height, width, BLOCK=triton.next_power_of_2(width), **which, num_warps=4, enable_fp_fusion=True
+        )  # fmt: skip
+        _unite[(triton.cdiv(pixels, BLOCK), maps)](
+            labels, self.parent, *settled, height, width, BLOCK=BLOCK, **which, num_warps=4, enable_fp_fusion=True
         )
-        _unite[by_map](labels, self.parent, height, width, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True)
         _flatten[(triton.cdiv(pixels, 64), maps)](
-            labels, self.parent, self.counts, self.labels, pixels, BLOCK=64, NOWHERE=NOWHERE, num_warps=1, enable_fp_fusion=True
+            labels, self.parent, self.counts, *settled, pixels, BLOCK=64, NOWHERE=NOWHERE, **which, num_warps=1, enable_fp_fusion=True
         )  # fmt: skip
-        _weigh[by_map](
-            self.parent, self.counts, self.large, self.largest, pixels, least, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
+        _weigh[(triton.cdiv(pixels, BLOCK), maps)](
+            self.parent, self.counts, *settled, self.largest, pixels, SMALLEST * pixels / SEGMENTS, BLOCK=BLOCK, **which,
+            num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
-        _clear[by_image](
+
+    def finish(self) -> torch.Tensor:
+        """Take one map of each image, fill its gaps and number its parts: ids int32 `[B, h, w]`."""
+        height, width = self.size
+        pixels = height * width
+        grid = (triton.cdiv(pixels, BLOCK), self.batch)
+        _clear[grid](
             self.parent, self.counts, self.large, self.labels, self.largest, self.grown, self.holes, self.gaps,
-            pixels, least, VARIANTS=self.variants, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True,
+            pixels, SMALLEST * pixels / SEGMENTS, VARIANTS=self.variants, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
         fill(self.grown, self.holes, self.offer, self.gaps, self.size)
-        _begin[by_image](self.grown, self.first, height, width, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True)
-        _list[by_image](
+        _begin[grid](self.grown, self.first, height, width, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True)
+        _list[grid](
             self.grown, self.first, self.order, self.count, pixels, MOST=MOST, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
         )  # fmt: skip
         _count[(MOST // 16, self.batch)](
             self.order, self.numbers, pixels, MOST=MOST, num_warps=4, enable_fp_fusion=True
         )
-        _number[by_image](
+        _number[grid](
             self.grown, self.first, self.numbers, self.ids, pixels, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
         )
         return self.ids
+
+
+@triton.jit
+def _holds(large, numbers, one):
+    """Whether a map holds together: at least half as many parts are large enough to stay as there are labels."""
+    return 2 * tl.maximum(tl.load(large + one), 1) >= tl.load(numbers + one) + 1
+
+
+@triton.jit
+def _settled(large, numbers, image, FROM: tl.constexpr, VARIANTS: tl.constexpr):
+    """Whether one of an image's maps before number FROM holds together."""
+    found = 0
+    for one in tl.static_range(FROM):
+        found |= _holds(large, numbers, image * VARIANTS + one).to(tl.int32)
+    return found > 0
 
 
 @triton.jit
@@ -86,9 +130,16 @@ def _larger(a, b):
 
 
 @triton.jit
-def _runs(labels, parent, height, width, BLOCK: tl.constexpr):
+def _runs(
+    labels, parent, large, numbers, height, width,
+    BLOCK: tl.constexpr, FROM: tl.constexpr, COUNT: tl.constexpr, VARIANTS: tl.constexpr,
+):  # fmt: skip
     """Each pixel's parent is the first of its run of equal labels along the row."""
-    row = tl.program_id(1).to(tl.int64) * height + tl.program_id(0)
+    image = tl.program_id(1) // COUNT
+    if _settled(large, numbers, image, FROM, VARIANTS):
+        return
+    map_ = image * VARIANTS + FROM + tl.program_id(1) % COUNT
+    row = map_.to(tl.int64) * height + tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < width
     mine = tl.load(labels + row * width + column, mask=inside, other=-1)
@@ -110,10 +161,17 @@ def _root(parent, place, active):
 
 
 @triton.jit
-def _unite(labels, parent, height, width, BLOCK: tl.constexpr):
+def _unite(
+    labels, parent, large, numbers, height, width,
+    BLOCK: tl.constexpr, FROM: tl.constexpr, COUNT: tl.constexpr, VARIANTS: tl.constexpr,
+):  # fmt: skip
     """Join the parts of pixels above each other that have one label."""
+    image = tl.program_id(1) // COUNT
+    if _settled(large, numbers, image, FROM, VARIANTS):
+        return
+    map_ = image * VARIANTS + FROM + tl.program_id(1) % COUNT
     pixels = height * width
-    start = tl.program_id(1).to(tl.int64) * pixels
+    start = map_.to(tl.int64) * pixels
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     below = (place < pixels) & (place >= width)
     mine = tl.load(labels + start + place, mask=below, other=-1)
@@ -135,9 +193,16 @@ def _unite(labels, parent, height, width, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _flatten(labels, parent, counts, most, pixels, BLOCK: tl.constexpr, NOWHERE: tl.constexpr):
+def _flatten(
+    labels, parent, counts, large, numbers, pixels,
+    BLOCK: tl.constexpr, NOWHERE: tl.constexpr, FROM: tl.constexpr, COUNT: tl.constexpr, VARIANTS: tl.constexpr,
+):  # fmt: skip
     """Every pixel's parent becomes the first pixel of its part; parts are counted, and the largest label is found."""
-    start = tl.program_id(1).to(tl.int64) * pixels
+    image = tl.program_id(1) // COUNT
+    if _settled(large, numbers, image, FROM, VARIANTS):
+        return
+    map_ = image * VARIANTS + FROM + tl.program_id(1) % COUNT
+    start = map_.to(tl.int64) * pixels
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < pixels
     root = _root(parent + start, place, inside)
@@ -148,21 +213,28 @@ def _flatten(labels, parent, counts, most, pixels, BLOCK: tl.constexpr, NOWHERE:
         tl.atomic_add(counts + start + which, tl.sum((rest == which).to(tl.int32), axis=0))
         rest = tl.where(rest == which, NOWHERE, rest)
         which = tl.min(rest, axis=0)
-    tl.atomic_max(most + tl.program_id(1), tl.max(tl.load(labels + start + place, mask=inside, other=0)))
+    tl.atomic_max(numbers + map_, tl.max(tl.load(labels + start + place, mask=inside, other=0)))
 
 
 @triton.jit
-def _weigh(parent, counts, large, largest, pixels, least, BLOCK: tl.constexpr):
+def _weigh(
+    parent, counts, large, numbers, largest, pixels, least,
+    BLOCK: tl.constexpr, FROM: tl.constexpr, COUNT: tl.constexpr, VARIANTS: tl.constexpr,
+):  # fmt: skip
     """How many parts are large enough to stay, and which is the largest: of equals the first."""
-    start = tl.program_id(1).to(tl.int64) * pixels
+    image = tl.program_id(1) // COUNT
+    if _settled(large, numbers, image, FROM, VARIANTS):
+        return
+    map_ = image * VARIANTS + FROM + tl.program_id(1) % COUNT
+    start = map_.to(tl.int64) * pixels
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < pixels
     first = inside & (tl.load(parent + start + place, mask=inside, other=-1) == place)
     size = tl.load(counts + start + place, mask=first, other=0)
     stays = first & (size.to(tl.float32) >= least)
-    tl.atomic_add(large + tl.program_id(1), tl.sum(stays.to(tl.int32)))
+    tl.atomic_add(large + map_, tl.sum(stays.to(tl.int32)))
     key = size.to(tl.int64) * (1 << 31) + ((1 << 31) - 1 - place)
-    tl.atomic_max(largest + tl.program_id(1), tl.max(tl.where(first, key, 0)))
+    tl.atomic_max(largest + map_, tl.max(tl.where(first, key, 0)))
 
 
 @triton.jit
@@ -175,8 +247,7 @@ def _clear(
     chosen = VARIANTS - 1
     for back in tl.static_range(VARIANTS):
         variant = VARIANTS - 1 - back
-        parts = tl.maximum(tl.load(large + image * VARIANTS + variant), 1)
-        chosen = tl.where(2 * parts >= tl.load(labels + image * VARIANTS + variant) + 1, variant, chosen)
+        chosen = tl.where(_holds(large, labels, image * VARIANTS + variant), variant, chosen)
     taken = image * VARIANTS + chosen
     biggest = (1 << 31) - 1 - (tl.load(largest + taken) % (1 << 31))
     start = taken.to(tl.int64) * pixels

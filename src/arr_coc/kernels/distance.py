@@ -1,8 +1,9 @@
 """The distance to the nearest edge, exact, in two passes: along each row, then down each column.
 
 Jump flooding passes over the image a dozen times and errs in rare corners. Squared distances separate: the nearest edge in a
-pixel's own row is found by a running maximum, and among the rows above and below the smallest sum of squares wins. A square
-of pixels looks only as far up and down as its own farthest edge, so on pictures with much in them the search is short.
+pixel's own row is found by a running maximum, and among the rows above and below the smallest sum of squares wins. A few rows
+search together, a lane those of its column: each line that it reads counts for all of them, and they look only as far up and
+down as their own farthest edge, so on pictures with much in them the search is short.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import triton.language as tl
 
 from arr_coc.kernels import tables
 
-ROWS, COLUMNS = 16, 64  # px of the squares that search together
-STRIDE = 8  # rows above and below that are read before anybody asks whether that was enough
+ROWS, COLUMNS = 8, 32  # px that search together, one warp
+STRIDE = 8  # lines above and below that are read before anybody asks whether that was enough
 SHORT = 1 << 14  # px of an image's longer side up to which distances are kept in 16 bits
 
 
@@ -43,7 +44,7 @@ def write_distance(edge: torch.Tensor, along: torch.Tensor, found: torch.Tensor,
     grid = (triton.cdiv(width, COLUMNS), triton.cdiv(height, ROWS), batch)
     _across_rows[grid](
         along, found, out, height, width, out.stride(0), out.stride(1), 1 / half_diagonal, far,
-        ROWS=ROWS, COLUMNS=COLUMNS, STRIDE=STRIDE, HEIGHT=triton.next_power_of_2(height), WIDE=tables.wide(edge, out), num_warps=4, enable_fp_fusion=True,
+        ROWS=ROWS, COLUMNS=COLUMNS, STRIDE=STRIDE, HEIGHT=triton.next_power_of_2(height), WIDE=tables.wide(edge, out), num_warps=1, enable_fp_fusion=True,
     )  # fmt: skip
 
 
@@ -82,35 +83,43 @@ def _across_rows(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, HEIGHT: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(2).to(tl.int64)
-    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    top = tl.program_id(1) * ROWS
+    each = tl.arange(0, ROWS)
+    rows = top + each
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (rows[:, None] < height) & (columns[None, :] < width)
-    source = along + image * height * width
-    if WIDE:
-        offsets = rows.to(tl.int64)[:, None] * width + columns[None, :]
-        step = tl.cast(width, tl.int64)
-    else:
-        offsets = rows[:, None] * width + columns[None, :]
-        step = width
-    own = tl.load(source + offsets, mask=inside, other=0).to(tl.float32)
-    best = own * own
-    every = tl.arange(0, HEIGHT)
-    some = tl.max(tl.load(found + image * height + every, mask=every < height, other=0)) > 0
+    source = along + image * height * width + columns
+    nowhere = tl.cast(far, tl.float32)
+    # What lies outside has found its edge.
+    best = tl.where(inside, nowhere * nowhere, 0.0)
+    for number in tl.static_range(ROWS):
+        best = _nearer(best, source, top + number, height, width, columns, far, (each - number).to(tl.float32), WIDE)
+    end = height
+    if tl.max(best) >= nowhere * nowhere:  # no edge in one of these rows: perhaps there is none at all
+        every = tl.arange(0, HEIGHT)
+        end *= tl.max(tl.load(found + image * height + every, mask=every < height, other=0))
     reach = 1
-    # Without any edge there is nothing to look for. A row `reach` away can only help where the best so far is farther than that.
-    while some & (reach < height) & (tl.max(best) > reach * reach):
+    # Lines `reach` away can only help where the best so far is farther than that.
+    while (reach < end) & (tl.max(best) > reach * reach):
         for more in tl.static_range(STRIDE):
             off = reach + more
-            above = tl.load(source + offsets - off * step, mask=inside & (rows[:, None] >= off), other=far)
-            below = tl.load(source + offsets + off * step, mask=inside & (rows[:, None] + off < height), other=far)
-            near = tl.minimum(above, below).to(tl.float32)
-            best = tl.minimum(best, near * near + off * off)
+            best = _nearer(best, source, top - off, height, width, columns, far, (each + off).to(tl.float32), WIDE)
+            low, under = top + ROWS - 1 + off, (ROWS - 1 - each + off).to(tl.float32)
+            best = _nearer(best, source, low, height, width, columns, far, under, WIDE)
         reach += STRIDE
     share = tl.minimum(tl.sqrt(best) * per_pixel, 1.0)
-    nowhere = tl.cast(far, tl.float32)
     share = tl.where(best >= nowhere * nowhere, 1.0, share)
     if WIDE:
         place = out + image * out_b + rows.to(tl.int64)[:, None] * out_y + columns[None, :]
     else:
         place = out + image * out_b + rows[:, None] * out_y + columns[None, :]
     tl.store(place, share.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _nearer(best, source, row, height, width, columns, far, off, WIDE: tl.constexpr):
+    """The least squares so far, or those by way of one line of the image, which lies `off` rows from each."""
+    start = row.to(tl.int64) * width if WIDE else row * width
+    there = columns < tl.where((row >= 0) & (row < height), width, 0)
+    line = tl.load(source + start, mask=there, other=far).to(tl.float32)
+    return tl.minimum(best, (line * line)[None, :] + (off * off)[:, None])

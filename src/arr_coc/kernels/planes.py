@@ -89,9 +89,9 @@ def segments(pixels: torch.Tensor) -> torch.Tensor | None:
         return None
     size = (int(pixels.shape[1]), int(pixels.shape[2]))
     with on(pixels.device):
-        found, connecting, _ = _kept("superpixels", size, pixels.device)
-        found.look(pixels[None])
-        return connecting.write(found.assign())[0].long()
+        found, _ = _kept("superpixels", size, pixels.device)
+        ids: torch.Tensor = found.write(pixels[None])
+        return ids[0].long()
 
 
 def region_planes(texture: TextureArray, name: str) -> torch.Tensor | None:
@@ -107,7 +107,7 @@ def _regions(texture: TextureArray) -> dict[str, torch.Tensor]:
 
     ids = texture.once("segments", lambda: segments(texture.pixels))
     assert ids is not None
-    regions = _kept("superpixels", texture.size, texture.device)[2]
+    regions = _kept("superpixels", texture.size, texture.device)[1]
     small = ids.to(torch.int32)[None]
     out = torch.empty(1, len(NAMES), *texture.size, dtype=texture.dtype, device=texture.device)
     with on(texture.device):
@@ -181,9 +181,8 @@ def _made(what: str, size: tuple[int, int], device: torch.device, thread: int, s
         from arr_coc.kernels.centre_surround import CentreSurround
 
         return CentreSurround(1, size, device)
-    from arr_coc.kernels.connecting import Connecting
     from arr_coc.kernels.regions import Regions
-    from arr_coc.kernels.superpixels import Superpixels
+    from arr_coc.kernels.segmenting import Segmenting
 
-    found = Superpixels(1, size, device)
-    return found, Connecting(1, found.small, device), Regions(1, found.small, size, device)
+    found = Segmenting(1, size, device)
+    return found, Regions(1, found.small, size, device)

@@ -1,22 +1,22 @@
-"""Superpixels assigned on the GPU: rounds of k-means over colour and place, for all three weights of place at once.
+"""Superpixels assigned on the GPU: rounds of k-means over colour and place, for some weights of place at once.
 
-The same rounds as `texture/slic.py`. There the weight of place rises until segments hold together; here all three weights run
-side by side, because nobody can wait for the answer, and `connecting.py` chooses. A program takes a square of pixels and looks
-only at the segments whose centre is near it. What a square adds to a segment is added up as whole numbers, which give the
-same sum in any order: ids are the same from run to run.
+The same rounds as `texture/slic.py`. There the weight of place rises until segments hold together. Here nobody can wait for the
+answer: either several weights run side by side, or those that come later look for themselves whether an image still needs
+them. A program takes a square of pixels and looks only at the segments whose centre is near it. What a square adds to a segment
+is added up as whole numbers, which give the same sum in any order: ids are the same from run to run.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from arr_coc.kernels import tables
-from arr_coc.kernels.cells import _reach
-from arr_coc.kernels.centre_surround import _lab
+from arr_coc.kernels.connecting import Connecting, Weights, _settled
+from arr_coc.kernels.lab import write_lab
 from arr_coc.texture.slic import COMPACTNESS, ROUNDS, SEGMENTS, WORK_SIDE
 
 TILE = 8  # px of a square's side, one warp each
@@ -51,38 +51,45 @@ class Superpixels:
 
     def look(self, pixels: torch.Tensor) -> None:
         """Images `[B, 3, H, W]` to Lab at the working size."""
-        (height, width), (high, wide) = self.size, self.small
-        _lab[(triton.cdiv(high * wide, 128), self.batch)](
-            pixels, self.lab, height, width, high, wide,
-            pixels.stride(0), pixels.stride(1), pixels.stride(2), pixels.stride(3),
-            REACH_Y=_reach(height, high), REACH_X=_reach(width, wide), BLOCK=128, WIDE=tables.wide(pixels), num_warps=4, enable_fp_fusion=True,
-        )  # fmt: skip
+        write_lab(pixels, self.lab, self.small)
 
-    def assign(self) -> torch.Tensor:
-        """Lab to labels int32 `[B * 3, h, w]`: for each image, one map for each weight of place."""
+    def assign(self, weights: Weights, connecting: Connecting) -> torch.Tensor:
+        """Lab to labels int32 `[B * 3, h, w]`: for each image a map for each weight of place, of which some are written.
+
+        connecting: knows which images hold together by the weights before these; theirs are left as they are.
+        """
         height, width = self.small
-        variants = self.batch * len(COMPACTNESS)
+        maps = self.batch * weights.count
         reach_y, reach_x = math.ceil(height / self.down), math.ceil(width / self.across)
-        self.sums.zero_()
+        settled = (connecting.large, connecting.labels)
+        which: dict[str, Any] = {"FROM": weights.first, "COUNT": weights.count, "VARIANTS": len(COMPACTNESS)}
+        if weights.first == 0:
+            self.sums.zero_()
         for number in range(ROUNDS + 1):
-            here, there = self.sums[min(number, ROUNDS - 1)], (self.tiles, variants)
-            _assign[there](
-                self.lab, self.labels, self.centres, here, self.weights, height, width, self.down, self.across,
+            here = self.sums[min(number, ROUNDS - 1)]
+            _assign[(self.tiles, maps)](
+                self.lab, self.labels, self.centres, here, self.weights, *settled, height, width, self.down, self.across,
                 reach_y, reach_x,
-                FIRST=number == 0, LAST=number == ROUNDS, VARIANTS=len(COMPACTNESS), ROOM=self.room, TILE=TILE, PARTS=PARTS,
+                FIRST=number == 0, LAST=number == ROUNDS, ROOM=self.room, TILE=TILE, PARTS=PARTS, **which,
                 num_warps=1, enable_fp_fusion=False,
             )  # fmt: skip
             if number < ROUNDS:
-                _centre[(variants, 5)](
-                    here, self.centres, number > 0, ROOM=self.room, PARTS=PARTS, num_warps=1, enable_fp_fusion=True
-                )
+                _centre[(maps, 5)](
+                    here, self.centres, *settled, number > 0, ROOM=self.room, PARTS=PARTS, **which, num_warps=1, enable_fp_fusion=True
+                )  # fmt: skip
         return self.labels
 
 
 @triton.jit
-def _centre(sums, centres, kept, ROOM: tl.constexpr, PARTS: tl.constexpr):
+def _centre(
+    sums, centres, large, numbers, kept,
+    ROOM: tl.constexpr, PARTS: tl.constexpr, FROM: tl.constexpr, COUNT: tl.constexpr, VARIANTS: tl.constexpr,
+):  # fmt: skip
     """The mean of one feature over each segment's members; a segment without any keeps its centre."""
-    variant, feature = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    image, feature = tl.program_id(0) // COUNT, tl.program_id(1)
+    if _settled(large, numbers, image, FROM, VARIANTS):
+        return
+    variant = (image * VARIANTS + FROM + tl.program_id(0) % COUNT).to(tl.int64)
     segment = tl.arange(0, ROOM)
     at = sums + (variant * ROOM + segment) * 8
     members = tl.load(at + 5).to(tl.float64) / PARTS
@@ -94,11 +101,14 @@ def _centre(sums, centres, kept, ROOM: tl.constexpr, PARTS: tl.constexpr):
 
 @triton.jit
 def _assign(
-    lab, labels, centres, sums, weights, height, width, down, across, reach_y, reach_x,
-    FIRST: tl.constexpr, LAST: tl.constexpr, VARIANTS: tl.constexpr, ROOM: tl.constexpr, TILE: tl.constexpr,
-    PARTS: tl.constexpr,
+    lab, labels, centres, sums, weights, large, numbers, height, width, down, across, reach_y, reach_x,
+    FIRST: tl.constexpr, LAST: tl.constexpr, ROOM: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
+    FROM: tl.constexpr, COUNT: tl.constexpr, VARIANTS: tl.constexpr,
 ):  # fmt: skip
-    variant = tl.program_id(1).to(tl.int64)
+    picture = tl.program_id(1) // COUNT
+    if _settled(large, numbers, picture, FROM, VARIANTS):
+        return
+    variant = (picture * VARIANTS + FROM + tl.program_id(1) % COUNT).to(tl.int64)
     pixels = height * width
     beside = (width + TILE - 1) // TILE
     top, left = tl.program_id(0) // beside * TILE, tl.program_id(0) % beside * TILE

@@ -21,7 +21,6 @@ from arr_coc.kernels import tables
 from arr_coc.kernels.centre_surround import CentreSurround
 from arr_coc.kernels.cheap import NAMES as CHEAP
 from arr_coc.kernels.cheap import room, write_cheap
-from arr_coc.kernels.connecting import Connecting
 from arr_coc.kernels.dispatch import LONGEST, on
 from arr_coc.kernels.distance import scratch, write_distance
 from arr_coc.kernels.enlarging import write_enlarged
@@ -30,7 +29,7 @@ from arr_coc.kernels.recording import captured
 from arr_coc.kernels.regions import NAMES as REGIONS
 from arr_coc.kernels.regions import Regions
 from arr_coc.kernels.sampling import Places
-from arr_coc.kernels.superpixels import Superpixels
+from arr_coc.kernels.segmenting import Segmenting
 from arr_coc.texture.array import TextureArray
 from arr_coc.texture.layout import EMBEDDING_NAMES, FULL40, find_channel, resolve_layout
 from arr_coc.texture.pyramid import level_size
@@ -88,10 +87,10 @@ class Whole:
             ) from None
         self._slots = {name: number for number, name in enumerate(self.names)}
         self._saliency = CentreSurround(batch, size, place) if "saliency" in self._slots else None
-        self._clusters: tuple[Superpixels, Connecting, Regions] | None = None
+        self._clusters: tuple[Segmenting, Regions] | None = None
         if self._slots.keys() & set(REGIONS):
-            found = Superpixels(batch, size, place)
-            self._clusters = found, Connecting(batch, found.small, place), Regions(batch, found.small, size, place)
+            found = Segmenting(batch, size, place)
+            self._clusters = found, Regions(batch, found.small, size, place)
         planes = list(self.block.flatten(0, 1))
         self._table = tables.table(planes)
         self._wide, self._packed = tables.wide(self.block), tables.packed(planes)
@@ -168,9 +167,8 @@ class Whole:
     def _write_clusters(self) -> None:
         if self._clusters is None:
             return
-        found, connecting, regions = self._clusters
-        found.look(self.pixels)
-        ids = connecting.write(found.assign())
+        found, regions = self._clusters
+        ids = found.write(self.pixels)
         regions.measure(ids)
         regions.write(ids, self.block, {name: self._slots[name] for name in REGIONS if name in self._slots})
 
