@@ -72,10 +72,16 @@ def _reach(pixels: int, cells: int) -> int:
 
 
 @triton.jit
-def _plane(table, channel, KIND: tl.constexpr):
-    """Where a plane lies: its address and strides."""
-    address = tl.load(table + 3 * channel).to(tl.pointer_type(KIND))
-    return address, tl.load(table + 3 * channel + 1), tl.load(table + 3 * channel + 2)
+def _plane(table, channel, KIND: tl.constexpr, PACKED: tl.constexpr = False):
+    """Where a plane lies: its address and strides. PACKED: rows start where a lane can load many values at once.
+
+    The compiler must be told so here: what is said of a function's result is lost when that becomes part of its caller.
+    """
+    address, down = tl.load(table + 3 * channel).to(tl.pointer_type(KIND)), tl.load(table + 3 * channel + 1)
+    if PACKED:
+        return tl.multiple_of(address, 16), tl.multiple_of(down, 16 // (KIND.primitive_bitwidth // 8)), tl.cast(1, tl.int64)
+    else:
+        return address, down, tl.load(table + 3 * channel + 2)
 
 
 @triton.jit
@@ -123,14 +129,10 @@ def _columns(
     channel, row = tl.program_id(2).to(tl.int64), tl.program_id(1)
     rule = tl.load(rules + channel)
     if rule != 2:
-        plane, stride_y, stride_x = _plane(table, channel, KIND)
+        plane, stride_y, stride_x = _plane(table, channel, KIND, PACKED)
         columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         inside = columns < width
-        if PACKED:
-            at = tl.multiple_of(plane, 16) + columns
-            stride_y = tl.multiple_of(stride_y, 16 // (KIND.primitive_bitwidth // 8))
-        else:
-            at = plane + columns * stride_x
+        at = plane + columns * stride_x
         top = row * height // rows
         total = tl.zeros([BLOCK], tl.float32)
         largest = tl.full([BLOCK], -float("inf"), tl.float32)

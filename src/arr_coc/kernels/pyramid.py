@@ -127,13 +127,9 @@ def _halve(
         if COUNT > 4:
             _ids(plane, stride_y, stride_x, out_5, top, left, width, 5, DONE, COUNT, BLOCK)
     else:
-        plane, stride_y, stride_x = _plane(source, channel, KIND)
+        plane, stride_y, stride_x = _plane(source, channel, KIND, PACKED)
         columns = left + tl.arange(0, BLOCK)
-        if PACKED:
-            at = tl.multiple_of(plane, 16) + columns
-            stride_y = tl.multiple_of(stride_y, 16 // (KIND.primitive_bitwidth // 8))
-        else:
-            at = plane + columns * stride_x
+        at = plane + columns * stride_x
         inside = columns < width
         if rule == 1:
             _levels(at, stride_y, top, inside, out_1, out_2, out_3, out_4, out_5, left, width, KIND, COUNT, BLOCK, True)
@@ -149,9 +145,11 @@ def _levels(
     KIND: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     if COUNT == 1:
-        _first(at, stride_y, y, inside, out_1, left, width, KIND, BLOCK, MOST)
+        _first(_row(at, stride_y, y, inside), _row(at, stride_y, y + 1, inside), y, out_1, left, width, KIND, BLOCK, MOST)
     elif COUNT == 2:
-        _second(at, stride_y, y, inside, out_1, out_2, left, width, KIND, BLOCK, MOST)
+        a, b = _row(at, stride_y, y, inside), _row(at, stride_y, y + 1, inside)
+        c, d = _row(at, stride_y, y + 2, inside), _row(at, stride_y, y + 3, inside)
+        _second(a, b, c, d, y, out_1, out_2, left, width, KIND, BLOCK, MOST)
     elif COUNT == 3:
         _third(at, stride_y, y, inside, out_1, out_2, out_3, left, width, KIND, BLOCK, MOST)
     elif COUNT == 4:
@@ -162,32 +160,39 @@ def _levels(
         _keep(_once(a, b, BLOCK // 16, MOST), out_5, y, left, width, 5, KIND, BLOCK)
 
 
-# A row of each level takes two of the level below.
+@triton.jit
+def _row(at, stride_y, y, inside):
+    return tl.load(at + y * stride_y, mask=inside, other=0.0)
+
+
+# A row of each level takes two of the level below. Eight rows are on their way together: nothing is read past a write.
 
 
 @triton.jit
-def _first(at, stride_y, y, inside, out_1, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr):
-    a = tl.load(at + y * stride_y, mask=inside, other=0.0).to(tl.float32)
-    b = tl.load(at + (y + 1) * stride_y, mask=inside, other=0.0).to(tl.float32)
-    return _keep(_once(a, b, BLOCK, MOST), out_1, y, left, width, 1, KIND, BLOCK)
+def _first(a, b, y, out_1, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr):
+    return _keep(_once(a.to(tl.float32), b.to(tl.float32), BLOCK, MOST), out_1, y, left, width, 1, KIND, BLOCK)
 
 
 @triton.jit
 def _second(
-    at, stride_y, y, inside, out_1, out_2, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr
-):
-    a = _first(at, stride_y, y, inside, out_1, left, width, KIND, BLOCK, MOST)
-    b = _first(at, stride_y, y + 2, inside, out_1, left, width, KIND, BLOCK, MOST)
-    return _keep(_once(a, b, BLOCK // 2, MOST), out_2, y, left, width, 2, KIND, BLOCK)
+    a, b, c, d, y, out_1, out_2, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr
+):  # fmt: skip
+    above = _first(a, b, y, out_1, left, width, KIND, BLOCK, MOST)
+    below = _first(c, d, y + 2, out_1, left, width, KIND, BLOCK, MOST)
+    return _keep(_once(above, below, BLOCK // 2, MOST), out_2, y, left, width, 2, KIND, BLOCK)
 
 
 @triton.jit
 def _third(
     at, stride_y, y, inside, out_1, out_2, out_3, left, width, KIND: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr
 ):  # fmt: skip
-    a = _second(at, stride_y, y, inside, out_1, out_2, left, width, KIND, BLOCK, MOST)
-    b = _second(at, stride_y, y + 4, inside, out_1, out_2, left, width, KIND, BLOCK, MOST)
-    return _keep(_once(a, b, BLOCK // 4, MOST), out_3, y, left, width, 3, KIND, BLOCK)
+    a, b = _row(at, stride_y, y, inside), _row(at, stride_y, y + 1, inside)
+    c, d = _row(at, stride_y, y + 2, inside), _row(at, stride_y, y + 3, inside)
+    e, f = _row(at, stride_y, y + 4, inside), _row(at, stride_y, y + 5, inside)
+    g, h = _row(at, stride_y, y + 6, inside), _row(at, stride_y, y + 7, inside)
+    above = _second(a, b, c, d, y, out_1, out_2, left, width, KIND, BLOCK, MOST)
+    below = _second(e, f, g, h, y + 4, out_1, out_2, left, width, KIND, BLOCK, MOST)
+    return _keep(_once(above, below, BLOCK // 4, MOST), out_3, y, left, width, 3, KIND, BLOCK)
 
 
 @triton.jit
