@@ -41,14 +41,14 @@ def test_labels_are_those_of_k_means(image: torch.Tensor) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_weights_that_are_not_needed_are_not_tried(image: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_are_not_needed_are_not_tried(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise falls to dust by colour alone; what is calm holds together by the first weight."""
-    monkeypatch.setattr(superpixels, "COMPACTNESS", (0.5, 64.0, 256.0))
+    monkeypatch.setattr(superpixels, "COMPACTNESS", (0.01, 64.0, 256.0))
     monkeypatch.setattr(connecting, "SEGMENTS", 9)
-    calm = torch.linspace(0, 1, SIZE[1], device=image.device).expand(3, *SIZE)
-    noise = image[0, :, : SIZE[0], : SIZE[1]]
+    calm = torch.linspace(0, 1, SIZE[1], device=device).expand(3, *SIZE)
+    noise = torch.rand(3, *SIZE, generator=torch.Generator().manual_seed(0)).to(device)
     pictures = torch.stack([calm, noise, calm.flip(2), calm / 2])
-    apart, together = (Segmenting(4, SIZE, image.device) for _ in range(2))
+    apart, together = (Segmenting(4, SIZE, device) for _ in range(2))
     apart.found.labels.fill_(-7)
     together.portions = [Weights(0, 3)]
     assert torch.equal(apart.write(pictures), together.write(pictures))

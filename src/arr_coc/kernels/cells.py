@@ -79,7 +79,11 @@ def _plane(table, channel, KIND: tl.constexpr, PACKED: tl.constexpr = False):
     """
     address, down = tl.load(table + 3 * channel).to(tl.pointer_type(KIND)), tl.load(table + 3 * channel + 1)
     if PACKED:
-        return tl.multiple_of(address, 16), tl.multiple_of(down, 16 // (KIND.primitive_bitwidth // 8)), tl.cast(1, tl.int64)
+        return (
+            tl.multiple_of(address, 16),
+            tl.multiple_of(down, 16 // (KIND.primitive_bitwidth // 8)),
+            tl.cast(1, tl.int64),
+        )
     else:
         return address, down, tl.load(table + 3 * channel + 2)
 

@@ -29,7 +29,7 @@ from arr_coc.texture.channels.edges import COARSE, SURROUNDINGS
 NEAR, FAR = (len(filters.gaussian_taps(sigma)) // 2 for sigma in (SURROUNDINGS, COARSE))  # px that the blurs reach
 ROW = 1024  # columns of a program of the first pass, at the most
 LINE = 512  # of the second, four a lane
-ROWS, COLUMNS = 8, 32  # px of a program of the last, one warp
+ROWS, COLUMNS = 4, 32  # px of a program of the last, a column a lane
 
 POINTS = ("red", "green", "blue", "motion", "x", "y", "eccentricity", "luma")  # by pixel
 SLOPES = (
@@ -108,7 +108,7 @@ def write_cheap(
     _downward[(triton.cdiv(width, COLUMNS), triton.cdiv(height, ROWS), batch)](
         work.luma, work.near, work.far, out, mask, height, width, broad, out.stride(0), out.stride(1), out.stride(2), out.stride(3), mask.stride(0),
         IS_EDGE, HAS_EDGE=edge is not None, WIDE=wide, NEAR=NEAR, FAR=FAR, ROWS=ROWS, COLUMNS=COLUMNS, **slopes,
-        num_warps=1, enable_fp_fusion=True,
+        num_warps=COLUMNS // 32, enable_fp_fusion=True,
     )  # fmt: skip
 
 

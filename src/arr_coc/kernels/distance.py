@@ -14,8 +14,8 @@ import triton.language as tl
 
 from arr_coc.kernels import tables
 
-ROWS, COLUMNS = 8, 32  # px that search together, one warp
-STRIDE = 8  # lines above and below that are read before anybody asks whether that was enough
+ROWS, COLUMNS = 16, 32  # px that search together, a column a lane
+STRIDE = 4  # lines above and below that are read before anybody asks whether that was enough
 SHORT = 1 << 14  # px of an image's longer side up to which distances are kept in 16 bits
 
 
@@ -44,7 +44,7 @@ def write_distance(edge: torch.Tensor, along: torch.Tensor, found: torch.Tensor,
     grid = (triton.cdiv(width, COLUMNS), triton.cdiv(height, ROWS), batch)
     _across_rows[grid](
         along, found, out, height, width, out.stride(0), out.stride(1), 1 / half_diagonal, far,
-        ROWS=ROWS, COLUMNS=COLUMNS, STRIDE=STRIDE, HEIGHT=triton.next_power_of_2(height), WIDE=tables.wide(edge, out), num_warps=1, enable_fp_fusion=True,
+        ROWS=ROWS, COLUMNS=COLUMNS, STRIDE=STRIDE, HEIGHT=triton.next_power_of_2(height), WIDE=tables.wide(edge, out), num_warps=COLUMNS // 32, enable_fp_fusion=True,
     )  # fmt: skip
 
 

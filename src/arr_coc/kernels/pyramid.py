@@ -145,7 +145,9 @@ def _levels(
     KIND: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     if COUNT == 1:
-        _first(_row(at, stride_y, y, inside), _row(at, stride_y, y + 1, inside), y, out_1, left, width, KIND, BLOCK, MOST)
+        _first(
+            _row(at, stride_y, y, inside), _row(at, stride_y, y + 1, inside), y, out_1, left, width, KIND, BLOCK, MOST
+        )
     elif COUNT == 2:
         a, b = _row(at, stride_y, y, inside), _row(at, stride_y, y + 1, inside)
         c, d = _row(at, stride_y, y + 2, inside), _row(at, stride_y, y + 3, inside)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from arr_coc.kernels.connecting import MOST
-from arr_coc.texture.channels.clusters import extent
+from arr_coc.texture.channels.clusters import extent, owner
 
 TILE = 8  # px of the squares that are measured together, one warp each
 NAMES = ("cluster_id", "cluster_distance", "cluster_size", "boundaries")
@@ -28,6 +28,10 @@ class Regions:
         self.rows, self.columns = (
             torch.stack([edge.to(torch.int32) for edge in extent(cells, pixels, device)])
             for cells, pixels in zip(small, size, strict=True)
+        )
+        # The small pixel under each row and column of the image.
+        self.from_rows, self.from_columns = (
+            owner(cells, pixels, device).to(torch.int32) for cells, pixels in zip(small, size, strict=True)
         )
         # Pixels, their rows and columns added up twice, and the square of the farthest member's distance, as bits of float64.
         self.sums = torch.zeros(batch, MOST, 4, dtype=torch.int64, device=device)
@@ -51,7 +55,7 @@ class Regions:
         wanted: dict[str, Any] = {f"SLOT_{name.upper()}": slots.get(name, -1) for name in NAMES}
         block = min(512, triton.next_power_of_2(width))
         _write[(triton.cdiv(width, block), height, self.batch)](
-            ids, self.measured, out, height, width, *self.small, out.stride(0), out.stride(1), out.stride(2),
+            ids, self.measured, out, self.from_rows, self.from_columns, height, width, *self.small, out.stride(0), out.stride(1), out.stride(2),
             MOST=MOST, BLOCK=block, **wanted, num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
 
@@ -119,7 +123,7 @@ def _settle(sums, measured, pixels, MOST: tl.constexpr):
 
 @triton.jit
 def _write(
-    ids, measured, out, height, width, high, wide, out_b, out_c, out_y,
+    ids, measured, out, from_rows, from_columns, height, width, high, wide, out_b, out_c, out_y,
     MOST: tl.constexpr, BLOCK: tl.constexpr,
     SLOT_CLUSTER_ID: tl.constexpr, SLOT_CLUSTER_DISTANCE: tl.constexpr, SLOT_CLUSTER_SIZE: tl.constexpr,
     SLOT_BOUNDARIES: tl.constexpr,
@@ -127,7 +131,7 @@ def _write(
     image = tl.program_id(2).to(tl.int64)
     y, x = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = x < width
-    small_y, small_x = (2 * y + 1) * high // (2 * height), (2 * x + 1) * wide // (2 * width)
+    small_y, small_x = tl.load(from_rows + y), tl.load(from_columns + x, mask=inside, other=0)
     mine = ids + image * high * wide
     region = tl.load(mine + small_y * wide + small_x, mask=inside, other=0)
     table = measured + (image * MOST + region) * 4
@@ -145,10 +149,10 @@ def _write(
         share = tl.load(table + 3, mask=inside, other=0.0)
         tl.store(target + SLOT_CLUSTER_SIZE * plane, share.to(kind), mask=inside)
     if SLOT_BOUNDARIES >= 0:
-        up, low = tl.maximum(y - 1, 0), tl.minimum(y + 1, height - 1)
-        left, right = tl.maximum(x - 1, 0), tl.minimum(x + 1, width - 1)
-        above, below = (2 * up + 1) * high // (2 * height), (2 * low + 1) * high // (2 * height)
-        before, after = (2 * left + 1) * wide // (2 * width), (2 * right + 1) * wide // (2 * width)
+        above = tl.load(from_rows + tl.maximum(y - 1, 0))
+        below = tl.load(from_rows + tl.minimum(y + 1, height - 1))
+        before = tl.load(from_columns + tl.maximum(x - 1, 0), mask=inside, other=0)
+        after = tl.load(from_columns + tl.minimum(x + 1, width - 1), mask=inside, other=0)
         border = tl.load(mine + above * wide + small_x, mask=inside, other=0) != region
         border = border | (tl.load(mine + below * wide + small_x, mask=inside, other=0) != region)
         border = border | (tl.load(mine + small_y * wide + before, mask=inside, other=0) != region)

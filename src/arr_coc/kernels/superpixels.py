@@ -20,7 +20,8 @@ from arr_coc.kernels.lab import write_lab
 from arr_coc.texture.slic import COMPACTNESS, ROUNDS, SEGMENTS, WORK_SIDE
 
 TILE = 8  # px of a square's side, one warp each
-PARTS = 1 << 20  # that a unit is counted in
+PARTS = 1 << 17  # that a unit of colour is counted in: what a square adds up to stays within 32 bits
+SPAN = 8  # squares of a program that likely has nothing to do
 
 
 def work_size(size: tuple[int, int]) -> tuple[int, int]:
@@ -63,14 +64,15 @@ class Superpixels:
         reach_y, reach_x = math.ceil(height / self.down), math.ceil(width / self.across)
         settled = (connecting.large, connecting.labels)
         which: dict[str, Any] = {"FROM": weights.first, "COUNT": weights.count, "VARIANTS": len(COMPACTNESS)}
+        span = SPAN if weights.first else 1
         if weights.first == 0:
             self.sums.zero_()
         for number in range(ROUNDS + 1):
             here = self.sums[min(number, ROUNDS - 1)]
-            _assign[(self.tiles, maps)](
+            _assign[(triton.cdiv(self.tiles, span), maps)](
                 self.lab, self.labels, self.centres, here, self.weights, *settled, height, width, self.down, self.across,
-                reach_y, reach_x,
-                FIRST=number == 0, LAST=number == ROUNDS, ROOM=self.room, TILE=TILE, PARTS=PARTS, **which,
+                reach_y, reach_x, self.tiles,
+                FIRST=number == 0, LAST=number == ROUNDS, ROOM=self.room, TILE=TILE, PARTS=PARTS, SPAN=span, **which,
                 num_warps=1, enable_fp_fusion=False,
             )  # fmt: skip
             if number < ROUNDS:
@@ -92,8 +94,9 @@ def _centre(
     variant = (image * VARIANTS + FROM + tl.program_id(0) % COUNT).to(tl.int64)
     segment = tl.arange(0, ROOM)
     at = sums + (variant * ROOM + segment) * 8
-    members = tl.load(at + 5).to(tl.float64) / PARTS
-    mean = tl.load(at + feature).to(tl.float64) / (PARTS * tl.maximum(members, 1.0))
+    members = tl.load(at + 5).to(tl.float64)
+    unit = tl.where(feature < 3, PARTS, 1).to(tl.float64)  # places are whole numbers
+    mean = tl.load(at + feature).to(tl.float64) / (unit * tl.maximum(members, 1.0))
     place = centres + variant * 8 * ROOM + feature * ROOM + segment
     old = tl.where(kept, tl.load(place), 0.0)
     tl.store(place, tl.where(members > 0, mean.to(tl.float32), old))
@@ -101,34 +104,47 @@ def _centre(
 
 @triton.jit
 def _assign(
-    lab, labels, centres, sums, weights, large, numbers, height, width, down, across, reach_y, reach_x,
-    FIRST: tl.constexpr, LAST: tl.constexpr, ROOM: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
+    lab, labels, centres, sums, weights, large, numbers, height, width, down, across, reach_y, reach_x, squares,
+    FIRST: tl.constexpr, LAST: tl.constexpr, ROOM: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr, SPAN: tl.constexpr,
     FROM: tl.constexpr, COUNT: tl.constexpr, VARIANTS: tl.constexpr,
 ):  # fmt: skip
-    picture = tl.program_id(1) // COUNT
-    if _settled(large, numbers, picture, FROM, VARIANTS):
+    """One round for one or several squares of an image, by one weight of place."""
+    image = tl.program_id(1) // COUNT
+    if _settled(large, numbers, image, FROM, VARIANTS):
         return
-    variant = (picture * VARIANTS + FROM + tl.program_id(1) % COUNT).to(tl.int64)
+    number = FROM + tl.program_id(1) % COUNT
+    variant = (image * VARIANTS + number).to(tl.int64)
     pixels = height * width
+    weight = tl.load(weights + number)
     beside = (width + TILE - 1) // TILE
-    top, left = tl.program_id(0) // beside * TILE, tl.program_id(0) % beside * TILE
+    for step in range(SPAN):
+        square = tl.program_id(0) * SPAN + step
+        if square < squares:
+            _assign_square(
+                lab + image.to(tl.int64) * 3 * pixels, labels + variant * pixels, centres + variant * 8 * ROOM,
+                sums + variant * ROOM * 8, weight, height, width, down, across, reach_y, reach_x,
+                square // beside * TILE, square % beside * TILE, FIRST, LAST, ROOM, TILE, PARTS,
+            )  # fmt: skip
+
+
+@triton.jit
+def _assign_square(
+    lab, labels, centre, sums, weight, height, width, down, across, reach_y, reach_x, top, left,
+    FIRST: tl.constexpr, LAST: tl.constexpr, ROOM: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
     spot = tl.arange(0, TILE * TILE)
     row, column = top + spot // TILE, left + spot % TILE
     inside = (row < height) & (column < width)
     place = row * width + column
-    image = lab + (variant // VARIANTS) * 3 * pixels + place
-    light = tl.load(image, mask=inside, other=0.0)
-    a = tl.load(image + pixels, mask=inside, other=0.0)
-    b = tl.load(image + 2 * pixels, mask=inside, other=0.0)
-    y, x = row.to(tl.float32), column.to(tl.float32)
-    at = labels + variant * pixels + place
+    light = tl.load(lab + place, mask=inside, other=0.0)
+    a = tl.load(lab + height * width + place, mask=inside, other=0.0)
+    b = tl.load(lab + 2 * height * width + place, mask=inside, other=0.0)
     if FIRST:
         label = (row * down // height) * across + column * across // width
     else:
-        label = tl.load(at, mask=inside, other=0)
+        y, x = row.to(tl.float32), column.to(tl.float32)
+        label = tl.load(labels + place, mask=inside, other=0)
         nearest = tl.full([TILE * TILE], float("inf"), tl.float32)
-        weight = tl.load(weights + variant % VARIANTS)
-        centre = centres + variant * 8 * ROOM
         for first in range(0, down * across, 32):
             some = first + tl.arange(0, 32)
             there = some < down * across
@@ -157,18 +173,21 @@ def _assign(
                 nearest = tl.where(nearer, far, nearest)
                 label = tl.where(nearer, segment, label)
                 bits = bits - lowest
-    tl.store(at, label, mask=inside)
+    tl.store(labels + place, label, mask=inside)
     if not LAST:
-        kind = tl.arange(0, 8)[None, :]
-        members = tl.where(
-            kind == 0, light[:, None], tl.where(kind == 1, a[:, None], tl.where(kind == 2, b[:, None], 0.0))
-        )
-        members += tl.where(kind == 3, y[:, None], tl.where(kind == 4, x[:, None], tl.where(kind == 5, 1.0, 0.0)))
+        light = tl.floor(light * PARTS + 0.5).to(tl.int32)
+        a, b = tl.floor(a * PARTS + 0.5).to(tl.int32), tl.floor(b * PARTS + 0.5).to(tl.int32)
+        feature = tl.arange(0, 8)
         rest = tl.where(inside, label, 1 << 30)
         which = tl.min(rest, axis=0)
         while which < (1 << 30):  # one segment after another: few meet in a square
-            total = tl.sum(tl.where((rest == which)[:, None], members, 0.0), axis=0)
-            target = sums + (variant * ROOM + which) * 8 + tl.arange(0, 8)
-            tl.atomic_add(target, tl.floor(total * PARTS + 0.5).to(tl.int64), mask=tl.arange(0, 8) < 6)
-            rest = tl.where(rest == which, 1 << 30, rest)
+            mine = rest == which
+            total = tl.where(feature == 0, tl.sum(tl.where(mine, light, 0), axis=0), 0)
+            total = tl.where(feature == 1, tl.sum(tl.where(mine, a, 0), axis=0), total)
+            total = tl.where(feature == 2, tl.sum(tl.where(mine, b, 0), axis=0), total)
+            total = tl.where(feature == 3, tl.sum(tl.where(mine, row, 0), axis=0), total)
+            total = tl.where(feature == 4, tl.sum(tl.where(mine, column, 0), axis=0), total)
+            total = tl.where(feature == 5, tl.sum(mine.to(tl.int32), axis=0), total)
+            tl.atomic_add(sums + which * 8 + feature, total.to(tl.int64), mask=feature < 6)
+            rest = tl.where(mine, 1 << 30, rest)
             which = tl.min(rest, axis=0)

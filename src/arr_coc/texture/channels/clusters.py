@@ -144,10 +144,14 @@ def _measure(ids: torch.Tensor, size: tuple[int, int]) -> Clusters:
     return Clusters(ids, centre_y.float(), centre_x.float(), radius.float(), share.float())
 
 
+def owner(cells: int, pixels: int, device: torch.device) -> torch.Tensor:
+    """The cell that `_spread` fills each pixel from, along one axis."""
+    return ((2 * torch.arange(pixels, device=device) + 1) * cells) // (2 * pixels)
+
+
 def extent(cells: int, pixels: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """First pixel and end of the pixels that `_spread` fills from each cell, along one axis."""
-    owner = ((2 * torch.arange(pixels, device=device) + 1) * cells) // (2 * pixels)
-    ends = torch.bincount(owner, minlength=cells).cumsum(0).double()
+    ends = torch.bincount(owner(cells, pixels, device), minlength=cells).cumsum(0).double()
     return torch.cat([ends.new_zeros(1), ends[:-1]]), ends
 
 
