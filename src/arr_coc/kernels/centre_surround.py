@@ -18,7 +18,7 @@ from arr_coc.kernels.lab import write_lab
 from arr_coc.texture.channels.saliency import FLAT, centre_surround_pairs
 from arr_coc.texture.pyramid import level_count, level_size
 
-BLOCK = 256
+BLOCK = 512
 PARTS = 128  # blocks that look for the least and the largest value of an image
 
 

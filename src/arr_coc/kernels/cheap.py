@@ -29,7 +29,7 @@ from arr_coc.texture.channels.edges import COARSE, SURROUNDINGS
 NEAR, FAR = (len(filters.gaussian_taps(sigma)) // 2 for sigma in (SURROUNDINGS, COARSE))  # px that the blurs reach
 ROW = 1024  # columns of a program of the first pass, at the most
 LINE = 512  # of the second, four a lane
-ROWS, COLUMNS = 4, 32  # px of a program of the last, a column a lane
+ROWS, COLUMNS = 4, 128  # px of a program of the last, a column a lane
 
 POINTS = ("red", "green", "blue", "motion", "x", "y", "eccentricity", "luma")  # by pixel
 SLOPES = (

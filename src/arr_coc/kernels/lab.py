@@ -9,7 +9,7 @@ import triton.language as tl
 from arr_coc.kernels import tables
 from arr_coc.kernels.cells import _part, _reach
 
-BLOCK = 128  # cells of a program
+BLOCK = 256  # cells of a program
 
 
 def write_lab(pixels: torch.Tensor, out: torch.Tensor, size: tuple[int, int]) -> None:
