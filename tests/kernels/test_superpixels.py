@@ -58,16 +58,19 @@ def test_weights_that_are_not_needed_are_not_tried(device: torch.device, monkeyp
         assert [bool((one != -7).any()) for one in written] == expected
 
 
-@pytest.mark.parametrize(("labels", "at_once"), [(1, 64), (2, 64), (2, 4096), (5, 4096)])
+@pytest.mark.parametrize(
+    ("labels", "at_once", "size"),
+    [(1, 64, (15, 22)), (2, 64, (15, 22)), (2, 4096, (15, 22)), (5, 4096, (15, 22)), (5, 4096, (48, 64))],
+)
 def test_connected_ids_are_exactly_the_same(
-    labels: int, at_once: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    labels: int, at_once: int, size: tuple[int, int], device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether or not every lane can keep its own gap."""
+    """Whether or not every lane can keep its own gap, and whether it has one or several."""
     monkeypatch.setattr(filling, "FEW", at_once)
     torch.manual_seed(5)
-    given = torch.randint(0, labels, (2, 15, 22), dtype=torch.int32, device=device)
+    given = torch.randint(0, labels, (2, *size), dtype=torch.int32, device=device)
     given[1, 3:9, 4:15] = 0
-    found = Connecting(2, (15, 22), device, variants=1)
+    found = Connecting(2, size, device, variants=1)
     for buffer in (found.parent, found.zeros, found.tall, found.grown, found.holes, found.offer, found.ids):
         buffer.fill_(-77)
     ids = found.write(given)

@@ -77,7 +77,7 @@ class CentreSurround:
 def _corners(at, size, wanted):
     """The two neighbours of a place on an enlarged axis, and the share of the second."""
     scale = tl.cast(size, tl.float32) / tl.cast(wanted, tl.float32)
-    source = tl.maximum((at.to(tl.float32) + 0.5) * scale - 0.5, 0.0)
+    source = tl.maximum(tl.fma(at.to(tl.float32) + 0.5, scale, -0.5), 0.0)  # rounded once, as torch does on a GPU
     first = tl.minimum(tl.floor(source).to(tl.int32), size - 1)
     return first, tl.minimum(first + 1, size - 1), source - first.to(tl.float32)
 

@@ -79,7 +79,8 @@ def _grow(grown, holes, offers, gaps, height, width, BLOCK: tl.constexpr, FEW: t
         place = tl.load(holes + number, mask=there, other=0)
         up, low = _before(place, width, pixels, width, False), _before(place, -width, pixels, width, False)
         before, after = _before(place, 1, pixels, width, True), _before(place, -1, pixels, width, True)
-        mine = tl.full([FEW], -1, tl.int32)
+        # All of them are -1. Said outright, Triton 3.6 takes a lane's pixels for equal in every later round, too.
+        mine = tl.load(grown + place, mask=there, other=-1)
         while left > 0:
             mine = _taken(grown, place, mine, there, up, width)
             mine = _taken(grown, place, mine, there, low, -width)
