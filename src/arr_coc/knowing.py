@@ -26,6 +26,7 @@ NEAR = 2.0  # cells; an edge farther away than this is not near at all
 WRITING = 0.25  # likelihood from which a cell holds writing
 PAGE = 0.12  # the share of such cells times that of the ground, from which a picture is a page
 TONES = 32
+LOOKED_AT = ("edges", "edges_inverted", "highpass", "distance", "saliency", "eccentricity", "text")
 SUPPLIED = ("previous_relevance", "current_attention", "previous_attention", "gaze")
 
 
@@ -60,25 +61,23 @@ class Known:
 
 def information(texture: TextureArray, view: Grid) -> torch.Tensor:
     """How much there is inside each cell of one frame of `view`: `[h, w]` from 0 to 1."""
-    edges = torch.maximum(*cells(texture, view, ("edges", "edges_inverted")))
-    detail, distance = cells(texture, view, ("highpass", "distance"))
+    found = looked_at(texture, view)
+    edges = torch.maximum(found["edges"], found["edges_inverted"])
     height, width = texture.size
-    pixels = distance * math.hypot(height, width) / 2
+    pixels = found["distance"] * math.hypot(height, width) / 2
     left, top, right, bottom = view.area
     side = math.sqrt((right - left) * width / view.w * (bottom - top) * height / view.h)
     near = (pixels / (NEAR * side)).clamp(max=1)
-    return 0.4 * unit(edges) + 0.3 * unit(detail) + 0.3 * (1 - near)
+    return 0.4 * unit(edges) + 0.3 * unit(found["highpass"]) + 0.3 * (1 - near)
 
 
 def salience(texture: TextureArray, view: Grid) -> torch.Tensor:
     """How much each cell of one frame of `view` stands out: `[h, w]` from 0 to 1."""
-    stands_out, moves, outside = cells(texture, view, ("saliency", "motion", "eccentricity"))
-    return (0.6 * unit(stands_out) + 0.4 * unit(moves)) * (1 - 0.5 * outside)
-
-
-def text(texture: TextureArray, view: Grid) -> torch.Tensor:
-    """How likely there is writing in each cell of one frame of `view`: `[h, w]` from 0 to 1."""
-    return cells(texture, view, ("text",))[0]
+    found = looked_at(texture, view)
+    moves = texture["motion"]
+    # Without a frame before, nothing moves anywhere: there is nothing to pool.
+    moves = moves[:1, :1].float() if moves.stride() == (0, 0) else cells(texture, view, ("motion",))[0]
+    return (0.6 * unit(found["saliency"]) + 0.4 * unit(moves)) * (1 - 0.5 * found["eccentricity"])
 
 
 def ground(texture: TextureArray) -> float:
@@ -101,11 +100,16 @@ def know(sight: Sight) -> Known:
         for name in SUPPLIED
         if any(name not in texture.absent for texture in textures(sight))
     }
+    informs, stands_out, text = kept(sight, "scores", _scores)
     return Known(
-        kept(sight, "information", information), kept(sight, "salience", salience), None, kept(sight, "text", text),
-        supplied=told,
+        informs, stands_out, None, text, supplied=told,
         ground=max(one.once("ground", partial(ground, one)) for one in textures(sight)),
     )  # fmt: skip
+
+
+def _scores(texture: TextureArray, view: Grid) -> torch.Tensor:
+    """Information, salience and the likelihood of writing: `[3, h, w]`, from 0 to 1."""
+    return torch.stack([information(texture, view), salience(texture, view), looked_at(texture, view)["text"]])
 
 
 def _one(name: str, texture: TextureArray, view: Grid) -> torch.Tensor:
@@ -113,8 +117,15 @@ def _one(name: str, texture: TextureArray, view: Grid) -> torch.Tensor:
 
 
 def kept(sight: Sight, name: str, score: Callable[[TextureArray, Grid], torch.Tensor]) -> torch.Tensor:
-    """A score `[M]` of the candidates that does not depend on the question: made once for each texture and grid."""
-    return by_cell(sight, lambda texture, view: texture.once(f"{name} {view!r}", lambda: score(texture, view)))
+    """A score `[..., M]` of the candidates that does not depend on the question: made once for each texture and grid."""
+    return by_cell(sight, lambda texture, view: texture.once(f"{name} {view!r}", lambda: score(texture, view).cpu()))
+
+
+def looked_at(texture: TextureArray, view: Grid) -> dict[str, torch.Tensor]:
+    """The channels that scores are made from, on the cells of one frame of `view`: pooled together, once."""
+    return texture.once(
+        f"looked at {view!r}", lambda: dict(zip(LOOKED_AT, cells(texture, view, LOOKED_AT), strict=True))
+    )
 
 
 def cells(texture: TextureArray, view: Grid, names: tuple[str, ...]) -> torch.Tensor:
@@ -127,4 +138,4 @@ def cells(texture: TextureArray, view: Grid, names: tuple[str, ...]) -> torch.Te
 def unit(values: torch.Tensor) -> torch.Tensor:
     """Values from 0 on, with the largest at 1; all 0 where there is nothing."""
     top = values.max() if values.numel() else values.new_zeros(())
-    return values / top if bool(top > 0) else torch.zeros_like(values)
+    return torch.where(top > 0, values / top, 0.0)  # nobody waits for a GPU to say which

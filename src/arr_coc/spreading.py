@@ -21,7 +21,7 @@ NOTHING = -1  # number of the ground, among those of things
 def things(sight: Sight) -> torch.Tensor:
     """Which thing each candidate belongs to: numbers `[M]`, `NOTHING` for ground."""
     energy = torch.zeros(sight.grid.n)
-    energy[sight.candidates] = kept(sight, "edge energy", edge_energy).cpu()
+    energy[sight.candidates] = kept(sight, "edge energy", edge_energy)
     found, start, first = [], 0, 0
     for view in sight.grid.views:
         mine = energy[start : start + view.n].view(view.t, view.h, view.w)

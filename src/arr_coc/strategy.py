@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from arr_coc.grid import Grid
-from arr_coc.knowing import WRITING, Known, cells, kept
+from arr_coc.knowing import WRITING, Known, kept, looked_at
 from arr_coc.selectors.base import Sight
 from arr_coc.texture import TextureArray
 
@@ -41,8 +41,8 @@ class Strategy:
 
 def edge_energy(texture: TextureArray, view: Grid) -> torch.Tensor:
     """Mean edge strength inside each cell, as it is: `[h, w]`."""
-    both = cells(texture, view, ("edges", "edges_inverted"))
-    return both.sum(0)
+    found = looked_at(texture, view)
+    return found["edges"] + found["edges_inverted"]
 
 
 def decide(sight: Sight, known: Known, clear: bool = True) -> Strategy:

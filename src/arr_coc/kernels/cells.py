@@ -8,6 +8,7 @@ Small cells are a lane's each. Large ones are added up down their columns first,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -64,6 +65,7 @@ def write_cells(
     )
 
 
+@lru_cache(maxsize=1024)
 def _reach(pixels: int, cells: int) -> int:
     """The most pixels that a cell touches along one axis."""
     if pixels % cells == 0:

@@ -20,7 +20,7 @@ def textures(sight: Sight) -> list[TextureArray]:
 
 
 def by_cell(sight: Sight, score: Callable[[TextureArray, Grid], torch.Tensor]) -> torch.Tensor:
-    """`score(texture, view)` `[h, w]` for all candidates: `[M]`.
+    """`score(texture, view)` `[..., h, w]` for all candidates: `[..., M]`.
 
     A grid may hold fewer moments than the video has frames: each moment is the mean over its frames.
     """
@@ -30,8 +30,8 @@ def by_cell(sight: Sight, score: Callable[[TextureArray, Grid], torch.Tensor]) -
         for moment in range(view.t):
             first = moment * len(frames) // view.t
             mine = frames[first : max((moment + 1) * len(frames) // view.t, first + 1)]
-            parts.append(torch.stack([score(texture, view).flatten() for texture in mine]).mean(0))
-    return torch.cat(parts).cpu()[sight.candidates]
+            parts.append(torch.stack([score(texture, view).flatten(-2) for texture in mine]).mean(0))
+    return torch.cat(parts, -1).cpu()[..., sight.candidates]
 
 
 def area_mean(plane: torch.Tensor, view: Grid) -> torch.Tensor:
