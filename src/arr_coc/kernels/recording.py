@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from arr_coc.errors import ArrCocError
 
 
-def captured(work: Callable[[], object], device: torch.device) -> torch.cuda.CUDAGraph:
-    """What `work` launches, as a CUDA graph; it runs three times before, so that everything is compiled."""
+def captured(
+    work: Callable[[], object], device: torch.device, pool: Any = None
+) -> torch.cuda.CUDAGraph:
+    """What `work` launches, as a CUDA graph; it runs three times before, so that everything is compiled.
+
+    pool: memory that graphs share which never run at the same time. Other threads may go on with their own work meanwhile.
+    """
     if device.type != "cuda":
         raise ArrCocError(f"expected a CUDA device for a graph, got {device}")
     aside = torch.cuda.Stream(device)
@@ -20,6 +26,6 @@ def captured(work: Callable[[], object], device: torch.device) -> torch.cuda.CUD
             work()
     torch.cuda.current_stream(device).wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         work()
     return graph

@@ -5,14 +5,14 @@ A picture is one or several views (tiles, an overview), a video has several mome
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from arr_coc.grid import Grid
 from arr_coc.knowing import cells
-from arr_coc.layer import remembering, wording
+from arr_coc.layer import remembering, replaying, wording
 from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.familiarity import strangeness, told
 from arr_coc.layer.layer import ArrCocLayer, Judged, View
@@ -91,6 +91,7 @@ def answer(
     owner: torch.Tensor | None,
     heard: torch.Tensor,
     asked: torch.Tensor,
+    judging: Callable[[ArrCocLayer, View, torch.Tensor, torch.Tensor], Judged] = ArrCocLayer.judge,
 ) -> Judged:
     """The other part of `judge`: questions about what was seen in views of so many moments each.
 
@@ -100,7 +101,7 @@ def answer(
     for seen, moments in zip(known, durations, strict=True):
         if owner is not None:
             seen = seen[(owner[:, None] * moments + torch.arange(moments, device=owner.device)).flatten()]  # [Q t]
-        made = layer.judge(seen, heard.repeat_interleave(moments, 0), asked.repeat_interleave(moments, 0))
+        made = judging(layer, seen, heard.repeat_interleave(moments, 0), asked.repeat_interleave(moments, 0))
         relevance.append(made.relevance.view(asks, -1))
         scores.append(made.scores.view(asks, moments, len(WAYS), -1).transpose(1, 2).flatten(2))
         weights.append(made.weights.view(asks, moments, -1).mean(1))
@@ -132,7 +133,7 @@ def picture(frames: Sequence[TextureArray], view: Grid, config: LayerConfig) -> 
         mine = frames[first : max((moment + 1) * len(frames) // view.t, first + 1)]
         channels.append(torch.stack([cells(texture, view, config.channels) for texture in mine]).mean(0))
         pixels.append(torch.stack([_inside(texture, fine, config.pixels) for texture in mine]).mean(0))
-    return Seen(torch.stack(channels).cpu(), torch.stack(pixels).cpu())
+    return Seen(torch.stack(channels), torch.stack(pixels))
 
 
 def _inside(texture: TextureArray, fine: Grid, each: int) -> torch.Tensor:
@@ -169,7 +170,9 @@ def _bare(sight: Sight, config: LayerConfig) -> list[Seen]:
 def _told(sight: Sight, config: LayerConfig) -> torch.Tensor:
     """What the first view is told by among others `[S]`, made once for each texture and grid."""
     (first, *_), names = sight.grid.views, config.channels
-    return textures(sight)[0].once(f"told {names} {first!r}", lambda: told(_bare(sight, config)[0].channels, names))
+    return textures(sight)[0].once(
+        f"told {names} {first!r}", lambda: told(_bare(sight, config)[0].channels, names).cpu()
+    )
 
 
 def _laid_out(sight: Sight) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -192,7 +195,8 @@ def _known(layer: ArrCocLayer, sight: Sight) -> list[View]:
     encoded = b"" if sight.tokens is None else sight.candidates.numpy().tobytes()
 
     def look() -> list[View]:
-        return see(layer, [[one.to(layer.mean.device) for one in seen(sight, layer.config)]])
+        views = [one.to(layer.mean.device) for one in seen(sight, layer.config)]
+        return [replaying.see(layer, one.channels, one.pixels, *_tokens([one])) for one in views]
 
     memory = textures(sight)[0].once("seen by layers", remembering.Remembered)
     return memory.get((layer, sight.tokens, *bare), (remembering.state(layer), encoded), look)
@@ -202,10 +206,9 @@ def _known(layer: ArrCocLayer, sight: Sight) -> list[View]:
 def judged(layer: ArrCocLayer, sight: Sight) -> Judgement:
     """What a layer says about the candidates of a sight."""
     device = layer.mean.device
-    words = sight.words.embeddings.detach().float().to(device)[None]
-    there = torch.ones(words.shape[:2], dtype=torch.bool, device=device)
-    heard = layer.words(words, there)
-    made = answer(layer, _known(layer, sight), [view.t for view in sight.grid.views], None, heard, there)
+    heard, there = replaying.hear(layer, sight.words.embeddings.detach().float().to(device))
+    durations = [view.t for view in sight.grid.views]
+    made = answer(layer, _known(layer, sight), durations, None, heard, there, replaying.judge)
     logits, scores = made.relevance[0].cpu()[sight.candidates], made.scores[0].sigmoid().cpu()
     return Judgement(
         logits.sigmoid(),

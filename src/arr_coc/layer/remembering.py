@@ -35,7 +35,11 @@ class Remembered:
 
 def state(layer: ArrCocLayer) -> Hashable:
     """What changes when a layer's weights are written to, or moved."""
-    return str(layer.mean.device), layer.mean.dtype, sum(0 if one.is_inference() else one._version for one in weights(layer))
+    return (
+        str(layer.mean.device),
+        layer.mean.dtype,
+        sum(0 if one.is_inference() else one._version for one in weights(layer)),
+    )
 
 
 def weights(module: nn.Module) -> Iterator[torch.Tensor]:

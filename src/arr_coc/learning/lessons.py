@@ -160,7 +160,7 @@ def _bare(image: Still, grid: Cells, config: LayerConfig) -> list[Seen]:
     source = image_source(image if not isinstance(image, Path) else str(image))
     texture = TextureArray.from_image(source.picture)
     made = (picture([texture], view, config) for view in grid.views)
-    return [Seen(one.channels.half(), one.pixels.half()) for one in made]
+    return [Seen(one.channels.half().cpu(), one.pixels.half().cpu()) for one in made]
 
 
 def _lesson(vlm: VLM, one: Picture, samples: list[Sample], by_answer: bool, sight: Sight, bare: list[Seen]) -> Lesson:
