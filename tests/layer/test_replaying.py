@@ -12,7 +12,7 @@ from arr_coc.kernels import using
 from arr_coc.layer import replaying
 from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.layer import ArrCocLayer
-from arr_coc.layer.remembering import weights
+from arr_coc.layer.remembering import state, weights
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are recorded on a GPU")
 WIDTH = 12
@@ -39,8 +39,8 @@ def shown(layer: ArrCocLayer, high: int = 5, wide: int = 7, device: str = "cpu")
 
 
 def judged(layer: ArrCocLayer, picture: tuple[torch.Tensor, ...], words: torch.Tensor) -> torch.Tensor:
-    heard, there = replaying.hear(layer, words)
-    return replaying.judge(layer, replaying.see(layer, *picture), heard, there).relevance
+    heard, there = replaying.hear(layer, state(layer), words)
+    return replaying.judge(layer, state(layer), replaying.see(layer, state(layer), *picture), heard, there).relevance
 
 
 def test_all_weights_are_walked_over(layer: ArrCocLayer) -> None:
@@ -72,7 +72,7 @@ def test_recorded_work_says_the_same(layer: ArrCocLayer) -> None:
 def test_results_stay_when_others_are_made(layer: ArrCocLayer) -> None:
     layer.cuda()
     pictures = [shown(layer, device="cuda") for _ in range(4)]
-    views = [replaying.see(layer, *one) for one in pictures]
+    views = [replaying.see(layer, state(layer), *one) for one in pictures]
     for view, one in zip(views, pictures, strict=True):
         assert torch.allclose(view.cells, layer.see(*one).cells, atol=1e-6)
 
@@ -82,12 +82,12 @@ def test_new_weights_are_seen(layer: ArrCocLayer) -> None:
     layer.cuda()
     picture = shown(layer, device="cuda")
     for _ in range(3):
-        before = replaying.see(layer, *picture).cells
+        before = replaying.see(layer, state(layer), *picture).cells
     layer.from_channels.weight.mul_(2)
-    assert not torch.allclose(replaying.see(layer, *picture).cells, before)
+    assert not torch.allclose(replaying.see(layer, state(layer), *picture).cells, before)
     layer.from_channels.weight.data = layer.from_channels.weight.data / 2  # elsewhere in memory, and no trace of it
     for _ in range(3):
-        assert torch.allclose(replaying.see(layer, *picture).cells, before, atol=1e-6)
+        assert torch.allclose(replaying.see(layer, state(layer), *picture).cells, before, atol=1e-6)
 
 
 @gpu
@@ -99,7 +99,7 @@ def test_tokens_and_shapes_are_told_apart(layer: ArrCocLayer) -> None:
             tokens = torch.rand(1, high, 7, WIDTH, device="cuda")
             encoded = torch.rand(1, high, 7, device="cuda") > 0.5
             for more in ((), (tokens,), (tokens, encoded)):
-                made = replaying.see(layer, *picture, *more).cells
+                made = replaying.see(layer, state(layer), *picture, *more).cells
                 assert torch.allclose(made, layer.see(*picture, *more).cells, atol=1e-5)
 
 
@@ -108,7 +108,7 @@ def test_few_recordings_are_kept_and_a_layer_goes_with_them(layer: ArrCocLayer) 
     layer.cuda()
     for high in range(2, 2 + 2 * replaying.KEPT):
         for _ in range(2):
-            replaying.see(layer, *shown(layer, high, device="cuda"))
+            replaying.see(layer, state(layer), *shown(layer, high, device="cuda"))
     assert len(replaying.replays(layer)) <= replaying.KEPT
     count = len(replaying._replays)
     del layer
@@ -122,5 +122,5 @@ def test_gradients_are_not_recorded(layer: ArrCocLayer) -> None:
     picture = shown(layer, device="cuda")
     with torch.enable_grad():
         for _ in range(3):
-            assert replaying.see(layer, *picture).cells.requires_grad
+            assert replaying.see(layer, state(layer), *picture).cells.requires_grad
     assert len(replaying.replays(layer)) == 0

@@ -10,9 +10,7 @@ import torch
 from arr_coc.errors import ArrCocError
 
 
-def captured(
-    work: Callable[[], object], device: torch.device, pool: Any = None
-) -> torch.cuda.CUDAGraph:
+def captured(work: Callable[[], object], device: torch.device, pool: Any = None) -> torch.cuda.CUDAGraph:
     """What `work` launches, as a CUDA graph; it runs three times before, so that everything is compiled.
 
     pool: memory that graphs share which never run at the same time. Other threads may go on with their own work meanwhile.

@@ -7,6 +7,7 @@ where they are spares copying them into one block.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 
@@ -33,7 +34,14 @@ def table(planes: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def rules(names: Sequence[str], device: torch.device) -> torch.Tensor:
     """Pooling rules as numbers: int32 `[C]` (`RULES`)."""
-    return placed(torch.tensor([RULES[name] for name in names], dtype=torch.int32), device)
+    return _rules(tuple(names), device)
+
+
+@lru_cache(maxsize=64)
+def _rules(names: tuple[str, ...], device: torch.device) -> torch.Tensor:
+    """Sent once: the same channels are asked for again and again."""
+    with torch.inference_mode(False):
+        return placed(torch.tensor([RULES[name] for name in names], dtype=torch.int32), device)
 
 
 def wide(*planes: torch.Tensor) -> bool:

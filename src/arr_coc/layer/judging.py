@@ -5,8 +5,9 @@ A picture is one or several views (tiles, an overview), a video has several mome
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -91,17 +92,19 @@ def answer(
     owner: torch.Tensor | None,
     heard: torch.Tensor,
     asked: torch.Tensor,
-    judging: Callable[[ArrCocLayer, View, torch.Tensor, torch.Tensor], Judged] = ArrCocLayer.judge,
+    judging: Callable[[View, torch.Tensor, torch.Tensor], Judged] | None = None,
 ) -> Judged:
     """The other part of `judge`: questions about what was seen in views of so many moments each.
 
     `heard` `[Q, T, d]`: the layer's own words for them. `owner` None: one question about the one picture that there is.
+    judging: how the layer is asked, `layer.judge` if nobody says otherwise.
     """
+    judging = layer.judge if judging is None else judging
     relevance, scores, weights, asks = [], [], [], len(heard)
     for seen, moments in zip(known, durations, strict=True):
         if owner is not None:
             seen = seen[(owner[:, None] * moments + torch.arange(moments, device=owner.device)).flatten()]  # [Q t]
-        made = judging(layer, seen, heard.repeat_interleave(moments, 0), asked.repeat_interleave(moments, 0))
+        made = judging(seen, heard.repeat_interleave(moments, 0), asked.repeat_interleave(moments, 0))
         relevance.append(made.relevance.view(asks, -1))
         scores.append(made.scores.view(asks, moments, len(WAYS), -1).transpose(1, 2).flatten(2))
         weights.append(made.weights.view(asks, moments, -1).mean(1))
@@ -189,26 +192,28 @@ def _laid_out(sight: Sight) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     return whole, encoded
 
 
-def _known(layer: ArrCocLayer, sight: Sight) -> list[View]:
+def _known(layer: ArrCocLayer, state: Hashable, sight: Sight) -> list[View]:
     """All views of a sight as the layer sees them, whatever is asked; not seen again while tokens and weights stay."""
     bare = _bare(sight, layer.config)
     encoded = b"" if sight.tokens is None else sight.candidates.numpy().tobytes()
 
     def look() -> list[View]:
         views = [one.to(layer.mean.device) for one in seen(sight, layer.config)]
-        return [replaying.see(layer, one.channels, one.pixels, *_tokens([one])) for one in views]
+        return [replaying.see(layer, state, one.channels, one.pixels, *_tokens([one])) for one in views]
 
     memory = textures(sight)[0].once("seen by layers", remembering.Remembered)
-    return memory.get((layer, sight.tokens, *bare), (remembering.state(layer), encoded), look)
+    return memory.get((layer, sight.tokens, *bare), (state, encoded), look)
 
 
 @torch.no_grad()
 def judged(layer: ArrCocLayer, sight: Sight) -> Judgement:
     """What a layer says about the candidates of a sight."""
     device = layer.mean.device
-    heard, there = replaying.hear(layer, sight.words.embeddings.detach().float().to(device))
+    state = remembering.state(layer)
+    heard, there = replaying.hear(layer, state, sight.words.embeddings.detach().float().to(device))
     durations = [view.t for view in sight.grid.views]
-    made = answer(layer, _known(layer, sight), durations, None, heard, there, replaying.judge)
+    known = _known(layer, state, sight)
+    made = answer(layer, known, durations, None, heard, there, partial(replaying.judge, layer, state))
     logits, scores = made.relevance[0].cpu()[sight.candidates], made.scores[0].sigmoid().cpu()
     return Judgement(
         logits.sigmoid(),
