@@ -53,12 +53,14 @@ class Replays:
 
     def __init__(self, kept: int) -> None:
         self.kept = kept
-        self._known: OrderedDict[Hashable, Recorded | None] = OrderedDict()  # None: seen once
+        self._known: OrderedDict[Hashable, Recorded | bool] = (
+            OrderedDict()
+        )  # True: seen once; False: cannot be recorded
         self._pools: dict[int, Any] = {}  # by stream: what runs on one never runs at the same time
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return sum(one is not None for one in self._known.values())
+        return sum(isinstance(one, Recorded) for one in self._known.values())
 
     def run(self, key: Hashable, work: Callable[..., Tensors], inputs: Tensors) -> Tensors:
         """`work(*inputs)`; `key`: what else it depends on."""
@@ -67,20 +69,19 @@ class Replays:
             stream = torch.cuda.current_stream().cuda_stream
             key = (key, inputs[0].device, stream, *((one.shape, one.dtype) for one in inputs))
             if key not in self._known:
-                self._known[key] = None
+                self._known[key] = True
                 while len(self._known) > self.kept:
                     self._known.popitem(last=False)
                 return work(*inputs)
             self._known.move_to_end(key)
-            found = self._known[key]
-            if found is None:
+            if self._known[key] is True:
                 try:
-                    found = self._known[key] = self._record(stream, work, inputs)
+                    self._known[key] = self._record(stream, work, inputs)
                 except RuntimeError as error:
-                    del self._known[key]
+                    self._known[key] = False
                     warnings.warn(f"work could not be recorded and takes longer ({first_line(error)})", stacklevel=2)
-                    return work(*inputs)
-            return found.replay(inputs)
+            found = self._known[key]
+            return found.replay(inputs) if isinstance(found, Recorded) else work(*inputs)
 
     def _record(self, stream: int, work: Callable[..., Tensors], inputs: Tensors) -> Recorded:
         mine = tuple(one.clone() for one in inputs)

@@ -17,6 +17,7 @@ import cv2
 import torch
 import torch.nn.functional as F
 
+from arr_coc.devices import placed
 from arr_coc.texture.layout import Pool
 
 MANY = 256  # pixels of a cell up to which float32 is exact enough to add them up in
@@ -53,7 +54,7 @@ def _mean(plane: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     height, width = int(plane.shape[0]), int(plane.shape[1])
     values = plane.float()
     if max(height * size[0], width * size[1]) <= LARGEST_MATRIX:  # coarse grids
-        down, across = _overlap(height, size[0]).to(plane.device), _overlap(width, size[1]).to(plane.device)
+        down, across = _overlap(height, size[0], plane.device), _overlap(width, size[1], plane.device)
         pooled = (down @ values) @ across.T  # rows first: they lie together in memory
     elif _opencv_serves(values, size):  # fine ones, such as pyramid levels
         area = cv2.resize(values.contiguous().numpy(), (size[1], size[0]), interpolation=cv2.INTER_AREA)
@@ -86,12 +87,13 @@ def _mean_of_rows(plane: torch.Tensor, cells: int) -> torch.Tensor:
 
 
 @lru_cache(maxsize=64)
-def _overlap(pixels: int, cells: int) -> torch.Tensor:
+def _overlap(pixels: int, cells: int, device: torch.device) -> torch.Tensor:
     """`[cells, pixels]`: the share of each cell that each pixel covers; rows sum to 1."""
-    edges = torch.arange(cells + 1, dtype=torch.float64) * pixels / cells
-    left = torch.arange(pixels, dtype=torch.float64)
-    shared = torch.minimum(edges[1:, None], left + 1) - torch.maximum(edges[:-1, None], left)
-    return (shared.clamp_(min=0) * cells / pixels).float()
+    with torch.inference_mode(False):  # kept for those who want gradients, too
+        edges = torch.arange(cells + 1, dtype=torch.float64) * pixels / cells
+        left = torch.arange(pixels, dtype=torch.float64)
+        shared = torch.minimum(edges[1:, None], left + 1) - torch.maximum(edges[:-1, None], left)
+        return placed((shared.clamp_(min=0) * cells / pixels).float(), device)
 
 
 def _centres(pixels: int, cells: int, device: torch.device) -> torch.Tensor:
