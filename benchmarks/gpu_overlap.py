@@ -1,0 +1,113 @@
+"""What it is worth that upload, texture and encoder run at the same time: a stream of batches, one after the other and side by side.
+
+    python benchmarks/gpu_overlap.py [--batch 16] [--side 1024] [--out overlap.json]
+
+Pictures come from the host's memory as 8-bit values, another batch each time; the encoder has the shape of CLIP-B/32. Milliseconds a
+batch on the host's clock, from the first picture sent to the last texture done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from arr_coc.bench.clip_shape import CELLS, ClipShape
+from arr_coc.bench.events import check_cuda
+from arr_coc.bench.gpu_stages import drawn
+from arr_coc.bench.timing import machine
+from arr_coc.errors import ArrCocError
+from arr_coc.kernels.recording import captured
+from arr_coc.kernels.uploading import Uploads
+from arr_coc.kernels.whole import Whole
+
+BATCHES = 40  # of one run, after as many to warm up
+
+
+class Stream:
+    """Batches of pictures on the host, and what is done with them."""
+
+    def __init__(self, batch: int, side: int) -> None:
+        self.whole = Whole(batch, (side, side), embeddings=(CELLS, CELLS))
+        self.encoder = ClipShape()
+        first = (drawn(side, batch, "cuda") * 255).round().to(torch.uint8).cpu()
+        self.pictures = [first, first.flip(-1).contiguous()]
+        self.uploads = Uploads((batch, 3, side, side))
+        device = self.whole.device
+        self.encode = captured(self._encode, device)
+        self.texture = captured(self.whole.write, device)
+        self.both = captured(lambda: self.whole.write(first=self._encode), device)
+
+    def _encode(self) -> None:
+        assert self.whole.features is not None
+        self.whole.features.copy_(self.encoder.features(self.whole.pixels))
+
+    def upload(self, number: int) -> None:
+        self.uploads.send(self.pictures[number % 2])
+        self.whole.pixels.copy_(self.uploads.take())
+
+    def one_after_the_other(self, number: int) -> None:
+        self.upload(number)
+        torch.cuda.synchronize()
+        self.encode.replay()
+        self.texture.replay()
+        torch.cuda.synchronize()
+
+    def side_by_side(self, number: int) -> None:
+        if number == 0:
+            self.uploads.send(self.pictures[0])
+        self.whole.pixels.copy_(self.uploads.take())
+        self.both.replay()
+        if number < BATCHES - 1:
+            self.uploads.send(self.pictures[(number + 1) % 2])
+
+
+def each(work: Callable[[int], None]) -> float:
+    """Milliseconds a batch."""
+    for _ in range(2):  # the first to warm up
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for number in range(BATCHES):
+            work(number)
+        torch.cuda.synchronize()
+        taken = (time.perf_counter() - start) / BATCHES * 1e3
+    return taken
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--side", type=int, default=1024)
+    parser.add_argument("--out", type=Path, help="where to write the measurements")
+    arguments = parser.parse_args()
+    try:
+        check_cuda()
+    except ArrCocError as error:
+        print(error, file=sys.stderr)
+        return 2
+    stream = Stream(arguments.batch, arguments.side)
+    works: dict[str, Callable[[int], None]] = {
+        "upload alone": stream.upload,
+        "encoder alone": lambda number: stream.encode.replay(),
+        "texture alone": lambda number: stream.texture.replay(),
+        "one after the other": stream.one_after_the_other,
+        "side by side": stream.side_by_side,
+    }
+    found = {name: round(each(work), 3) for name, work in works.items()}
+    for name, taken in found.items():
+        print(
+            f"{name:20s} {taken:7.2f} ms a batch of {arguments.batch}, {arguments.batch / taken * 1e3:7,.0f} images/s"
+        )
+    if arguments.out:
+        record = {"machine": machine(), "batch": arguments.batch, "side": arguments.side, "ms_a_batch": found}
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
