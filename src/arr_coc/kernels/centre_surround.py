@@ -83,9 +83,12 @@ def _corners(at, size, wanted):
     rough = scale.to(tl.float32)
     rest = (scale - rough.to(tl.float64)).to(tl.float32)
     middle = at.to(tl.float32) + 0.5
-    first = tl.minimum(tl.floor(tl.maximum(middle * rough - 0.5, 0.0)).to(tl.int32), size - 1)
-    share = tl.fma(middle, rough, -0.5 - first.to(tl.float32)) + middle * rest
-    return first, tl.minimum(first + 1, size - 1), tl.maximum(share, 0.0)
+    before = tl.floor(middle * rough - 0.5)
+    share = tl.fma(middle, rough, -0.5 - before) + middle * rest
+    before += tl.floor(share)  # where rounding has led to the pixel beside
+    share = tl.where(before < 0, 0.0, share - tl.floor(share))
+    first = tl.minimum(tl.maximum(before, 0.0).to(tl.int32), size - 1)
+    return first, tl.minimum(first + 1, size - 1), share
 
 
 @triton.jit
