@@ -10,9 +10,12 @@ from arr_coc.kernels import using
 from arr_coc.kernels.centre_surround import CentreSurround
 
 
-@pytest.mark.parametrize("size", [(1, 1), (3, 2), (33, 45)])
-def test_equals_the_channel(size: tuple[int, int], image: torch.Tensor) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("size", [(1, 1), (3, 2), (33, 45), (32, 40)])
+def test_equals_the_channel(size: tuple[int, int], packed: bool, image: torch.Tensor) -> None:
+    """Whether or not cells cut pixels, and whether or not rows lie in one piece."""
     pictures = torch.cat([image[:, :, : size[0], : size[1]], torch.full_like(image[:1, :, : size[0], : size[1]], 0.3)])
+    pictures = pictures.contiguous() if packed else pictures.permute(0, 1, 3, 2).contiguous().permute(0, 1, 3, 2)
     found = CentreSurround(3, size, image.device)
     out = torch.full((3, *size), float("nan"), device=image.device)
     found.write(pictures, out)

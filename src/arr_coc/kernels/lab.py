@@ -16,8 +16,8 @@ def write_lab(pixels: torch.Tensor, out: torch.Tensor, size: tuple[int, int]) ->
     """Write the mean colours of images `[B, 3, H, W]` over cells, in Lab, into `out`, contiguous `[B, 3, h, w]`."""
     batch, _, height, width = pixels.shape
     high, wide = size
-    beside = width // wide  # px of a cell, where all are alike
-    even = height % high == 0 and width % wide == 0 and beside & (beside - 1) == 0 and pixels.stride(3) == 1
+    beside, below = width // wide, height // high  # px of a cell, where all are alike
+    even = height % high == 0 and width % wide == 0 and beside in (1, 2, 4, 8) and below <= 8 and pixels.stride(3) == 1
     _lab[(triton.cdiv(high * wide, BLOCK), batch)](
         pixels, out, height, width, high, wide, pixels.stride(0), pixels.stride(1), pixels.stride(2), pixels.stride(3),
         REACH_Y=_reach(height, high), REACH_X=_reach(width, wide), EVEN=even, BLOCK=BLOCK, WIDE=tables.wide(pixels),
