@@ -39,9 +39,9 @@ def rules(names: Sequence[str], device: torch.device) -> torch.Tensor:
 
 @lru_cache(maxsize=64)
 def _rules(names: tuple[str, ...], device: torch.device) -> torch.Tensor:
-    """Sent once: the same channels are asked for again and again."""
+    """Sent once, and there when this returns, for any stream: the same channels are asked for again and again."""
     with torch.inference_mode(False):
-        return placed(torch.tensor([RULES[name] for name in names], dtype=torch.int32), device)
+        return torch.tensor([RULES[name] for name in names], dtype=torch.int32).to(device)
 
 
 def wide(*planes: torch.Tensor) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -191,18 +190,12 @@ class ArrCocLayer(nn.Module):
 def _waves(channels: torch.Tensor) -> torch.Tensor:
     """Where a cell lies, as waves over the picture: `[B, 4 W, h, w]`."""
     batch, _, high, wide = channels.shape
-    return _waves_over(high, wide, channels.device, channels.dtype).expand(batch, -1, -1, -1)
-
-
-@lru_cache(maxsize=64)
-def _waves_over(high: int, wide: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    with torch.inference_mode(False):  # kept for those who train, too
-        turns = math.pi * torch.tensor(WAVES, device=device, dtype=dtype)[:, None]
-        across = turns * ((torch.arange(wide, device=device) + 0.5) / wide)
-        down = turns * ((torch.arange(high, device=device) + 0.5) / high)
-        x = torch.cat([across.sin(), across.cos()])[:, None].expand(-1, high, -1)
-        y = torch.cat([down.sin(), down.cos()])[:, :, None].expand(-1, -1, wide)
-        return torch.cat([x, y])
+    turns = torch.cat([channels.new_full((1, 1), math.pi * one) for one in WAVES])  # nothing is sent from the host
+    across = turns * ((torch.arange(wide, device=channels.device) + 0.5) / wide)
+    down = turns * ((torch.arange(high, device=channels.device) + 0.5) / high)
+    x = torch.cat([across.sin(), across.cos()])[:, None].expand(-1, high, -1)
+    y = torch.cat([down.sin(), down.cos()])[:, :, None].expand(-1, -1, wide)
+    return torch.cat([x, y]).expand(batch, -1, -1, -1)
 
 
 __all__ = ["WAYS", "ArrCocLayer", "Judged", "View"]

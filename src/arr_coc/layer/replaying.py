@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from arr_coc.kernels.replaying import Replays, Tensors, recordable
 from arr_coc.layer.layer import ArrCocLayer, Judged, View
 
-KEPT = 16  # recordings of one layer, and shapes seen once
+KEPT = 16  # recordings of one layer
 WORDS = 16  # questions are filled up to a multiple of so many words: fewer shapes
 
 _replays: WeakKeyDictionary[ArrCocLayer, Replays] = WeakKeyDictionary()
@@ -33,7 +33,7 @@ def see(
 ) -> View:
     """`layer.see` of one picture; tokens: as there, both or one or none. state: of the layer, as `remembering` says."""
     there = tuple(one for one in tokens if one is not None)
-    return View(*_run(layer, ("see", state), lambda *given: _tensors(layer.see(*given)), (channels, pixels, *there)))
+    return View(*_run(layer, state, "see", lambda *given: _tensors(layer.see(*given)), (channels, pixels, *there)))
 
 
 def judge(layer: ArrCocLayer, state: Hashable, view: View, heard: torch.Tensor, asked: torch.Tensor) -> Judged:
@@ -42,7 +42,7 @@ def judge(layer: ArrCocLayer, state: Hashable, view: View, heard: torch.Tensor, 
     def work(cells: torch.Tensor, alone: torch.Tensor, query: torch.Tensor, *words: torch.Tensor) -> Tensors:
         return _tensors(layer.judge(View(cells, alone, query), *words))
 
-    return Judged(*_run(layer, ("judge", state), work, (view.cells, view.alone, view.query, heard, asked)))
+    return Judged(*_run(layer, state, "judge", work, (view.cells, view.alone, view.query, heard, asked)))
 
 
 def hear(layer: ArrCocLayer, state: Hashable, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,7 +50,7 @@ def hear(layer: ArrCocLayer, state: Hashable, words: torch.Tensor) -> tuple[torc
     more = -len(words) % WORDS if _recordable(words) else 0
     filled = F.pad(words, (0, 0, 0, more))[None]
     there = torch.arange(len(words) + more, device=words.device)[None] < len(words)
-    (heard,) = _run(layer, ("hear", state), lambda *given: (layer.words(*given),), (filled, there))
+    (heard,) = _run(layer, state, "hear", lambda *given: (layer.words(*given),), (filled, there))
     return heard, there
 
 
@@ -58,8 +58,8 @@ def _tensors(held: View | Judged) -> Tensors:
     return tuple(vars(held).values())
 
 
-def _run(layer: ArrCocLayer, key: Hashable, work: Callable[..., Tensors], inputs: Tensors) -> Tensors:
-    return replays(layer).run(key, work, inputs) if _recordable(*inputs) else work(*inputs)
+def _run(layer: ArrCocLayer, state: Hashable, name: str, work: Callable[..., Tensors], inputs: Tensors) -> Tensors:
+    return replays(layer).run(state, name, work, inputs) if _recordable(*inputs) else work(*inputs)
 
 
 def _recordable(*tensors: torch.Tensor) -> bool:

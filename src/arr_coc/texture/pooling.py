@@ -17,7 +17,6 @@ import cv2
 import torch
 import torch.nn.functional as F
 
-from arr_coc.devices import placed
 from arr_coc.texture.layout import Pool
 
 MANY = 256  # pixels of a cell up to which float32 is exact enough to add them up in
@@ -86,14 +85,23 @@ def _mean_of_rows(plane: torch.Tensor, cells: int) -> torch.Tensor:
     return ((running[1:] - running[:-1]) * (cells / pixels)).float()
 
 
-@lru_cache(maxsize=64)
 def _overlap(pixels: int, cells: int, device: torch.device) -> torch.Tensor:
     """`[cells, pixels]`: the share of each cell that each pixel covers; rows sum to 1."""
+    # On a GPU it is made anew each time, there: nobody waits for a copy, and a recording of it lacks nothing.
+    return _overlap_on_cpu(pixels, cells) if device.type == "cpu" else _shares(pixels, cells, device)
+
+
+@lru_cache(maxsize=64)
+def _overlap_on_cpu(pixels: int, cells: int) -> torch.Tensor:
     with torch.inference_mode(False):  # kept for those who want gradients, too
-        edges = torch.arange(cells + 1, dtype=torch.float64) * pixels / cells
-        left = torch.arange(pixels, dtype=torch.float64)
-        shared = torch.minimum(edges[1:, None], left + 1) - torch.maximum(edges[:-1, None], left)
-        return placed((shared.clamp_(min=0) * cells / pixels).float(), device)
+        return _shares(pixels, cells, torch.device("cpu"))
+
+
+def _shares(pixels: int, cells: int, device: torch.device) -> torch.Tensor:
+    edges = torch.arange(cells + 1, dtype=torch.float64, device=device) * pixels / cells
+    left = torch.arange(pixels, dtype=torch.float64, device=device)
+    shared = torch.minimum(edges[1:, None], left + 1) - torch.maximum(edges[:-1, None], left)
+    return (shared.clamp_(min=0) * cells / pixels).float()
 
 
 def _centres(pixels: int, cells: int, device: torch.device) -> torch.Tensor:

@@ -28,7 +28,7 @@ _replays = Replays(kept=8)
 def stroke_text(pixels: torch.Tensor) -> torch.Tensor:
     """An image `[3, H, W]` in [0, 1] to a likelihood in [0, 1] at half the size."""
     if recordable(pixels) and pixels.shape[-1] * pixels.shape[-2] <= RECORDED:
-        (found,) = _replays.run((), lambda given: (text_likelihood(filters.luma(given)),), (pixels,))
+        (found,) = _replays.run(None, None, lambda given: (text_likelihood(filters.luma(given)),), (pixels,))
         return found
     return text_likelihood(filters.luma(pixels))
 
