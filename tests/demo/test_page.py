@@ -46,14 +46,19 @@ def served(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
     ]
     command += ["--letters", "300", "--megabytes", "1"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(room)}
-    ) as process:
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(room)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # what runs in the background may not hear it
+    ) as process:  # fmt: skip
         assert process.stdout
         line = process.stdout.readline()
         assert "The page is at" in line, process.stderr.read() if process.stderr else ""
         yield f"http://127.0.0.1:{port}/"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        try:
+            _, said = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
     assert process.returncode == 0, said
     assert "Traceback" not in said, said
     assert not [path.name for path in room.iterdir() if path.name.startswith("arr-coc-demo-")]
