@@ -88,7 +88,7 @@ def _mean_of_rows(plane: torch.Tensor, cells: int) -> torch.Tensor:
 def _overlap(pixels: int, cells: int, device: torch.device) -> torch.Tensor:
     """`[cells, pixels]`: the share of each cell that each pixel covers; rows sum to 1."""
     # On a GPU it is made anew each time, there: nobody waits for a copy, and a recording of it lacks nothing.
-    return _overlap_on_cpu(pixels, cells) if device.type == "cpu" else _shares(pixels, cells, device)
+    return _shares(pixels, cells, device) if device.type == "cuda" else _overlap_on_cpu(pixels, cells).to(device)
 
 
 @lru_cache(maxsize=64)
