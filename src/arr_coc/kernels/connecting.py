@@ -116,12 +116,13 @@ def _holds(large, numbers, one):
 
 
 @triton.jit
-def _settled(large, numbers, image, FROM: tl.constexpr, VARIANTS: tl.constexpr):
-    """Whether one of an image's maps before number FROM holds together."""
-    found = 0
+def _which(program, large, numbers, FROM: tl.constexpr, COUNT: tl.constexpr, VARIANTS: tl.constexpr):
+    """The map that a program works on; -1: its image holds together by one before number FROM."""
+    image = program // COUNT
+    found = image * VARIANTS + FROM + program % COUNT
     for one in tl.static_range(FROM):
-        found |= _holds(large, numbers, image * VARIANTS + one).to(tl.int32)
-    return found > 0
+        found = tl.where(_holds(large, numbers, image * VARIANTS + one), -1, found)
+    return found
 
 
 @triton.jit
@@ -135,10 +136,9 @@ def _runs(
     BLOCK: tl.constexpr, FROM: tl.constexpr, COUNT: tl.constexpr, VARIANTS: tl.constexpr,
 ):  # fmt: skip
     """Each pixel's parent is the first of its run of equal labels along the row."""
-    image = tl.program_id(1) // COUNT
-    if _settled(large, numbers, image, FROM, VARIANTS):
+    map_ = _which(tl.program_id(1), large, numbers, FROM, COUNT, VARIANTS)
+    if map_ < 0:
         return
-    map_ = image * VARIANTS + FROM + tl.program_id(1) % COUNT
     row = map_.to(tl.int64) * height + tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < width
@@ -166,10 +166,9 @@ def _unite(
     BLOCK: tl.constexpr, FROM: tl.constexpr, COUNT: tl.constexpr, VARIANTS: tl.constexpr,
 ):  # fmt: skip
     """Join the parts of pixels above each other that have one label."""
-    image = tl.program_id(1) // COUNT
-    if _settled(large, numbers, image, FROM, VARIANTS):
+    map_ = _which(tl.program_id(1), large, numbers, FROM, COUNT, VARIANTS)
+    if map_ < 0:
         return
-    map_ = image * VARIANTS + FROM + tl.program_id(1) % COUNT
     pixels = height * width
     start = map_.to(tl.int64) * pixels
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -198,10 +197,9 @@ def _flatten(
     BLOCK: tl.constexpr, NOWHERE: tl.constexpr, FROM: tl.constexpr, COUNT: tl.constexpr, VARIANTS: tl.constexpr,
 ):  # fmt: skip
     """Every pixel's parent becomes the first pixel of its part; parts are counted, and the largest label is found."""
-    image = tl.program_id(1) // COUNT
-    if _settled(large, numbers, image, FROM, VARIANTS):
+    map_ = _which(tl.program_id(1), large, numbers, FROM, COUNT, VARIANTS)
+    if map_ < 0:
         return
-    map_ = image * VARIANTS + FROM + tl.program_id(1) % COUNT
     start = map_.to(tl.int64) * pixels
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < pixels
@@ -222,10 +220,9 @@ def _weigh(
     BLOCK: tl.constexpr, FROM: tl.constexpr, COUNT: tl.constexpr, VARIANTS: tl.constexpr,
 ):  # fmt: skip
     """How many parts are large enough to stay, and which is the largest: of equals the first."""
-    image = tl.program_id(1) // COUNT
-    if _settled(large, numbers, image, FROM, VARIANTS):
+    map_ = _which(tl.program_id(1), large, numbers, FROM, COUNT, VARIANTS)
+    if map_ < 0:
         return
-    map_ = image * VARIANTS + FROM + tl.program_id(1) % COUNT
     start = map_.to(tl.int64) * pixels
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < pixels

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from arr_coc.kernels.connecting import Connecting, Weights, _settled
+from arr_coc.kernels.connecting import Connecting, Weights, _which
 from arr_coc.kernels.lab import write_lab
 from arr_coc.texture.slic import COMPACTNESS, ROUNDS, SEGMENTS, WORK_SIDE
 
@@ -88,10 +88,10 @@ def _centre(
     ROOM: tl.constexpr, PARTS: tl.constexpr, FROM: tl.constexpr, COUNT: tl.constexpr, VARIANTS: tl.constexpr,
 ):  # fmt: skip
     """The mean of one feature over each segment's members; a segment without any keeps its centre."""
-    image, feature = tl.program_id(0) // COUNT, tl.program_id(1)
-    if _settled(large, numbers, image, FROM, VARIANTS):
+    map_, feature = _which(tl.program_id(0), large, numbers, FROM, COUNT, VARIANTS), tl.program_id(1)
+    if map_ < 0:
         return
-    variant = (image * VARIANTS + FROM + tl.program_id(0) % COUNT).to(tl.int64)
+    variant = map_.to(tl.int64)
     segment = tl.arange(0, ROOM)
     at = sums + (variant * ROOM + segment) * 8
     members = tl.load(at + 5).to(tl.float64)
@@ -109,19 +109,18 @@ def _assign(
     FROM: tl.constexpr, COUNT: tl.constexpr, VARIANTS: tl.constexpr,
 ):  # fmt: skip
     """One round for one or several squares of an image, by one weight of place."""
-    image = tl.program_id(1) // COUNT
-    if _settled(large, numbers, image, FROM, VARIANTS):
+    map_ = _which(tl.program_id(1), large, numbers, FROM, COUNT, VARIANTS)
+    if map_ < 0:
         return
-    number = FROM + tl.program_id(1) % COUNT
-    variant = (image * VARIANTS + number).to(tl.int64)
+    variant = map_.to(tl.int64)
     pixels = height * width
-    weight = tl.load(weights + number)
+    weight = tl.load(weights + map_ % VARIANTS)
     beside = (width + TILE - 1) // TILE
     for step in range(SPAN):
         square = tl.program_id(0) * SPAN + step
         if square < squares:
             _assign_square(
-                lab + image.to(tl.int64) * 3 * pixels, labels + variant * pixels, centres + variant * 8 * ROOM,
+                lab + (variant // VARIANTS) * 3 * pixels, labels + variant * pixels, centres + variant * 8 * ROOM,
                 sums + variant * ROOM * 8, weight, height, width, down, across, reach_y, reach_x,
                 square // beside * TILE, square % beside * TILE, FIRST, LAST, ROOM, TILE, PARTS,
             )  # fmt: skip
