@@ -56,10 +56,12 @@ def main() -> None:
     from arr_coc.kernels.pyramid import make_levels
     from arr_coc.kernels.ranking import keep
     from arr_coc.kernels.sampling import sample
+    from arr_coc.kernels.segmenting import Segmenting
     from arr_coc.kernels.warping import warp_planes
     from arr_coc.kernels.whole import Whole
 
     Whole(1, (512, 512), dtype=torch.float16, device="cpu", moving=True, embeddings=(16, 16)).write()
+    Segmenting(4, (64, 64), torch.device("cpu")).write(torch.rand(4, 3, 64, 64))  # a batch: one weight, then the others
     planes = [torch.rand(96, 97) for _ in range(2)]
     make_levels(planes, ["mean", "max"], 2)
     pool_cells(planes, (5, 5), ["mean", "nearest"])
