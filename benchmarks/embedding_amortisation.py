@@ -32,8 +32,8 @@ from arr_coc.bench.timing import machine
 from arr_coc.embedding.encoder import Encoder, Mode
 from arr_coc.embedding.field import Field
 from arr_coc.embedding.opening import open_named
-from arr_coc.embedding.questions import THINGS
 from arr_coc.errors import ArrCocError
+from arr_coc.training.projection.questions import THINGS
 
 QUESTIONS = tuple(f"Where is the {thing}?" for thing in THINGS[:50])
 SHOWN = (1, 2, 5, 10, 20, 50)

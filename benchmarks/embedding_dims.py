@@ -4,7 +4,7 @@
 
 The projections are fitted on IMAGES and judged on pictures that had no say: with --samples on those of DATA, in folds, so that
 IMAGES and DATA may be the same folder; without, on one picture in ten. Questions that have a say in the fit and those that
-judge it are two halves of `arr_coc.embedding.questions`; with --samples, evidence recall at an eighth of the cells and the
+judge it are two halves of `arr_coc.training.projection.questions`; with --samples, evidence recall at an eighth of the cells and the
 pointing game are measured with DATA's own questions, also for the dot products that were not taken. Fits are nested: each row
 is the start of the one with more dimensions.
 """
@@ -24,13 +24,13 @@ from typing import Any
 from arr_coc.bench.timing import machine
 from arr_coc.embedding.compression import Projection, fit
 from arr_coc.embedding.encoder import Encoder
-from arr_coc.embedding.evidence import CENTRE, CHANCE, Evidence, Scorer, compressed, evidence, plain_cosine
-from arr_coc.embedding.fitting import split, text_moments
-from arr_coc.embedding.gathering import Part, Rules, find_images, gather
 from arr_coc.embedding.opening import open_named
-from arr_coc.embedding.quality import FIGURES, Quality, compare
-from arr_coc.embedding.questions import everyday, halves
 from arr_coc.evaluation.data import Data, Picture, read_samples
+from arr_coc.training.projection.evidence import CENTRE, CHANCE, Evidence, Scorer, compressed, evidence, plain_cosine
+from arr_coc.training.projection.fit import split, text_moments
+from arr_coc.training.projection.gather import Part, Rules, find_images, gather
+from arr_coc.training.projection.quality import FIGURES, Quality, compare
+from arr_coc.training.projection.questions import everyday, halves
 
 WEIGHTS = (0.0, 0.2, 0.5)
 FULL, PLAIN, DOT = "full", "full, not centred", "dot product"

@@ -26,10 +26,10 @@ from arr_coc.embedding.labels import Labels
 from arr_coc.evaluation import statistics
 from arr_coc.evaluation.data import Data, read_samples
 from arr_coc.evaluation.metrics import chance, evidence_cells, pointing, recall
-from arr_coc.grid import Grid
 from arr_coc.selectors.centre import off_centre
 from arr_coc.selectors.ranking import best
 from arr_coc.texture.supplied import fit
+from arr_coc.types.grid import Grid
 
 CELL = 28  # px
 Scores = dict[str, list[float]]  # picture -> its questions

@@ -21,12 +21,12 @@ import torch
 
 from arr_coc.bench.timing import machine
 from arr_coc.embedding.compression import Projection
-from arr_coc.embedding.evidence import compressed, plain_cosine
-from arr_coc.embedding.gathering import Part
 from arr_coc.embedding.moments import Moments
 from arr_coc.embedding.opening import open_named
 from arr_coc.evaluation import statistics
 from arr_coc.evaluation.data import read_samples
+from arr_coc.training.projection.evidence import compressed, plain_cosine
+from arr_coc.training.projection.gather import Part
 from embedding_dims import projections
 
 CUTS = (1, 5, 10)

@@ -14,12 +14,12 @@ import torch
 from PIL import Image
 
 from arr_coc import reader
-from arr_coc.coupling import STRANGE
-from arr_coc.grid import Grid
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.familiarity import strangeness, told
-from arr_coc.layer.judging import picture
+from arr_coc.layer.image_novelty import strangeness, told
+from arr_coc.layer.inference import picture
+from arr_coc.relevance.coupling import STRANGE
 from arr_coc.texture import TextureArray
+from arr_coc.types.grid import Grid
 
 CELL = 28
 

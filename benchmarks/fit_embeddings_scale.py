@@ -34,8 +34,8 @@ from PIL import Image
 from arr_coc import Projection
 from arr_coc.embedding.compression import fit
 from arr_coc.embedding.encoder import Encoder, Mode
-from arr_coc.embedding.gathering import find_images, gather
 from arr_coc.embedding.opening import open_named
+from arr_coc.training.projection.gather import find_images, gather
 
 WIDTH, SIDE, DIFFERENT = 384, 4, 500
 FOLDER = 1000  # pictures in one folder

@@ -16,12 +16,12 @@ from arr_coc.bench.timing import machine
 from arr_coc.embedding.compression import fit
 from arr_coc.embedding.embeddings import SHIPPED
 from arr_coc.embedding.encoder import open_encoder
-from arr_coc.embedding.evidence import Scorer, compressed, evidence, plain_cosine
-from arr_coc.embedding.fitting import text_moments
-from arr_coc.embedding.gathering import find_images, gather
 from arr_coc.embedding.moments import Moments
-from arr_coc.embedding.questions import everyday
 from arr_coc.evaluation.data import read_samples
+from arr_coc.training.projection.evidence import Scorer, compressed, evidence, plain_cosine
+from arr_coc.training.projection.fit import text_moments
+from arr_coc.training.projection.gather import find_images, gather
+from arr_coc.training.projection.questions import everyday
 
 
 def sample_pictures() -> Path:

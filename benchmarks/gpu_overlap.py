@@ -22,9 +22,9 @@ from arr_coc.bench.events import check_cuda
 from arr_coc.bench.gpu_stages import drawn
 from arr_coc.bench.timing import machine
 from arr_coc.errors import ArrCocError
-from arr_coc.kernels.recording import captured
-from arr_coc.kernels.uploading import Uploads
-from arr_coc.kernels.whole import Whole
+from arr_coc.texture.kernels.recording import captured
+from arr_coc.texture.kernels.uploading import Uploads
+from arr_coc.texture.kernels.whole import Whole
 
 BATCHES = 40  # of one run, after as many to warm up
 

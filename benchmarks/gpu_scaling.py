@@ -25,11 +25,11 @@ from arr_coc.bench.events import check_cuda, timed
 from arr_coc.bench.gpu_stages import GRID, KEPT, drawn
 from arr_coc.bench.timing import machine
 from arr_coc.errors import ArrCocError
-from arr_coc.kernels.deciding import CHANNELS, Deciding
-from arr_coc.kernels.frames import Frames
-from arr_coc.kernels.recording import captured
-from arr_coc.kernels.sampling import Sampling
-from arr_coc.kernels.whole import Whole
+from arr_coc.texture.kernels.deciding import CHANNELS, Deciding
+from arr_coc.texture.kernels.frames import Frames
+from arr_coc.texture.kernels.recording import captured
+from arr_coc.texture.kernels.sampling import Sampling
+from arr_coc.texture.kernels.whole import Whole
 
 SIZES = (256, 512, 1024, 2048, 4096)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)

@@ -22,12 +22,12 @@ import numpy as np
 import torch
 import transformers
 
-from arr_coc import pictures
 from arr_coc.bench.ask import SETTINGS, Measured, Setting, compare, prompt
 from arr_coc.bench.timing import machine
+from arr_coc.draw import samples as pictures
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.fitting import check, config_for
-from arr_coc.vlm import VLM
+from arr_coc.layer.identity import check, config_for
+from arr_coc.vlm.model import VLM
 
 BATCHED = Setting("all, segments batched", batched=True)
 SEEN = tuple(Setting(f"arr-coc: {one.name}", one.budget, one.glance, sees=True) for one in SETTINGS[3:])

@@ -22,28 +22,28 @@ import torch
 from arr_coc.bench.events import check_cuda
 from arr_coc.bench.timing import machine
 from arr_coc.errors import ArrCocError
-from arr_coc.kernels import using
-from arr_coc.kernels.cells import pool_cells
-from arr_coc.kernels.centre_surround import CentreSurround
-from arr_coc.kernels.cheap import NAMES as CHEAP
-from arr_coc.kernels.cheap import write_cheap
-from arr_coc.kernels.connecting import Connecting, Weights
-from arr_coc.kernels.distance import scratch, write_distance
-from arr_coc.kernels.enlarging import write_enlarged
-from arr_coc.kernels.flowing import Flowing
-from arr_coc.kernels.pyramid import make_levels
-from arr_coc.kernels.regions import NAMES as REGIONS
-from arr_coc.kernels.regions import Regions
-from arr_coc.kernels.sampling import Places, sample
-from arr_coc.kernels.superpixels import Superpixels
-from arr_coc.kernels.warping import warp_planes
+from arr_coc.frames import pyramidal
+from arr_coc.frames.flow import _sample
 from arr_coc.texture import TextureArray, sampler, slic
 from arr_coc.texture.channels.distance import distance_to
 from arr_coc.texture.channels.edges import luma
+from arr_coc.texture.kernels import using
+from arr_coc.texture.kernels.cells import pool_cells
+from arr_coc.texture.kernels.centre_surround import CentreSurround
+from arr_coc.texture.kernels.cheap import NAMES as CHEAP
+from arr_coc.texture.kernels.cheap import write_cheap
+from arr_coc.texture.kernels.connecting import Connecting, Weights
+from arr_coc.texture.kernels.distance import scratch, write_distance
+from arr_coc.texture.kernels.enlarging import write_enlarged
+from arr_coc.texture.kernels.flowing import Flowing
+from arr_coc.texture.kernels.pyramid import make_levels
+from arr_coc.texture.kernels.regions import NAMES as REGIONS
+from arr_coc.texture.kernels.regions import Regions
+from arr_coc.texture.kernels.sampling import Places, sample
+from arr_coc.texture.kernels.superpixels import Superpixels
+from arr_coc.texture.kernels.warping import warp_planes
 from arr_coc.texture.pooling import pool
 from arr_coc.texture.pyramid import Pyramid
-from arr_coc.video import pyramidal
-from arr_coc.video.flow import _sample
 
 SIZES = ((1, 1), (1, 77), (63, 1), (37, 70), (129, 255), (512, 512), (1000, 1531), (1024, 1024), (4096, 4096))
 ALLOWED = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}

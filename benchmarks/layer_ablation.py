@@ -2,7 +2,7 @@
 
     python benchmarks/layer_ablation.py WORKBOOK SCANS --out DIR --steps 500 --limit 900 --device cuda --processes 4
 
-WORKBOOK is what `python -m arr_coc.training.workbook` draws, SCANS the validation scans of `python -m arr_coc.training.papers`.
+WORKBOOK is what `python -m recipes.reader.export_dataset` draws, SCANS the validation scans of `python -m recipes.reader.export_exam`.
 Each layer is measured on the scans: the share of the evidence among the best cells, and of the answers that the reader
 gives right when it reads only those cells (its likeliest token is the right one everywhere). DIR/ablation.jsonl gets a line for each, DIR/NAME
 the layer. `--table DIR/ablation.jsonl` prints what is in the docs.
@@ -27,16 +27,16 @@ from arr_coc.evaluation.metrics import recall
 from arr_coc.evaluation.statistics import interval, mean
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.config import CHANNELS
-from arr_coc.layer.fitting import config_for
-from arr_coc.layer.scoring import WAYS
-from arr_coc.learning.lessons import Lesson, lessons, read
-from arr_coc.learning.looks import Looks
-from arr_coc.learning.loop import learn
-from arr_coc.learning.reading import says
-from arr_coc.learning.settings import Settings
-from arr_coc.learning.steps import collate
+from arr_coc.layer.heads import WAYS
+from arr_coc.layer.identity import config_for
 from arr_coc.texture.layout import MVP13
+from arr_coc.training.answer_loss import says
+from arr_coc.training.examples import Lesson, lessons, read
 from arr_coc.training.journal import Journal
+from arr_coc.training.look_cache import Looks
+from arr_coc.training.loop import learn
+from arr_coc.training.settings import Settings
+from arr_coc.training.steps import collate
 
 SHARES = (0.125, 0.0625)
 READ = ("total", "date", "company")  # kinds whose answers are read again

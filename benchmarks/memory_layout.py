@@ -95,10 +95,10 @@ def by_kernel(
     first: torch.Tensor, last: torch.Tensor, xy: torch.Tensor, at_0: torch.Tensor
 ) -> dict[str, Callable[[], object]]:
     """The kernels on either layout."""
-    from arr_coc.kernels.cells import write_cells
-    from arr_coc.kernels.pyramid import Levels
-    from arr_coc.kernels.sampling import Places, sample
-    from arr_coc.kernels.tables import packed, rules, table
+    from arr_coc.texture.kernels.cells import write_cells
+    from arr_coc.texture.kernels.pyramid import Levels
+    from arr_coc.texture.kernels.sampling import Places, sample
+    from arr_coc.texture.kernels.tables import packed, rules, table
     from arr_coc.texture.pyramid import level_size
 
     means = ["mean"] * CHANNELS

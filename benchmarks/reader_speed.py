@@ -19,7 +19,7 @@ from unittest import mock
 import arr_coc
 from arr_coc.adapters.loading import keep_quiet
 from arr_coc.bench.timing import interleave, machine
-from arr_coc.pictures import receipt as bundled_receipt
+from arr_coc.draw.samples import receipt as bundled_receipt
 
 PAGE = (560, 1232)
 QUESTION = "What is the total amount?"

@@ -3,7 +3,7 @@
     python benchmarks/realize_ablation.py SCANS --out ablation.jsonl --device cuda
     python benchmarks/realize_ablation.py --table ablation.jsonl
 
-SCANS are the validation scans of `python -m arr_coc.training.papers`. Told are the share of the evidence that is kept, and of
+SCANS are the validation scans of `python -m recipes.reader.export_exam`. Told are the share of the evidence that is kept, and of
 the answers that the reader gives right from the kept cells alone, with intervals over scans.
 """
 
@@ -23,15 +23,15 @@ import torch.nn.functional as F
 import arr_coc
 from arr_coc.evaluation.metrics import evidence_cells, recall
 from arr_coc.evaluation.statistics import interval, mean
-from arr_coc.knowing import know
-from arr_coc.learning.lessons import read
-from arr_coc.learning.reading import says
-from arr_coc.realizing import Settings, couple, realized
+from arr_coc.relevance.knowing import know
+from arr_coc.relevance.realizing import Settings, couple, realized
+from arr_coc.relevance.strategy import edge_energy
 from arr_coc.selectors.base import Function, Sight
 from arr_coc.selectors.similarity import tokens_of, units
-from arr_coc.strategy import edge_energy
 from arr_coc.texture import TextureArray
 from arr_coc.texture.layout import MVP13
+from arr_coc.training.answer_loss import says
+from arr_coc.training.examples import read
 
 Pick = Callable[[Sight], torch.Tensor]
 SHARES = ("25%", "12.5%", "6.25%")

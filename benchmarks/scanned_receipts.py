@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from arr_coc.texture.image import read_picture
-from arr_coc.texture.picture import Picture
+from arr_coc.types.image import read_picture
+from arr_coc.types.picture import Picture
 
 
 @dataclass(frozen=True)

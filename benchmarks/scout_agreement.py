@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 
 import arr_coc
-from arr_coc import coupling
 from arr_coc.evaluation.metrics import evidence_cells, recall
-from arr_coc.knowing import know
-from arr_coc.learning.lessons import read, sight_of
+from arr_coc.relevance import coupling
+from arr_coc.relevance.knowing import know
 from arr_coc.training.documents.phrasings import HELD_OUT, PLAIN
+from arr_coc.training.examples import read, sight_of
 
 KINDS = ("total", "date", "company")
 FOUND, LOST = 0.99, 0.34  # of the evidence is among the best cells, at least and at most

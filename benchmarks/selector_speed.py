@@ -20,8 +20,8 @@ import torch.nn.functional as F
 
 import arr_coc
 from arr_coc.bench.timing import interleave, machine
-from arr_coc.grid import Grid
 from arr_coc.selectors import Inside, Oracle, Selector, Sight, Words, names, selector
+from arr_coc.types.grid import Grid
 
 SIDE, DIMENSIONS, WORDS, HEADS = 36, 1024, 30, 16
 SHARES = (0.25, 0.0625)

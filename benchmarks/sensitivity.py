@@ -2,7 +2,7 @@
 
     python benchmarks/sensitivity.py SCANS
 
-SCANS: a folder with samples.jsonl, such as `python -m arr_coc.training.papers --receipts` writes. Told are mean Jaccard indices of
+SCANS: a folder with samples.jsonl, such as `python -m recipes.reader.export_exam --receipts` writes. Told are mean Jaccard indices of
 kept cells, with intervals over pictures: between total, date and company, and between ways of putting each of them that were never
 trained with.
 """
@@ -17,8 +17,8 @@ from pathlib import Path
 import arr_coc
 from arr_coc.evaluation.metrics import sensitivity
 from arr_coc.evaluation.statistics import interval, mean
-from arr_coc.learning.lessons import read
 from arr_coc.training.documents.phrasings import HELD_OUT, PLAIN
+from arr_coc.training.examples import read
 
 KINDS = ("total", "date", "company")
 SHARES = ("12.5%", "6.25%")

@@ -25,8 +25,8 @@ import torch
 from arr_coc.bench.events import check_cuda, timed
 from arr_coc.bench.timing import machine
 from arr_coc.errors import ArrCocError
-from arr_coc.kernels.pyramid import make_levels
-from arr_coc.kernels.sampling import Places, sample
+from arr_coc.texture.kernels.pyramid import make_levels
+from arr_coc.texture.kernels.sampling import Places, sample
 
 CHANNELS, LAYERS = 40, 10
 POINTS = (273, 4096, 65536)

@@ -2,7 +2,7 @@
 
     python benchmarks/unseen_kinds.py SCANS LAYERS
 
-SCANS: the validation scans of `python -m arr_coc.training.papers --receipts`. LAYERS: where `benchmarks/layer_ablation.py --only "never asked
+SCANS: the validation scans of `python -m recipes.reader.export_exam --receipts`. LAYERS: where `benchmarks/layer_ablation.py --only "never asked
 for a total" ...` has put its layers. Everything goes the way of `vlm.ask`, doubts included. `--shipped` measures the layer that
 ships, too.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 import arr_coc
 from arr_coc.evaluation.metrics import exact
 from arr_coc.evaluation.statistics import interval, mean
-from arr_coc.learning.lessons import read
-from arr_coc.vlm import VLM
+from arr_coc.training.examples import read
+from arr_coc.vlm.model import VLM
 
 KINDS = ("total", "date", "company")
 SHARES = ("25%", "12.5%", "6.25%")

@@ -11,7 +11,7 @@ Three ways take turns on each frame, so that all of them see the same machine:
 - full: the stream with everything worked out on every frame, clusters too (`Settings(keyframe=1)`); features are averaged
   over time and relevance is remembered as usual;
 - carried: the stream as it is.
-Memory is measured with the same encoder in native mode, where a small frame costs it little. Clips are drawn (`arr_coc.video.rendering`, 640 x 360) or read, scaled down to 640 pixels of width. The encoder is `labels`.
+Memory is measured with the same encoder in native mode, where a small frame costs it little. Clips are drawn (`arr_coc.video.synthetic`, 640 x 360) or read, scaled down to 640 pixels of width. The encoder is `labels`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ import torch
 import arr_coc
 from arr_coc import Allocation, Embeddings
 from arr_coc.bench.timing import machine
-from arr_coc.video import flow, gating, rendering
+from arr_coc.frames import flow
+from arr_coc.frames import gate as gating
+from arr_coc.frames.reader import Reader
+from arr_coc.frames.scene import Scenes
+from arr_coc.video import synthetic as rendering
 from arr_coc.video.memory import Settings
-from arr_coc.video.reading import Reader
-from arr_coc.video.scene import Scenes
 from arr_coc.video.stream import Stream
 
 BUDGET = "25%"

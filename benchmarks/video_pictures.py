@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from arr_coc.video import rendering
+from arr_coc.video import synthetic as rendering
 from arr_coc.video.film import Chart, overlay
 from arr_coc.video.stream import Stream, Watched
 

@@ -26,8 +26,8 @@ from arr_coc.adapters.loading import keep_quiet
 from arr_coc.bench.timing import machine
 from arr_coc.training.documents.fonts import FontShelf
 from arr_coc.training.documents.questions import NOT_FOUND
-from arr_coc.training.validation import drawing
-from arr_coc.video import rendering
+from arr_coc.video import synthetic as rendering
+from recipes.reader.validation import drawing
 
 KINDS = ("total", "date", "company")
 SHOWN = 0.4  # of the page's height in one frame

@@ -25,14 +25,6 @@ def test_the_channel_table_is_up_to_date() -> None:
     assert (ROOT / "docs" / "channels.md").read_text() == module.table(), "run: make pictures"
 
 
-def test_the_file_tree_in_the_readme_names_every_module() -> None:
-    tree = re.search(r"```\nsrc/arr_coc/\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert tree
-    named = set(re.findall(r"([\w.]+\.py)\b", tree.group(1)))
-    there = {path.name for path in (ROOT / "src").rglob("*.py")} - {"__init__.py", "__main__.py"}
-    assert named == there
-
-
 @pytest.mark.parametrize(
     "page",
     [

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import arr_coc
-from arr_coc.choosing import FallbackWarning
 from arr_coc.errors import AllocationError, BudgetError, SelectorError
 from arr_coc.selectors import Choice, Selector, Sight, Smaller
 from arr_coc.selectors.uniform import even_cells
+from arr_coc.vlm.fallback import FallbackWarning
 from tests.adapters.conftest import picture, wrapped
 from tests.adapters.test_vlm import GREEDY, answer_of, stock_inputs
 

@@ -12,9 +12,9 @@ import torch
 from transformers import GenerationConfig
 
 import arr_coc
-from arr_coc.choosing import FallbackWarning
 from arr_coc.errors import AllocationError, BudgetError, ModelError, PromptError, SelectorError
 from arr_coc.selectors import Choice, Inside, Selector, Sight, Smaller
+from arr_coc.vlm.fallback import FallbackWarning
 from tests.adapters import tiny, tiny_llava_processor, tiny_processor
 from tests.adapters.conftest import picture, wrapped
 from tests.adapters.test_inside import LastToken

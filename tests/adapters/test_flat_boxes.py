@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from arr_coc.adapters import anyres
 from arr_coc.adapters.internvl import layout
 from arr_coc.adapters.llava import seen_area
-from arr_coc.grid import Cells, Grid
+from arr_coc.types.grid import Cells, Grid
 from tests.adapters import tiny_llava as tiny
 from tests.adapters import tiny_llava_processor
 from tests.adapters.conftest import picture

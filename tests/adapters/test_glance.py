@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from arr_coc.adapters import glance
+from arr_coc.adapters import patch_index as glance
 from arr_coc.adapters.families import adapter
 from arr_coc.adapters.qwen2_vl import PIXELS
-from arr_coc.grid import Grid
+from arr_coc.types.grid import Grid
 from tests.adapters import tiny
 from tests.adapters.oracle import attending, choose, deaf_to, sparse
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from arr_coc.choosing import FallbackWarning
 from arr_coc.errors import SelectorError
 from arr_coc.selectors import Inside, Selector
+from arr_coc.vlm.fallback import FallbackWarning
 from tests.adapters import tiny
 from tests.adapters.conftest import picture, wrapped
 from tests.adapters.test_vlm import GREEDY, stock_inputs

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import arr_coc
-from arr_coc.answer import Answer
 from arr_coc.errors import BudgetError, PromptError
-from arr_coc.streaming import Stream
+from arr_coc.types.answer import Answer
+from arr_coc.vlm.streaming import Stream
 from tests.adapters.conftest import picture
 from tests.adapters.test_vlm import GREEDY
 

@@ -9,7 +9,7 @@ import pytest
 
 import arr_coc
 from arr_coc.errors import PromptError, VideoError
-from arr_coc.video import rendering
+from arr_coc.video import synthetic as rendering
 from tests.adapters import tiny
 from tests.adapters.conftest import wrapped
 from tests.adapters.oracle import masked

@@ -49,8 +49,8 @@ def test_goals_stand_beside_what_was_measured(report: Report) -> None:
 def test_the_table_sets_every_stage_beside_torch_and_crops(
     report: Report, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from arr_coc import kernels
     from arr_coc.bench import events, gpu
+    from arr_coc.texture import kernels
 
     crops = Measured("baseline: 273 crops through the encoder", Timed((8.0, 8.0)), None, 0, 4e12)
     measured = Report(1024, 1, 4e12, (*report.stages, crops), report.texture_bytes)
@@ -74,8 +74,8 @@ def test_bars_are_drawn(report: Report) -> None:
 
 @pytest.fixture
 def by_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from arr_coc.kernels import connecting, superpixels, using
     from arr_coc.texture import slic
+    from arr_coc.texture.kernels import connecting, superpixels, using
 
     for module in (superpixels, connecting, slic):
         monkeypatch.setattr(module, "ROUNDS", 1, raising=False)

@@ -16,10 +16,10 @@ import torch
 import arr_coc
 from arr_coc.cli import main
 from arr_coc.layer import ArrCocLayer
-from arr_coc.learning import loop
 from arr_coc.reader import folder as folders
 from arr_coc.reader.model import TINY, build
-from tests.learning import squares
+from arr_coc.training import loop
+from tests.training import squares
 
 
 @pytest.fixture(scope="module")

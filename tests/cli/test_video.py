@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from arr_coc.cli import main
-from arr_coc.video import rendering
-from arr_coc.video.reading import Reader
+from arr_coc.frames.reader import Reader
+from arr_coc.video import synthetic as rendering
 
 av = pytest.importorskip("av")
 

@@ -22,7 +22,7 @@ from arr_coc.embedding import disk, storage
 from arr_coc.embedding.cache import CacheWarning, EmbeddingCache, content_key
 from arr_coc.embedding.disk import Disk
 from arr_coc.errors import ArrCocError
-from arr_coc.texture.image import read_picture
+from arr_coc.types.image import read_picture
 from tests.conftest import noise
 
 

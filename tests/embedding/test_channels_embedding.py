@@ -17,9 +17,9 @@ from arr_coc.embedding.compression import fit
 from arr_coc.embedding.field import Field
 from arr_coc.embedding.moments import Moments
 from arr_coc.errors import ArrCocError, ProjectionError
-from arr_coc.grid import Grid
 from arr_coc.selectors.pixels import area_mean
 from arr_coc.texture.layout import EMBEDDING_NAMES
+from arr_coc.types.grid import Grid
 from tests.conftest import noise
 from tests.embedding.fake import NAMES, Colours, blocks, photo
 

@@ -20,9 +20,9 @@ from arr_coc.embedding import Mode, open_encoder
 from arr_coc.embedding.compression import fit
 from arr_coc.embedding.lite0 import Lite0
 from arr_coc.embedding.moments import Moments
-from arr_coc.embedding.texture_vlm import TextureEmbeddingVLM
-from arr_coc.embedding.vlm_tokens import VlmTokens
 from arr_coc.errors import ModelError
+from arr_coc.vlm.texture_vlm import TextureEmbeddingVLM
+from arr_coc.vlm.vlm_tokens import VlmTokens
 from tests.adapters import tiny as tiny_vlm
 from tests.adapters import tiny_processor
 from tests.adapters.conftest import picture

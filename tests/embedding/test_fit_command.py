@@ -20,9 +20,12 @@ from PIL import Image
 
 from arr_coc import Embeddings, Projection
 from arr_coc.cli import main
-from arr_coc.embedding import fit_report, fitting, gathering, storage
+from arr_coc.embedding import storage
 from arr_coc.embedding.compression import TEXT_WEIGHT
-from arr_coc.embedding.quality import Thresholds
+from arr_coc.training.projection import fit as fitting
+from arr_coc.training.projection import gather as gathering
+from arr_coc.training.projection import report as fit_report
+from arr_coc.training.projection.quality import Thresholds
 from tests.embedding.fake import NAMES, Colours, make, photo
 
 FAKE = "tests.embedding.fake:make"

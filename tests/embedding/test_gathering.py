@@ -11,12 +11,12 @@ import pytest
 import torch
 from PIL import Image
 
-from arr_coc.embedding import gathering
 from arr_coc.embedding.encoder import Dense, Encoder, Mode
-from arr_coc.embedding.gathering import BLOCK, Part, Rules, find_images, gather
 from arr_coc.embedding.moments import Moments
 from arr_coc.errors import ArrCocError, DataError
-from arr_coc.texture.image import ImageLike
+from arr_coc.training.projection import gather as gathering
+from arr_coc.training.projection.gather import BLOCK, Part, Rules, find_images, gather
+from arr_coc.types.image import ImageLike
 from tests.embedding.fake import Colours, dying, make, photo, stamped
 
 ENDINGS = (".png", ".jpg", ".bmp")

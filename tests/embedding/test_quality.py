@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.embedding.compression import Projection, fit
-from arr_coc.embedding.evidence import Scorer, compressed, evidence, plain_cosine
-from arr_coc.embedding.fitting import split, text_moments
 from arr_coc.embedding.moments import Moments
-from arr_coc.embedding.quality import Quality, Thresholds, compare, spearman, validate
-from arr_coc.embedding.questions import everyday, halves, read_questions
 from arr_coc.errors import ArrCocError, DataError, ImageError
 from arr_coc.evaluation.data import Data, Picture, Sample
+from arr_coc.training.projection.evidence import Scorer, compressed, evidence, plain_cosine
+from arr_coc.training.projection.fit import split, text_moments
+from arr_coc.training.projection.quality import Quality, Thresholds, compare, spearman, validate
+from arr_coc.training.projection.questions import everyday, halves, read_questions
 from tests.embedding.fake import NAMES, WIDTH, Colours, photo
 
 QUESTIONS = [f"Where is the {name} thing?" for name in NAMES]

@@ -16,12 +16,12 @@ import torch
 
 import arr_coc
 from arr_coc.embedding.compression import Projection
-from arr_coc.embedding.lift import Lift, encoder_identity
-from arr_coc.embedding.planes import EmbeddingPlanes
-from arr_coc.embedding.texture_vlm import TextureEmbeddingVLM, token_rows
 from arr_coc.errors import ChannelError, ProjectionError
-from arr_coc.grid import Grid, Mosaic
 from arr_coc.selectors import Choice, Sight
+from arr_coc.types.grid import Grid, Mosaic
+from arr_coc.vlm.lift import Lift, encoder_identity
+from arr_coc.vlm.planes import EmbeddingPlanes
+from arr_coc.vlm.texture_vlm import TextureEmbeddingVLM, token_rows
 from tests.adapters import tiny, tiny_llava_processor, tiny_processor
 from tests.adapters.conftest import picture
 

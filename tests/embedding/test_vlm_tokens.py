@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import arr_coc
-from arr_coc.embedding.vlm_tokens import VlmTokens, evenly
-from arr_coc.grid import Grid, Mosaic
+from arr_coc.types.grid import Grid, Mosaic
+from arr_coc.vlm.vlm_tokens import VlmTokens, evenly
 from tests.adapters import tiny, tiny_processor
 from tests.adapters.conftest import picture
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from arr_coc.evaluation import metrics, statistics
-from arr_coc.grid import Grid, Mosaic
+from arr_coc.types.grid import Grid, Mosaic
 
 
 def test_answers() -> None:

@@ -21,7 +21,7 @@ from arr_coc.evaluation import Report, evaluate, layers
 from arr_coc.evaluation.failures import outcome
 from arr_coc.evaluation.notation import from_views, packed, unpacked, views
 from arr_coc.evaluation.table import share
-from arr_coc.grid import Grid, Mosaic
+from arr_coc.types.grid import Grid, Mosaic
 from tests.adapters.conftest import wrapped
 
 

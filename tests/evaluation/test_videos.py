@@ -13,7 +13,7 @@ from arr_coc.evaluation import Report, evaluate
 from arr_coc.evaluation.data import read_samples
 from arr_coc.evaluation.metrics import evidence_cells
 from arr_coc.evaluation.notation import from_views, unpacked
-from arr_coc.grid import Grid
+from arr_coc.types.grid import Grid
 from tests.adapters.conftest import picture, wrapped
 from tests.evaluation.conftest import write
 

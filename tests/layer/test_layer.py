@@ -16,12 +16,12 @@ from arr_coc.embedding import storage
 from arr_coc.errors import LayerError
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.config import CHANNELS, POOLINGS, LayerConfig
-from arr_coc.layer.fitting import check, identity
-from arr_coc.layer.judging import Seen, judge, judged
-from arr_coc.layer.scoring import entropy, statistics
-from arr_coc.learning.lessons import sight_of
+from arr_coc.layer.heads import entropy, statistics
+from arr_coc.layer.identity import check, identity
+from arr_coc.layer.inference import Seen, judge, judged
+from arr_coc.training.examples import sight_of
 from tests.adapters.conftest import picture
-from tests.learning import squares
+from tests.training import squares
 
 CONFIG = LayerConfig("nobody", token_width=12, word_width=10, width=16, heads=2, pixels=2)
 

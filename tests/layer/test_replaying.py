@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from arr_coc.kernels import using
-from arr_coc.kernels.replaying import OFTEN
-from arr_coc.layer import replaying
+from arr_coc.layer import graph_cache as replaying
 from arr_coc.layer.config import LayerConfig
-from arr_coc.layer.layer import ArrCocLayer
-from arr_coc.layer.remembering import state, weights
+from arr_coc.layer.model import ArrCocLayer
+from arr_coc.layer.view_cache import state, weights
+from arr_coc.texture.kernels import using
+from arr_coc.texture.kernels.replaying import OFTEN
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are recorded on a GPU")
 WIDTH = 12

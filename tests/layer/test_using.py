@@ -12,23 +12,23 @@ import pytest
 import torch
 
 import arr_coc
-from arr_coc import coupling
-from arr_coc.adapters.sources import is_image
 from arr_coc.errors import ArrCocError, LayerError
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.config import CHANNELS
-from arr_coc.layer.familiarity import strangeness, told, usual
-from arr_coc.layer.fitting import config_for
-from arr_coc.layer.judging import judged, picture, seen
-from arr_coc.layer.wording import padded
-from arr_coc.learning.lessons import lessons, read, sight_of
+from arr_coc.layer.identity import config_for
+from arr_coc.layer.image_novelty import strangeness, told, usual
+from arr_coc.layer.inference import judged, picture, seen
+from arr_coc.layer.question_novelty import padded
 from arr_coc.reader import folder as folders
 from arr_coc.reader.model import TINY, build
-from arr_coc.realizing import realized
-from arr_coc.selectors.arr_coc import GLANCED, ArrCoc
-from arr_coc.vlm import VLM
+from arr_coc.relevance import coupling
+from arr_coc.relevance.realizing import realized
+from arr_coc.relevance.selector import GLANCED, ArrCoc
+from arr_coc.training.examples import lessons, read, sight_of
+from arr_coc.vlm.model import VLM
+from arr_coc.vlm.sources import is_image
 from tests.adapters.conftest import picture as noisy
-from tests.learning import squares
+from tests.training import squares
 
 ASKED: dict[str, Any] = {"budget": 9, "max_new_tokens": 1}
 

@@ -11,13 +11,14 @@ import torch.nn.functional as F
 
 import arr_coc
 from arr_coc import reader
-from arr_coc.coupling import Coupled
-from arr_coc.layer import ArrCocLayer, wording
-from arr_coc.layer.judging import Judgement
-from arr_coc.learning.lessons import sight_of
-from arr_coc.realizing import Settings, realized
+from arr_coc.layer import ArrCocLayer
+from arr_coc.layer import question_novelty as wording
+from arr_coc.layer.inference import Judgement
+from arr_coc.relevance.coupling import Coupled
+from arr_coc.relevance.realizing import Settings, realized
 from arr_coc.training.documents.phrasings import PLAIN
-from tests.learning import squares
+from arr_coc.training.examples import sight_of
+from tests.training import squares
 
 
 def test_padding_does_not_change_what_is_told() -> None:

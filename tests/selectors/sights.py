@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from arr_coc import TextureArray
-from arr_coc.grid import Cells, Grid, Mosaic
 from arr_coc.selectors import Choice, Oracle, Selector, Sight, Words, selector
 from arr_coc.selectors.hiprune import MIDDLE
+from arr_coc.types.grid import Cells, Grid, Mosaic
 from tests.conftest import structured
 
 DIMENSIONS = 16

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.errors import SelectorError
-from arr_coc.grid import Cells, Grid, Mosaic
 from arr_coc.selectors import Selector, Sight, Words, selector
 from arr_coc.selectors.uniform import even_cells
+from arr_coc.types.grid import Cells, Grid, Mosaic
 
 WORDS = Words("What?", torch.arange(5))
 SIZES = st.integers(1, 12)

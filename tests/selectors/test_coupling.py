@@ -16,10 +16,10 @@ import arr_coc
 from arr_coc import Embeddings
 from arr_coc.cli import main
 from arr_coc.embedding.compression import fit
-from arr_coc.embedding.fitting import text_moments
 from arr_coc.embedding.moments import Moments
 from arr_coc.errors import SelectorError
 from arr_coc.selectors import Sight
+from arr_coc.training.projection.fit import text_moments
 from tests.adapters import tiny, tiny_llava_processor, tiny_processor
 from tests.adapters.conftest import wrapped
 from tests.adapters.test_vlm import GREEDY

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.grid import Grid
 from arr_coc.selectors import Sight, Words, selector
 from arr_coc.selectors.cdpruner import largest_volume
 from arr_coc.selectors.mmr import MMR
 from arr_coc.selectors.scope import Scope
 from arr_coc.selectors.similarity import cosines, units
+from arr_coc.types.grid import Grid
 from tests.selectors.sights import choice, sight, slow_cosine, tokens
 
 SEEDS = range(6)

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_coc.errors import SelectorError
-from arr_coc.grid import Cells, Grid
 from arr_coc.selectors import Sight, Words, selector
 from arr_coc.selectors.fastv import FastV
 from arr_coc.selectors.sparsevlm import SparseVLM
+from arr_coc.types.grid import Cells, Grid
 from tests.selectors.sights import IN_SIGHT, TILES, choice, chooser, sight
 
 GRIDS = st.one_of(st.builds(Grid, st.integers(1, 3), st.integers(1, 5), st.integers(1, 5)), st.just(TILES))

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from arr_coc.errors import SelectorError
-from arr_coc.grid import Grid
 from arr_coc.selectors import Selector, names, selector
+from arr_coc.types.grid import Grid
 from tests.selectors.sights import choice, sight
 
 MINE = """

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from arr_coc.errors import SelectorError
-from arr_coc.grid import Cells, Grid
 from arr_coc.selectors import Oracle, selector
+from arr_coc.types.grid import Cells, Grid
 from tests.selectors.sights import EVIDENCE, TILES, choice, sight
 
 SIZE = (90, 60)

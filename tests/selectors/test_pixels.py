@@ -10,11 +10,11 @@ import torch
 
 from arr_coc import TextureArray
 from arr_coc.errors import SelectorError
-from arr_coc.grid import Cells, Grid, Mosaic
 from arr_coc.selectors import Smaller, selector
 from arr_coc.selectors.centre import off_centre
 from arr_coc.texture import TextureBatch
 from arr_coc.texture.filters import luma
+from arr_coc.types.grid import Cells, Grid, Mosaic
 from tests.conftest import noise
 from tests.selectors.sights import TILES, choice, sight
 

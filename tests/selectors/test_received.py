@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from arr_coc.grid import Cells, Grid
 from arr_coc.selectors import Sight, selector
 from arr_coc.selectors.hiprune import MIDDLE, neighbours
 from arr_coc.selectors.tome import merged
 from arr_coc.selectors.visionzip import grouped
+from arr_coc.types.grid import Cells, Grid
 from tests.selectors.sights import TILES, choice, sight, slow_cosine, tokens
 
 SEEDS = range(6)

@@ -7,7 +7,7 @@ import torch
 
 import arr_coc
 from arr_coc import TextureArray
-from arr_coc.kernels import using
+from arr_coc.texture.kernels import using
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

@@ -8,7 +8,9 @@ import torch
 
 from arr_coc import Embeddings, TextureArray
 from arr_coc.errors import ArrCocError
-from arr_coc.video import gating, rendering, renewing
+from arr_coc.frames import gate as gating
+from arr_coc.video import synthetic as rendering
+from arr_coc.video import texture_update as renewing
 from arr_coc.video.memory import Memory, Reuse, Settings
 
 

@@ -16,10 +16,10 @@ import torch
 import arr_coc
 from arr_coc import Embeddings
 from arr_coc.errors import ArrCocError, ImageError, VideoError
-from arr_coc.video import rendering
-from arr_coc.video.hurrying import Hurry
+from arr_coc.frames.reader import Frame
+from arr_coc.video import synthetic as rendering
+from arr_coc.video.latest_frames import Hurry
 from arr_coc.video.memory import Settings
-from arr_coc.video.reading import Frame
 from arr_coc.video.stream import Stream
 
 Write = Callable[..., Path]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from arr_coc.grid import Cells, Grid, Mosaic
+from arr_coc.types.grid import Cells, Grid, Mosaic
 
 Size = tuple[int, int]
 

@@ -15,10 +15,10 @@ import torch
 
 from arr_coc.devices import placed
 from arr_coc.errors import ModelError, PromptError
-from arr_coc.grid import Cells
+from arr_coc.types.grid import Cells
 
 if TYPE_CHECKING:
-    from arr_coc.layer.layer import ArrCocLayer
+    from arr_coc.layer.model import ArrCocLayer
 
 Inputs = Mapping[str, Any]  # what a processor returns
 

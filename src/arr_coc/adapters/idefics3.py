@@ -14,7 +14,7 @@ import torch
 from arr_coc.adapters.base import Inputs
 from arr_coc.adapters.tiles import Tiled
 from arr_coc.errors import ModelError, PromptError
-from arr_coc.grid import Cells, Grid
+from arr_coc.types.grid import Cells, Grid
 
 TAGS = 2  # tokens between two tiles of a row
 

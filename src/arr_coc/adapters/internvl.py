@@ -15,7 +15,7 @@ from arr_coc.adapters import tower
 from arr_coc.adapters.base import Inputs
 from arr_coc.adapters.tiles import Tiled
 from arr_coc.errors import ModelError, PromptError
-from arr_coc.grid import Cells, Grid, Mosaic
+from arr_coc.types.grid import Cells, Grid, Mosaic
 
 
 class InternVL(Tiled):

@@ -16,7 +16,7 @@ from arr_coc.adapters import tower
 from arr_coc.adapters.base import Encoded, Inputs, Visual
 from arr_coc.adapters.flat import Flat
 from arr_coc.errors import ModelError
-from arr_coc.grid import Cells, Grid
+from arr_coc.types.grid import Cells, Grid
 
 TOWERS = {"clip_vision_model": 1, "siglip_vision_model": 0}  # tokens before the patches (CLIP: the class token)
 

@@ -12,7 +12,7 @@ from arr_coc.adapters.base import Encoded, Inputs, Visual
 from arr_coc.adapters.flat import Flat
 from arr_coc.adapters.llava import TOWERS, check_tower
 from arr_coc.errors import ModelError
-from arr_coc.grid import Cells
+from arr_coc.types.grid import Cells
 
 
 class LlavaNext(Flat):

@@ -15,7 +15,7 @@ import torch
 from arr_coc.adapters import anyres, tower
 from arr_coc.adapters.base import Inputs
 from arr_coc.adapters.llava_next import LlavaNext
-from arr_coc.grid import Cells, Grid
+from arr_coc.types.grid import Cells, Grid
 
 
 class LlavaOnevision(LlavaNext):

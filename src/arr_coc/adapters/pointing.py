@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from arr_coc.adapters.attention_probe import attention_maps
 from arr_coc.adapters.base import Adapter
-from arr_coc.adapters.scouting import attention_maps
-from arr_coc.answer import Prepared
 from arr_coc.errors import PromptError
+from arr_coc.types.answer import Prepared
 
 LATE = 0.5  # layers from this depth on: the earlier ones gather the question
 

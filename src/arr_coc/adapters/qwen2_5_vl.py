@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from arr_coc.adapters import glance
+from arr_coc.adapters import patch_index as glance
+from arr_coc.adapters.encoder_attention import Watch
 from arr_coc.adapters.qwen2_vl import Qwen2VL
-from arr_coc.adapters.received import Watch
 from arr_coc.adapters.segments import Segments
-from arr_coc.grid import Grid
+from arr_coc.types.grid import Grid
 
 
 class Qwen25VL(Qwen2VL):

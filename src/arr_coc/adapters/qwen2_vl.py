@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from arr_coc.adapters import glance
+from arr_coc.adapters import patch_index as glance
 from arr_coc.adapters.base import Adapter, Encoded, Inputs, Visual
-from arr_coc.adapters.received import Watch, rotated, watching
+from arr_coc.adapters.encoder_attention import Watch, rotated, watching
 from arr_coc.adapters.segments import Segments
 from arr_coc.errors import PromptError
-from arr_coc.grid import Cells, Grid
+from arr_coc.types.grid import Cells, Grid
 
 PIXELS = {"image": ("pixel_values", "image_grid_thw"), "video": ("pixel_values_videos", "video_grid_thw")}
 

@@ -11,7 +11,7 @@ import torch
 from arr_coc.adapters import tower
 from arr_coc.adapters.base import Encoded, Inputs, Visual
 from arr_coc.adapters.flat import Flat
-from arr_coc.grid import Cells, Grid, Mosaic
+from arr_coc.types.grid import Cells, Grid, Mosaic
 
 
 class Tiled(Flat):

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from arr_coc.asking import timed
-from arr_coc.stopwatch import Stopwatch
-from arr_coc.vlm import VLM
+from arr_coc.timing import Stopwatch
+from arr_coc.vlm.generation import timed
+from arr_coc.vlm.model import VLM
 
 QUESTION = 24  # text tokens after the picture
 

@@ -9,30 +9,30 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from arr_coc import pictures
 from arr_coc.bench.clip_shape import CELLS, CROPS, ClipShape
-from arr_coc.kernels import using
-from arr_coc.kernels.cells import write_cells
-from arr_coc.kernels.cheap import NAMES as CHEAP
-from arr_coc.kernels.cheap import write_cheap
-from arr_coc.kernels.deciding import CHANNELS, Deciding
-from arr_coc.kernels.distance import write_distance
-from arr_coc.kernels.enlarging import write_enlarged
-from arr_coc.kernels.frames import Frames
-from arr_coc.kernels.recording import captured
-from arr_coc.kernels.regions import NAMES as REGIONS
-from arr_coc.kernels.sampling import Sampling
-from arr_coc.kernels.tables import packed, rules, table
-from arr_coc.kernels.warping import warp_planes
-from arr_coc.kernels.whole import Whole
+from arr_coc.draw import samples as pictures
+from arr_coc.frames.flow import _sample
 from arr_coc.texture import FULL40, TextureArray, filters, sampler
 from arr_coc.texture.channels.distance import IS_EDGE, jump_flooding
+from arr_coc.texture.kernels import using
+from arr_coc.texture.kernels.cells import write_cells
+from arr_coc.texture.kernels.cheap import NAMES as CHEAP
+from arr_coc.texture.kernels.cheap import write_cheap
+from arr_coc.texture.kernels.deciding import CHANNELS, Deciding
+from arr_coc.texture.kernels.distance import write_distance
+from arr_coc.texture.kernels.enlarging import write_enlarged
+from arr_coc.texture.kernels.frames import Frames
+from arr_coc.texture.kernels.recording import captured
+from arr_coc.texture.kernels.regions import NAMES as REGIONS
+from arr_coc.texture.kernels.sampling import Sampling
+from arr_coc.texture.kernels.tables import packed, rules, table
+from arr_coc.texture.kernels.warping import warp_planes
+from arr_coc.texture.kernels.whole import Whole
 from arr_coc.texture.layout import find_channel
 from arr_coc.texture.pooling import pool
 from arr_coc.texture.pyramid import Pyramid
 from arr_coc.texture.slic import slic
 from arr_coc.texture.strokes import stroke_text
-from arr_coc.video.flow import _sample
 
 GRID = (36, 36)  # cells that a model reads
 KEPT = 160

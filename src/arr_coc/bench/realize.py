@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from PIL import Image
 
-from arr_coc.allocating import realize
-from arr_coc.answer import Answer
-from arr_coc.grid import Grid
-from arr_coc.layer.judging import judged
-from arr_coc.look import Look
+from arr_coc.layer.inference import judged
 from arr_coc.selectors.base import Sight, Words
 from arr_coc.texture import TextureArray
-from arr_coc.vlm import VLM
+from arr_coc.types.answer import Answer
+from arr_coc.types.grid import Grid
+from arr_coc.vlm.look import Look
+from arr_coc.vlm.model import VLM
+from arr_coc.vlm.realize import realize
 
 QUESTIONS = ("What is the total amount?", "What is the date on the receipt?")
 DECIDING = ("texture", "glance", "judge", "scout", "gaze", "embed")

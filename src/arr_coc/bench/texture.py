@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from PIL import Image
 
-from arr_coc import pictures
 from arr_coc.bench.timing import Timing, interleave
+from arr_coc.draw import samples as pictures
 from arr_coc.texture import FULL40, TextureArray, all_channels
 
 FREE_FIVE = ("red", "green", "blue", "x", "y")

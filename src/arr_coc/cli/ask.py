@@ -47,10 +47,10 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     import arr_coc
-    from arr_coc import why
-    from arr_coc.budgets import limit
     from arr_coc.devices import check_device
-    from arr_coc.texture.image import read_picture
+    from arr_coc.relevance import explanation as why
+    from arr_coc.types.budget import limit
+    from arr_coc.types.image import read_picture
 
     for path in (arguments.why, arguments.where):
         if path is not None:

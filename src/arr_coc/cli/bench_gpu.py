@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise ArrCocError(f"expected --{name} of at least {least}, got {getattr(arguments, name)}")
     from arr_coc.bench import gpu
     from arr_coc.bench.events import check_cuda
-    from arr_coc.kernels import reason, using
+    from arr_coc.texture.kernels import reason, using
 
     check_cuda()
     hindrance = reason("cuda")

@@ -71,12 +71,12 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from arr_coc.adapters.loading import keep_quiet
     from arr_coc.devices import check_device
-    from arr_coc.embedding import fit_report
     from arr_coc.embedding.compression import TEXT_WEIGHT
-    from arr_coc.embedding.fitting import enough, fit_images
-    from arr_coc.embedding.gathering import Rules, find_images
     from arr_coc.embedding.opening import open_named
-    from arr_coc.embedding.questions import read_questions
+    from arr_coc.training.projection import report as fit_report
+    from arr_coc.training.projection.fit import enough, fit_images
+    from arr_coc.training.projection.gather import Rules, find_images
+    from arr_coc.training.projection.questions import read_questions
 
     output: Path = check_file(arguments.output, "embeddings.safetensors")
     for name, least in (("dims", 1), ("sample", 1), ("workers", 1), ("seed", 0)):

@@ -44,11 +44,11 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     import arr_coc
-    from arr_coc import why
     from arr_coc.adapters.loading import keep_quiet
-    from arr_coc.budgets import limit
     from arr_coc.devices import check_device
-    from arr_coc.texture.image import read_picture
+    from arr_coc.relevance import explanation as why
+    from arr_coc.types.budget import limit
+    from arr_coc.types.image import read_picture
 
     check_writable(arguments.output)
     limit(arguments.budget, 1000)

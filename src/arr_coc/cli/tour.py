@@ -8,8 +8,8 @@ from typing import Any
 
 from PIL import Image
 
-from arr_coc import pictures
 from arr_coc.cli.output import progress, save_image
+from arr_coc.draw import samples as pictures
 from arr_coc.errors import ArrCocError
 from arr_coc.texture import TextureArray
 
@@ -37,8 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise ArrCocError(f"cannot make the folder {str(folder)!r}: {error.strerror}") from None
     import arr_coc
-    from arr_coc import why
     from arr_coc.adapters.loading import keep_quiet
+    from arr_coc.relevance import explanation as why
 
     keep_quiet()
     receipt, scene = pictures.receipt(), pictures.scene()

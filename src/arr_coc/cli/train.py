@@ -81,10 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
     from arr_coc.adapters.loading import keep_quiet
     from arr_coc.devices import check_device
     from arr_coc.layer.config import CHANNELS, POOLINGS
-    from arr_coc.learning.accustoming import Adaptation
-    from arr_coc.learning.settings import Settings
+    from arr_coc.training.distributed import joined
+    from arr_coc.training.finetune import Adaptation
     from arr_coc.training.journal import writer_class
-    from arr_coc.training.parallel import joined
+    from arr_coc.training.settings import Settings
 
     settings = Settings(
         learn=tuple(sorted(set(arguments.learn))), gate=arguments.gate, steps=arguments.steps,
@@ -124,12 +124,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace, settings: Any, team: Any) -> dict[str, Any]:
     import arr_coc
     from arr_coc.layer.config import CHANNELS
-    from arr_coc.layer.fitting import config_for
-    from arr_coc.learning.accustoming import Adaptation
-    from arr_coc.learning.lessons import apart, read
-    from arr_coc.learning.looks import Looks
-    from arr_coc.learning.loop import CHECKPOINT, learn
+    from arr_coc.layer.identity import config_for
+    from arr_coc.training.examples import apart, read
+    from arr_coc.training.finetune import Adaptation
     from arr_coc.training.journal import Journal
+    from arr_coc.training.look_cache import Looks
+    from arr_coc.training.loop import CHECKPOINT, learn
     from arr_coc.training.stopping import interruptible
 
     data = [read(folder, arguments.limit) for folder in arguments.data]
@@ -179,7 +179,7 @@ def _lessons(
     tick: Any,
 ) -> tuple[list[Any], list[Any]]:  # fmt: skip
     """This process's share of the pictures to learn from, and, where it leads, those to measure on."""
-    from arr_coc.learning.lessons import lessons
+    from arr_coc.training.examples import lessons
 
     by: dict[str, Any] = {
         "by_box": "boxes" in settings.learn,
@@ -213,7 +213,7 @@ def _adapt(
     back: Sequence[Any], tick: Any,
 ) -> dict[str, Any]:  # fmt: skip
     from arr_coc import reader
-    from arr_coc.learning.accustoming import Adaptation, accustom, write
+    from arr_coc.training.finetune import Adaptation, accustom, write
 
     adaptation = Adaptation.of(arguments.adapt, arguments.adapt_steps)
     done = accustom(looks.vlm, layer, mine, back, adaptation, settings, looks=looks, team=team, tick=tick)

@@ -45,8 +45,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from arr_coc.frames.reader import CAMERA
     from arr_coc.video.film import CODECS, Film
-    from arr_coc.video.reading import CAMERA
     from arr_coc.video.stream import Stream
 
     if arguments.output is not None:

@@ -6,16 +6,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from arr_coc import why
 from arr_coc.demo import drawing, snippets
 from arr_coc.demo.comparing import check_selector
 from arr_coc.demo.desks import BUILT, Subject
 from arr_coc.demo.visit import Visit
-from arr_coc.stopwatch import STAGES
+from arr_coc.relevance import explanation as why
+from arr_coc.timing import STAGES
 
 if TYPE_CHECKING:
-    from arr_coc.answer import Answer
-    from arr_coc.vlm import VLM
+    from arr_coc.types.answer import Answer
+    from arr_coc.vlm.model import VLM
 
 DENSE, SPARSE = "all tokens", "this answer"
 LOOKING = ("arr-coc", "arr-coc-untrained", "saliency", "ink", "coupling")  # selectors that need the texture

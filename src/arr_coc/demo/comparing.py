@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from arr_coc import selectors
-from arr_coc.budgets import limit
 from arr_coc.demo import drawing, snippets
 from arr_coc.demo.views import MOST_SELECTORS
 from arr_coc.demo.visit import Visit
 from arr_coc.errors import ArrCocError, SelectorError
 from arr_coc.evaluation.data import Evidence
 from arr_coc.evaluation.metrics import evidence_cells, recall
+from arr_coc.types.budget import limit
 
 if TYPE_CHECKING:
-    from arr_coc.answer import Answer
+    from arr_coc.types.answer import Answer
 
 Output = dict[str, Any]
 VIDEO_ONLY = ("evs",)

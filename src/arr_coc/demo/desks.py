@@ -17,9 +17,9 @@ from arr_coc.errors import ImageError
 from arr_coc.texture import TextureArray
 
 if TYPE_CHECKING:
-    from arr_coc.answer import Answer
-    from arr_coc.look import Look
-    from arr_coc.vlm import VLM
+    from arr_coc.types.answer import Answer
+    from arr_coc.vlm.look import Look
+    from arr_coc.vlm.model import VLM
 
 PICTURES = 2  # that one visitor's desk holds
 BUILT = ("preprocess", "texture", "encode")  # what a second question may find ready

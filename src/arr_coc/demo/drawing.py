@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from arr_coc import view
-from arr_coc.allocation import Allocation
-from arr_coc.texture.image import read_picture
+from arr_coc.draw import overlay as view
+from arr_coc.types.allocation import Allocation
+from arr_coc.types.image import read_picture
 
 SIDE = 900  # pixels of a shown picture's longer side
 QUALITY = 82

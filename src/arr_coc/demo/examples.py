@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from arr_coc import pictures
+from arr_coc.draw import samples as pictures
 from arr_coc.errors import ArrCocError
 from arr_coc.evaluation.data import Evidence, Sample, read_samples
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import arr_coc
-from arr_coc import why
-from arr_coc.allocation import Allocation
-from arr_coc.balancing import WAYS
 from arr_coc.demo import drawing, snippets
 from arr_coc.demo.visit import Visit
+from arr_coc.relevance import explanation as why
+from arr_coc.relevance.balancing import WAYS
+from arr_coc.types.allocation import Allocation
 
 Output = dict[str, Any]
 WEIGHT = "weight of "

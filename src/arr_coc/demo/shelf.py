@@ -12,7 +12,7 @@ from arr_coc.demo.folders import inside
 from arr_coc.errors import ModelError
 
 if TYPE_CHECKING:
-    from arr_coc.vlm import VLM
+    from arr_coc.vlm.model import VLM
 
 LAYERS = 4  # other layers that are kept ready
 

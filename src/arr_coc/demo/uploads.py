@@ -9,10 +9,10 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
-from arr_coc.adapters.sources import image_source
 from arr_coc.demo.limits import Limits
 from arr_coc.errors import ImageError, first_line
-from arr_coc.texture.image import DECODING_ERRORS
+from arr_coc.types.image import DECODING_ERRORS
+from arr_coc.vlm.sources import image_source
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # decoded here; others start programs, or are no pictures
 

@@ -19,7 +19,7 @@ from arr_coc.errors import PromptError
 from arr_coc.evaluation.data import Evidence
 
 if TYPE_CHECKING:
-    from arr_coc.vlm import VLM
+    from arr_coc.vlm.model import VLM
 
 
 @dataclass(frozen=True, eq=False)

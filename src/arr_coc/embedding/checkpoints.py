@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from arr_coc.embedding.encoder import fingerprint
+from arr_coc.embedding.question import subject
 from arr_coc.embedding.towers import TOWERS, Tower
 from arr_coc.embedding.windows import Windowed
-from arr_coc.embedding.wording import subject
 from arr_coc.errors import EncoderError, first_line
 
 CAPTION = "a photo of {}"

@@ -30,9 +30,9 @@ from arr_coc.embedding.encoder import Encoder, Mode, open_encoder
 from arr_coc.embedding.field import Field
 from arr_coc.errors import ArrCocError, ProjectionError
 from arr_coc.texture.array import TextureArray
-from arr_coc.texture.image import ImageLike, read_picture
 from arr_coc.texture.layout import EMBEDDING_NAMES
-from arr_coc.texture.tensors import Numbers
+from arr_coc.types.image import ImageLike, read_picture
+from arr_coc.types.tensors import Numbers
 
 REMEMBERED = 4096  # questions
 SHIPPED = Path(__file__).parent / "projections"

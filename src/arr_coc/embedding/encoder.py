@@ -19,7 +19,7 @@ import torch
 
 from arr_coc.devices import check_device
 from arr_coc.errors import EncoderError
-from arr_coc.texture.image import ImageLike, read_picture
+from arr_coc.types.image import ImageLike, read_picture
 
 Mode = Literal["fast", "native"]
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -141,8 +141,8 @@ def open_encoder(
 
         return open_open_clip(name.removeprefix("open_clip:"), place, kind)
     if name.startswith("vlm:"):
-        from arr_coc.embedding.vlm_tokens import VlmTokens
-        from arr_coc.wrapping import load
+        from arr_coc.vlm.api import load
+        from arr_coc.vlm.vlm_tokens import VlmTokens
 
         vlm = load(name.removeprefix("vlm:"), dtype=kind)
         vlm.model.to(place)

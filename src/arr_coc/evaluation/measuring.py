@@ -16,20 +16,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from arr_coc.allocation import Allocation
-from arr_coc.answer import Answer
-from arr_coc.budgets import Budget, limit
-from arr_coc.choosing import FallbackWarning
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import AllocationError, SelectorError
 from arr_coc.evaluation import memory, metrics
 from arr_coc.evaluation.contestants import DENSE, Contestant, Witness
 from arr_coc.evaluation.data import Picture, Sample
 from arr_coc.evaluation.notation import packed, pressed, views
-from arr_coc.grid import Cells
-from arr_coc.look import Look, Source
 from arr_coc.selectors import selector
-from arr_coc.vlm import VLM
+from arr_coc.types.allocation import Allocation
+from arr_coc.types.answer import Answer
+from arr_coc.types.budget import Budget, limit
+from arr_coc.types.grid import Cells
+from arr_coc.vlm.fallback import FallbackWarning
+from arr_coc.vlm.look import Look, Source
+from arr_coc.vlm.model import VLM
 
 BATCH = 8  # questions at a time
 STAGES = ("preprocess", "encode", "select", "prefill", "decode")

@@ -14,8 +14,8 @@ from itertools import combinations
 
 import torch
 
-from arr_coc.evidence import Evidence, by_moment, moments_of
-from arr_coc.grid import Cells
+from arr_coc.types.evidence import Evidence, by_moment, moments_of
+from arr_coc.types.grid import Cells
 
 SLIVER = 0.125  # of a cell's side
 ANLS_LEAST = 0.5  # less similar than this counts as nothing

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from arr_coc.grid import Cells, Grid, Mosaic
+from arr_coc.types.grid import Cells, Grid, Mosaic
 
 LEVELS = 255  # that heat is told in
 

@@ -28,13 +28,13 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
-from arr_coc import view
-from arr_coc.budgets import limit
+from arr_coc.draw import overlay as view
 from arr_coc.evaluation.data import Box, Data, Evidence, Picture, Sample
 from arr_coc.evaluation.metrics import evidence_cells, recall
 from arr_coc.evaluation.notation import from_views, unpacked
 from arr_coc.evaluation.report import Report, Row
-from arr_coc.grid import Cells
+from arr_coc.types.budget import limit
+from arr_coc.types.grid import Cells
 
 SIDE = 560
 VARIANTS = 3

@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image
 
 from arr_coc.errors import first_line
-from arr_coc.texture.image import DECODING_ERRORS
+from arr_coc.types.image import DECODING_ERRORS
 
 ORIENTATION = 0x0112  # the EXIF tag; from 5 on the picture lies on its side
 PICTURES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})  # frames in a folder

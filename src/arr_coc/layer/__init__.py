@@ -1,5 +1,5 @@
 """What ARR-COC learns for one model: which cells of a picture a question needs."""
 
-from arr_coc.layer.layer import ArrCocLayer, Judged
+from arr_coc.layer.model import ArrCocLayer, Judged
 
 __all__ = ["ArrCocLayer", "Judged"]

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Callable
 
 from arr_coc.errors import SelectorError
+from arr_coc.relevance.selector import ArrCoc, Untrained
 from arr_coc.selectors.all import All
-from arr_coc.selectors.arr_coc import ArrCoc, Untrained
 from arr_coc.selectors.base import Choice, Function, Inside, Selector, Sight, Smaller, Words
 from arr_coc.selectors.cdpruner import CDPruner
 from arr_coc.selectors.centre import Centre

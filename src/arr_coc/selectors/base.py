@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from arr_coc.errors import SelectorError
-from arr_coc.grid import Cells
 from arr_coc.texture import TextureArray
+from arr_coc.types.grid import Cells
 
 if TYPE_CHECKING:
-    from arr_coc.layer.judging import Judgement
+    from arr_coc.layer.inference import Judgement
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from arr_coc.grid import Cells
 from arr_coc.selectors.base import Choice, Selector, Sight
 from arr_coc.selectors.ranking import best_cells
+from arr_coc.types.grid import Cells
 
 
 class Centre(Selector):

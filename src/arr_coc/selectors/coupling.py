@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from arr_coc.grid import Grid
 from arr_coc.selectors.base import Choice, Selector, Sight
 from arr_coc.selectors.pixels import by_cell
 from arr_coc.selectors.ranking import best_cells
+from arr_coc.types.grid import Grid
 
 if TYPE_CHECKING:
     from arr_coc.embedding.embeddings import Embeddings

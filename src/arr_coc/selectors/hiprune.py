@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from arr_coc.grid import Cells
 from arr_coc.selectors.base import Choice, Selector, Sight
 from arr_coc.selectors.ranking import attention, best, on_grid
+from arr_coc.types.grid import Cells
 
 MIDDLE, LAST = 0.375, 1.0  # encoder depths
 ANCHORED = 0.1  # of the budget, for anchors and their neighbours together

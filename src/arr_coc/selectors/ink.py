@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from arr_coc.grid import Grid
 from arr_coc.selectors.base import Choice, Selector, Sight
 from arr_coc.selectors.pixels import area_mean, by_cell
 from arr_coc.selectors.ranking import best_cells
 from arr_coc.texture import TextureArray
 from arr_coc.texture.channels.edges import luma
+from arr_coc.types.grid import Grid
 
 
 class Ink(Selector):

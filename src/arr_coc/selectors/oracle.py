@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 
 from arr_coc.errors import SelectorError
-from arr_coc.evidence import Evidence, by_moment, moments_of
 from arr_coc.selectors.base import Choice, Selector, Sight
 from arr_coc.selectors.pixels import textures
 from arr_coc.selectors.ranking import best
 from arr_coc.selectors.uniform import Uniform
+from arr_coc.types.evidence import Evidence, by_moment, moments_of
 
 
 class Oracle(Selector):

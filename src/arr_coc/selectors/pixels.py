@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from arr_coc.grid import Grid
 from arr_coc.selectors.base import Sight
 from arr_coc.texture import TextureArray, TextureBatch
+from arr_coc.types.grid import Grid
 
 
 def textures(sight: Sight) -> list[TextureArray]:

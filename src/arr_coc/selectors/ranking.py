@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from arr_coc.budgets import holding
 from arr_coc.errors import SelectorError
 from arr_coc.selectors.base import Choice, Sight
+from arr_coc.types.budget import holding
 
 
 def best(values: torch.Tensor, count: int) -> torch.Tensor:

@@ -6,9 +6,9 @@ import math
 
 import torch
 
-from arr_coc.budgets import divide
-from arr_coc.grid import Grid
 from arr_coc.selectors.base import Selector, Sight
+from arr_coc.types.budget import divide
+from arr_coc.types.grid import Grid
 
 
 class Uniform(Selector):

@@ -16,16 +16,16 @@ import torch
 from PIL import Image
 
 from arr_coc.errors import ArrCocError, ChannelError, whole_number
-from arr_coc.kernels import planes as kernels
 from arr_coc.texture import pooling, sampler
 from arr_coc.texture.backends import SEGMENTERS, TEXT_DETECTORS, Segmenter, TextDetector, check_backend
-from arr_coc.texture.image import ImageLike, is_batch, read_batch, read_picture
+from arr_coc.texture.kernels import planes as kernels
 from arr_coc.texture.layout import Channel, find_channel, resolve_layout
 from arr_coc.texture.memo import Memo
-from arr_coc.texture.picture import Picture, check_grid
 from arr_coc.texture.pyramid import Pyramid, level_count
 from arr_coc.texture.supplied import SuppliedMap, read_supplied
-from arr_coc.texture.tensors import Numbers, as_tensor
+from arr_coc.types.image import ImageLike, is_batch, read_batch, read_picture
+from arr_coc.types.picture import Picture, check_grid
+from arr_coc.types.tensors import Numbers, as_tensor
 
 if TYPE_CHECKING:
     from arr_coc.texture.batch import TextureBatch

@@ -9,7 +9,7 @@ import torch
 
 from arr_coc.errors import ArrCocError, ChannelError
 from arr_coc.texture.array import TextureArray
-from arr_coc.texture.tensors import Numbers
+from arr_coc.types.tensors import Numbers
 
 
 class TextureBatch(Sequence[TextureArray]):

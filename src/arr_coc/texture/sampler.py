@@ -15,7 +15,7 @@ import torch
 from arr_coc.devices import placed
 from arr_coc.errors import ArrCocError
 from arr_coc.texture.layout import Channel
-from arr_coc.texture.tensors import Numbers, as_tensor
+from arr_coc.types.tensors import Numbers, as_tensor
 
 POINTS_AT_ONCE = 1 << 16
 LevelOf: TypeAlias = Callable[[int], Sequence[torch.Tensor]]

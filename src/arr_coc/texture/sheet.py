@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
+from arr_coc.draw.overlay import colourise, colourise_ids, font
 from arr_coc.errors import ArrCocError, whole_number
 from arr_coc.texture.layout import Channel
-from arr_coc.view import colourise, colourise_ids, font
 
 if TYPE_CHECKING:
     from arr_coc.texture.array import TextureArray

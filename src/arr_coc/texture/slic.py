@@ -15,8 +15,8 @@ import cv2
 import numpy as np
 import torch
 
-from arr_coc.kernels import planes as kernels
 from arr_coc.texture.colour_space import rgb_to_lab
+from arr_coc.texture.kernels import planes as kernels
 from arr_coc.texture.pooling import pool
 
 SEGMENTS = 50

@@ -13,8 +13,8 @@ from functools import lru_cache
 
 import torch
 
-from arr_coc.kernels.replaying import Replays, recordable
 from arr_coc.texture import filters
+from arr_coc.texture.kernels.replaying import Replays, recordable
 from arr_coc.texture.pooling import pool
 
 HEIGHT = 5  # px at half size; what is lower than this is no line of letters

@@ -12,11 +12,11 @@ import torch
 
 from arr_coc.errors import ChannelError
 from arr_coc.texture.filters import resize
-from arr_coc.texture.image import ImageLike, read_picture
 from arr_coc.texture.layout import EMBEDDING_NAMES, Pool, all_channels, nearest_name
-from arr_coc.texture.picture import Picture
 from arr_coc.texture.pooling import pool
-from arr_coc.texture.tensors import as_tensor
+from arr_coc.types.image import ImageLike, read_picture
+from arr_coc.types.picture import Picture
+from arr_coc.types.tensors import as_tensor
 
 if TYPE_CHECKING:
     from arr_coc.texture.array import TextureArray

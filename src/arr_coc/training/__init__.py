@@ -1,1 +1,1 @@
-"""Training the reader: rendered and scanned documents, batches, losses and the loop."""
+"""Training a layer that chooses cells for a wrapped model."""

@@ -1,77 +1,52 @@
-"""The three losses of a batch: answers, characters of the cells, colours."""
+"""What a layer is told: which cells a question needs, by boxes around its answer or by what the model itself looked at."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
-from arr_coc.training.augment import augment
-from arr_coc.training.batches import NO_TARGET, Batch
-from arr_coc.training.cells import CellHead, cell_accuracy, cell_loss, colour_loss
-from arr_coc.training.forward import ReaderForward, take_cells, to_patches
-from arr_coc.training.missing import choose_cells
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Groups of cells for `Q` questions: any one group of a question suffices."""
+
+    cells: torch.Tensor  # [G, N] 1 for the cells of a group
+    question: torch.Tensor  # [G] whose group it is
+
+    @classmethod
+    def of(cls, groups: Sequence[Sequence[torch.Tensor]], n: int, device: torch.device) -> Evidence:
+        flat = [(row, group) for row, several in enumerate(groups) for group in several]
+        cells = torch.zeros(len(flat), n)
+        for place, (_, group) in enumerate(flat):
+            cells[place, group] = 1.0
+        return cls(cells.to(device), torch.tensor([row for row, _ in flat], device=device))
 
 
-@dataclass(frozen=True)
-class Losses:
-    """Losses of one step, on the device until somebody asks."""
+def ranking_loss(logits: torch.Tensor, evidence: Evidence) -> torch.Tensor:
+    """How far the evidence is from the top: logits `[Q, N]`; the mean over questions that have any.
 
-    answer: torch.Tensor
-    cell: torch.Tensor
-    colour: torch.Tensor
-    accuracy: torch.Tensor  # share of characters read right by the cell head
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What a step shows of its pictures: the encoder some cells, the language model some of those."""
-
-    patches: torch.Tensor  # [B, encoded, 4, 588]
-    cells: torch.Tensor  # [B, encoded]
-    kept: torch.Tensor | None  # [B, kept] places among the encoded cells, which are all cells then; None: all of them
-
-    def handed_on(self, visual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The visual tokens that the language model gets, out of `visual` [B, encoded, width], and their cells."""
-        return (visual, self.cells) if self.kept is None else (take_cells(visual, self.kept), self.kept)
+    The group that is found most easily counts. All of its cells must rise, whatever the budget will be.
+    """
+    chances = logits.log_softmax(-1)[evidence.question]
+    each = -(chances * evidence.cells).sum(-1) / evidence.cells.sum(-1)  # [G]
+    easiest = torch.full_like(logits[:, 0], torch.inf).scatter_reduce(0, evidence.question, each, "amin")
+    return easiest[easiest.isfinite()].mean()
 
 
-@torch.no_grad()
-def show(batch: Batch) -> Shown:
-    """Augment the pictures and choose cells, as many as the batch's kind of step says."""
-    kind = batch.kind
-    shown = augment(batch.images, batch.warps)
-    cells = choose_cells(shown, batch.evidence, kind.encoded)  # [B, encoded]
-    patches = take_cells(to_patches(shown), cells)
-    if kind.kept == kind.encoded:
-        return Shown(patches, cells, None)
-    if kind.encoded != kind.cells:
-        raise ValueError(f"step kind {kind.name!r} drops cells both before and after the encoder; choose one")
-    return Shown(patches, cells, choose_cells(shown, batch.evidence, kind.kept))
+def calibration_loss(logits: torch.Tensor, evidence: Evidence) -> torch.Tensor:
+    """How wrong the logits `[Q, N]` are as chances; cells of any group are right, and both sides weigh alike."""
+    wanted = torch.zeros_like(logits).index_add_(0, evidence.question, evidence.cells).clamp(max=1)
+    each = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
+    known = wanted.any(-1)
+    right = (each * wanted).sum(-1) / wanted.sum(-1).clamp(min=1)
+    wrong = (each * (1 - wanted)).mean(-1)
+    return 0.5 * (right + wrong)[known].mean()
 
 
-def answer_loss(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """Cross-entropy of the answers' characters, of logits `[B, T, V]`."""
-    wanted = F.cross_entropy(
-        logits.float().flatten(0, 1), batch.targets.flatten(), ignore_index=NO_TARGET, reduction="none"
-    )
-    weights = batch.weights.flatten()
-    return (wanted * weights).sum() / weights.sum().clamp(min=1e-6)
-
-
-def losses(forward: ReaderForward, head: CellHead, batch: Batch) -> Losses:
-    """Forward pass of one batch, with as many cells missing as its kind of step says."""
-    device = batch.images.device.type
-    shown = show(batch)
-    cells = shown.cells
-    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-        visual = forward.encode(shown.patches, cells, batch.grid[0])  # [B, encoded, width]
-        read, tinted = head(visual)
-        handed_on, cells_seen = shown.handed_on(visual)
-        logits = forward.logits(handed_on, cells_seen, batch.grid, batch.tokens, batch.segment, batch.place)
-    targets = take_cells(batch.cells, cells).long()
-    return Losses(
-        answer=answer_loss(logits, batch),
-        cell=cell_loss(read, targets, batch.caseless),
-        colour=colour_loss(tinted, take_cells(batch.colours, cells)),
-        accuracy=cell_accuracy(read.detach(), targets, batch.caseless),
-    )
+def attention_loss(logits: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    """How far the logits `[N]` are from what the model looked at, `[N]` from 0 on."""
+    wanted = seen / seen.sum().clamp(min=1e-9)
+    return -(wanted * logits.log_softmax(-1)).sum()

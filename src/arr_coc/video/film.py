@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
-from arr_coc import view
+from arr_coc.draw import overlay as view
 from arr_coc.errors import VideoError, first_line
-from arr_coc.video.reading import libav
+from arr_coc.frames.reader import libav
 from arr_coc.video.stream import Watched
 
 LEAST_WIDTH = 480  # px; smaller clips are enlarged, so that the strip can be read

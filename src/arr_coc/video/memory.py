@@ -22,13 +22,14 @@ import torch.nn.functional as F
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.embedding.encoder import unit
 from arr_coc.errors import ArrCocError, whole_number
+from arr_coc.frames import flow as flows
+from arr_coc.frames import gate as gating
+from arr_coc.frames.flow import Flow
+from arr_coc.frames.gate import Gate
 from arr_coc.texture import TextureArray
 from arr_coc.texture.channels.memory import FADING
-from arr_coc.texture.image import ImageLike
-from arr_coc.video import flow as flows
-from arr_coc.video import gating, renewing
-from arr_coc.video.flow import Flow
-from arr_coc.video.gating import Gate
+from arr_coc.types.image import ImageLike
+from arr_coc.video import texture_update as renewing
 
 MOVED = 0.4  # cells of the encoder that a place may move before its features are out of date
 SHARE = 0.02  # of the cells: fewer that are out of date can wait

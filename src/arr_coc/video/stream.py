@@ -17,17 +17,17 @@ import cv2
 import numpy as np
 import torch
 
-from arr_coc.allocating import realize
-from arr_coc.allocation import Allocation
-from arr_coc.budgets import Budget, limit
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.embedding.encoder import Encoder
 from arr_coc.errors import ArrCocError, VideoError
+from arr_coc.frames.reader import Footage, Frame, Reader, rate_of, sampled
+from arr_coc.frames.scene import Scenes, Seen
 from arr_coc.texture import TextureArray
-from arr_coc.video.hurrying import Hurry
+from arr_coc.types.allocation import Allocation
+from arr_coc.types.budget import Budget, limit
+from arr_coc.video.latest_frames import Hurry
 from arr_coc.video.memory import Memory, Reuse, Settings
-from arr_coc.video.reading import Footage, Frame, Reader, rate_of, sampled
-from arr_coc.video.scene import Scenes, Seen
+from arr_coc.vlm.realize import realize
 
 CELL = 28  # px of a cell where nobody names a grid
 Drop: TypeAlias = Literal["auto", "never", "oldest"]

@@ -8,7 +8,6 @@ from typing import Any
 
 import gradio as gr
 
-from arr_coc.balancing import WAYS
 from arr_coc.demo import channels, drawing, knowing
 from arr_coc.demo.folders import reports
 from arr_coc.demo.page import tabs
@@ -18,6 +17,7 @@ from arr_coc.demo.uploads import read_upload
 from arr_coc.demo.views import View, from_query, written
 from arr_coc.demo.visit import House, Visit
 from arr_coc.errors import ArrCocError, ImageError
+from arr_coc.relevance.balancing import WAYS
 
 HEAD = "<header class='top'><h1>ARR-COC</h1><p>a model reads only the visual tokens that matter: which, and why</p></header>"
 # One question at a time, in turn. Values come as they were sent, because what is wrong with them is said here, not by gradio.

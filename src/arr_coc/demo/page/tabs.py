@@ -6,11 +6,11 @@ from typing import Any
 
 import gradio as gr
 
-from arr_coc.balancing import WAYS
 from arr_coc.demo.comparing import choices
 from arr_coc.demo.page.controls import Controls
 from arr_coc.demo.views import MOST_SELECTORS, View
 from arr_coc.demo.visit import House
+from arr_coc.relevance.balancing import WAYS
 from arr_coc.texture import FULL40
 
 BOARD = "arrcoc.board(element, trigger)"

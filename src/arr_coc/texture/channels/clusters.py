@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from arr_coc.errors import ChannelError
-from arr_coc.kernels import planes as kernels
 from arr_coc.texture import filters
 from arr_coc.texture.backends import SEGMENTERS
+from arr_coc.texture.kernels import planes as kernels
 from arr_coc.texture.layout import channel
 from arr_coc.texture.pooling import pool
-from arr_coc.texture.tensors import as_tensor
+from arr_coc.types.tensors import as_tensor
 
 if TYPE_CHECKING:
     from arr_coc.texture.array import TextureArray

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import cv2
 import torch
 
-from arr_coc.kernels import planes as kernels
 from arr_coc.texture.channels.edges import gradient
+from arr_coc.texture.kernels import planes as kernels
 from arr_coc.texture.layout import channel
 
 if TYPE_CHECKING:

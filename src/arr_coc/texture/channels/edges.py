@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from arr_coc.kernels import planes as kernels
 from arr_coc.texture import filters
+from arr_coc.texture.kernels import planes as kernels
 from arr_coc.texture.layout import channel
 
 if TYPE_CHECKING:

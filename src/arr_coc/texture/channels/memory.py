@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from arr_coc.kernels import planes as kernels
+from arr_coc.texture.kernels import planes as kernels
 from arr_coc.texture.layout import channel
 
 if TYPE_CHECKING:

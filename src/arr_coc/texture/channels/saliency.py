@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from arr_coc.kernels import planes as kernels
 from arr_coc.texture import filters
 from arr_coc.texture.colour_space import rgb_to_lab
+from arr_coc.texture.kernels import planes as kernels
 from arr_coc.texture.layout import channel
 from arr_coc.texture.pooling import pool
 from arr_coc.texture.pyramid import level_count, level_size

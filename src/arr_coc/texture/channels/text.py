@@ -10,7 +10,7 @@ from arr_coc.errors import ChannelError
 from arr_coc.texture.backends import TEXT_DETECTORS
 from arr_coc.texture.layout import channel
 from arr_coc.texture.supplied import fit
-from arr_coc.texture.tensors import as_tensor
+from arr_coc.types.tensors import as_tensor
 
 if TYPE_CHECKING:
     from arr_coc.texture.array import TextureArray

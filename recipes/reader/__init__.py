@@ -1,0 +1,1 @@
+"""How the reader was trained: rendered and scanned documents, batches, losses and the loop."""

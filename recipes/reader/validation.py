@@ -1,0 +1,159 @@
+"""Measuring the reader while it trains: validation receipts and fresh renderings, accuracy per kind of question."""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from arr_coc.evaluation.metrics import similarity
+from arr_coc.training.documents import form, notice, receipt, table
+from arr_coc.training.documents.fonts import FontShelf
+from arr_coc.training.documents.page import Document, Question
+from arr_coc.training.documents.phrasings import HELD_OUT, PLAIN
+from arr_coc.training.documents.questions import NOT_FOUND
+from arr_coc.training.documents.reading import reading_questions
+from recipes.reader.answering import answer
+from recipes.reader.augment import plain
+from recipes.reader.batches import as_channels
+from recipes.reader.forward import ReaderForward, to_patches
+from recipes.reader.receipts import Placement, Receipt, scan
+from recipes.reader.recipe import PAGE_GRIDS, Grid, pixels
+from recipes.reader.source import Library
+
+_SEED = 7_000_000  # far from the seeds of training
+
+_Draw = Callable[[random.Random, FontShelf, int, int, bool], Document]
+# Families of drawn pages, each on one shape of canvas.
+FAMILIES: dict[str, tuple[_Draw, Grid]] = {
+    "receipt": (receipt.render, (20, 45)),
+    "form": (form.render, (18, 24)),
+    "table": (table.render, (24, 18)),
+    "notice": (notice.render, (18, 12)),
+}
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Documents of one grid, with the questions that are asked about each and the name they are reported under."""
+
+    name: str
+    grid: Grid
+    documents: tuple[Document, ...]
+    questions: tuple[tuple[Question, ...], ...]
+
+
+def _nearest_grid(receipt_: Receipt, grids: tuple[Grid, ...]) -> Grid:
+    ratio = receipt_.image.width / receipt_.image.height
+    return min(grids, key=lambda grid: abs(grid[0] / grid[1] - ratio))
+
+
+def receipt_sheets(receipts: list[Receipt], held_out: bool = False) -> list[Sheet]:
+    """The four questions about each receipt, in their plainest or in held-out phrasings."""
+    groups: dict[Grid, list[Document]] = defaultdict(list)
+    for receipt_ in receipts:
+        grid = _nearest_grid(receipt_, PAGE_GRIDS[:3])
+        rng = random.Random(_SEED)
+        groups[grid].append(scan(rng, receipt_, *pixels(grid), Placement.whole(receipt_, *pixels(grid))))
+    phrasings = {kind: HELD_OUT[kind][0] if held_out else plain_form for kind, plain_form in PLAIN.items()}
+    sheets = []
+    for grid, documents in groups.items():
+        questions = tuple(
+            tuple(replace(q, text=phrasings[q.kind]) for q in document.questions) for document in documents
+        )
+        sheets.append(Sheet("receipts, new phrasing" if held_out else "receipts", grid, tuple(documents), questions))
+    return sheets
+
+
+def drawing(
+    fonts: FontShelf, family: str, number: int, held_out: bool = False
+) -> tuple[Document, tuple[Question, ...]]:
+    """A fresh drawing of a family, always the same for its number, with up to eight questions about it."""
+    draw, grid = FAMILIES[family]
+    rng = random.Random(_SEED + number)
+    document = draw(rng, fonts, *pixels(grid), held_out)
+    starts = [
+        (int((line.box[1] + line.box[3]) / 2 / 28), int(line.middles[0] / 28)) if line.text else (-1, -1)
+        for line in document.lines
+    ]
+    asked = rng.sample(document.questions, min(6, len(document.questions)))
+    return document, (*asked, *reading_questions(rng, document, starts, 2, held_out))
+
+
+def rendered_sheets(library: Library, count: int, held_out: bool = False) -> list[Sheet]:
+    """Fresh drawings of every family."""
+    sheets = []
+    for family, (_, grid) in FAMILIES.items():
+        drawn = [drawing(library.fonts, family, number, held_out) for number in range(count)]
+        name = f"rendered {family}" + (", new phrasing" if held_out else "")
+        sheets.append(Sheet(name, grid, tuple(page for page, _ in drawn), tuple(asked for _, asked in drawn)))
+    return sheets
+
+
+@dataclass(frozen=True)
+class Said:
+    """One answer, and what it is worth."""
+
+    sheet: str
+    picture: int  # unlike those of all other pictures
+    question: Question
+    text: str
+
+    @property
+    def right(self) -> bool:
+        return self.text.strip() == self.question.answer.strip()
+
+    @property
+    def similarity(self) -> float:
+        return similarity(self.text, self.question.answer)
+
+
+def answers(
+    forward: ReaderForward, sheets: list[Sheet], device: str, stopped: Callable[[], bool] = lambda: False
+) -> list[Said] | None:
+    """What the reader says to every question; None when it was `stopped` on the way, which is asked before every sheet."""
+    kind = torch.device(device).type
+    said, pictures_before = [], 0
+    for sheet in sheets:
+        if stopped():
+            return None
+        channels = 3 if any(document.image.ndim == 3 for document in sheet.documents) else 1
+        pictures = torch.stack(
+            [torch.from_numpy(as_channels(document.image, channels).copy()) for document in sheet.documents]
+        )
+        with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
+            patches = to_patches(plain(pictures.to(device)))
+            texts = answer(forward, patches, [[q.text for q in questions] for questions in sheet.questions], sheet.grid)
+        for number, (asked, found) in enumerate(zip(sheet.questions, texts, strict=True), start=pictures_before):
+            said += [Said(sheet.name, number, question, text) for question, text in zip(asked, found, strict=True)]
+        pictures_before += len(sheet.documents)
+    return said
+
+
+def measure(
+    forward: ReaderForward, sheets: list[Sheet], device: str, stopped: Callable[[], bool] = lambda: False
+) -> tuple[dict[str, dict[str, float]], list[tuple[str, str, str]]] | None:
+    """Exact match, edit similarity and count per sheet and kind, and a few `(question, expected, said)` that went wrong.
+
+    None when it was `stopped` on the way.
+    """
+    said = answers(forward, sheets, device, stopped)
+    if said is None:
+        return None
+    marks: dict[str, list[tuple[bool, float]]] = defaultdict(list)
+    for one in said:
+        mark = (one.right, one.similarity)
+        marks[f"{one.sheet}: {one.question.kind}"].append(mark)
+        if one.question.answer == NOT_FOUND:
+            marks[f"{one.sheet}: of these, not found"].append(mark)
+    wrong = [(one.question.text, one.question.answer, one.text) for one in said if not one.right]
+    report = {
+        name: {
+            "exact": round(sum(r for r, _ in rows) / len(rows), 4),
+            "similarity": round(sum(s for _, s in rows) / len(rows), 4),
+            "count": len(rows),
+        }
+        for name, rows in sorted(marks.items())
+    }
+    return report, random.Random(0).sample(wrong, min(12, len(wrong)))

@@ -1,0 +1,1 @@
+"""Colour maps, overlays and the bundled sample pictures."""

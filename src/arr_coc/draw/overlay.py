@@ -1,0 +1,108 @@
+"""Planes to pictures: colour maps, and the few drawing pieces that sheets and overlays share. No matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from PIL import Image, ImageFont
+
+from arr_coc.types.grid import Cells
+
+# Each map is a few colours from low to high, mixed linearly. Low is close to black, so that what matters glows.
+RAMPS: dict[str, tuple[str, ...]] = {
+    "gray": ("000000", "ffffff"),
+    "red": ("000000", "d7262b", "ffd9d2"),
+    "green": ("000000", "23994a", "d9ffdd"),
+    "blue": ("000000", "2f62d9", "d6e6ff"),
+    "ember": ("05020f", "4a1266", "b1324f", "f3843a", "fdf2b0"),
+    "lagoon": ("0b1030", "214a7c", "1f8c8c", "7fcf74", "f7f3a4"),
+    "ice": ("050a14", "1d3f6b", "4f8fc0", "b5dbe9", "ffffff"),
+    "moss": ("06100a", "1e4d34", "4c9a4f", "b7d96a", "fffbd1"),
+    "diverging": ("2b5fb8", "9fc3e6", "f4f2ee", "eda98b", "b3302b"),
+}
+
+
+def colourise(plane: torch.Tensor, ramp: str, low: float, high: float) -> np.ndarray:
+    """A plane `[H, W]` as uint8 `[H, W, 3]`, `low` and below at the ramp's start, `high` and above at its end."""
+    span = high - low
+    unit = (plane.detach().float().cpu().numpy() - low) / (span if span > 0 else 1.0)
+    table = _table(RAMPS[ramp])
+    return table[np.clip(np.round(unit * 255), 0, 255).astype(np.uint8)]
+
+
+def colourise_ids(plane: torch.Tensor) -> np.ndarray:
+    """Ids `[H, W]` as uint8 `[H, W, 3]`, neighbouring numbers in clearly different colours."""
+    known, ids = np.unique(plane.detach().float().cpu().numpy(), return_inverse=True)
+    # Steps by the golden ratio spread any number of hues evenly and set consecutive ones far apart.
+    hue = (np.arange(len(known)) * 0.61803399) % 1.0
+    wave = np.stack([np.cos(2 * np.pi * (hue - shift)) for shift in (0.0, 1 / 3, 2 / 3)], axis=-1)
+    light = np.where(np.arange(len(hue)) % 2 == 0, 150.0, 120.0)[:, None]
+    return np.clip(light + 85 * wave, 0, 255).astype(np.uint8)[ids.reshape(plane.shape)]
+
+
+Piece = tuple[tuple[float, float, float, float], torch.Tensor]  # an area (shares of the picture) and its cells' values
+
+
+def lit(pixels: torch.Tensor, pieces: list[Piece]) -> Image.Image:
+    """A picture `[3, H, W]` with its brightness set cell by cell, `[h, w]` in [0, 1]."""
+    return _image(_unit(pixels) * plane(pieces, pixels.shape[-2:]))
+
+
+def heated(pixels: torch.Tensor, pieces: list[Piece]) -> Image.Image:
+    """A picture `[3, H, W]`, paled, with warm colour laid over its cells by their values, `[h, w]` in [0, 1]."""
+    heat = plane(pieces, pixels.shape[-2:])
+    pale = 0.25 + 0.75 * _unit(pixels)
+    colour = torch.from_numpy(colourise(heat, "ember", 0.0, 1.3)).permute(2, 0, 1) / 255
+    strength = heat.clamp(0, 1) * 0.8
+    return _image(pale * (1 - strength + colour * strength))  # multiplied, so print stays dark under the colour
+
+
+def by_view(grid: Cells, values: torch.Tensor, frame: int = 0) -> list[Piece]:
+    """Values `[N]` of a grid's cells as pieces, view by view, of one frame."""
+    parts = values.split([one.n for one in grid.views])  # type: ignore[no-untyped-call]
+    return [(one.area, some.view(one.t, one.h, one.w)[frame]) for one, some in zip(grid.views, parts, strict=True)]
+
+
+def plane(pieces: list[Piece], size: Sequence[int]) -> torch.Tensor:
+    """Each pixel's value `[H, W]`: that of the cell over it, the largest where several are, 0 where none is."""
+    height, width = size
+    plane = torch.zeros(height, width)
+    for (left, top, right, bottom), cells in pieces:
+        rows = _cell_of(height, top, bottom, cells.shape[0])
+        columns = _cell_of(width, left, right, cells.shape[1])
+        inside = (rows >= 0)[:, None] & (columns >= 0)[None]
+        shown = cells[rows.clamp_min(0)][:, columns.clamp_min(0)]
+        plane = torch.where(inside, torch.maximum(plane, shown), plane)
+    return plane
+
+
+def _unit(pixels: torch.Tensor) -> torch.Tensor:
+    return pixels.detach().float().cpu()
+
+
+def _image(pixels: torch.Tensor) -> Image.Image:
+    return Image.fromarray(pixels.mul(255).round().byte().permute(1, 2, 0).contiguous().numpy())
+
+
+def _cell_of(length: int, start: float, end: float, cells: int) -> torch.Tensor:
+    """Which of `cells` equal parts of [start, end) each of `length` pixels lies in; -1 outside."""
+    centre = (torch.arange(length, dtype=torch.float64) + 0.5) / length
+    part = ((centre - start) / (end - start) * cells).floor().long()
+    return torch.where((part >= 0) & (part < cells), part, -1)
+
+
+def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """The font that Pillow carries, at any size."""
+    return ImageFont.load_default(size)
+
+
+@lru_cache(maxsize=32)
+def _table(colours: tuple[str, ...]) -> np.ndarray:
+    """256 colours of a ramp: uint8 `[256, 3]`."""
+    stops = np.array([[int(c[i : i + 2], 16) for i in (0, 2, 4)] for c in colours], dtype=np.float64)
+    at = np.linspace(0, 1, len(stops))
+    steps = np.linspace(0, 1, 256)
+    return np.stack([np.interp(steps, at, stops[:, i]) for i in range(3)], axis=-1).round().astype(np.uint8)

@@ -1,0 +1,1 @@
+"""Video frames: reading them, and the motion between them."""

@@ -1,1 +1,0 @@
-"""Learning to choose: what trains a selector for a wrapped model, and, where wanted, the model beside it."""

@@ -1,0 +1,1 @@
+"""Relevance: which cells of a picture matter for a question."""

@@ -1,0 +1,169 @@
+"""Reading with gates: how well a wrapped model gives an answer, as far as its attention is let through to each cell.
+
+The prompt is the one that `vlm.ask` makes, the answer stands behind it, and a bias for each cell is added to every attention
+to it, in every layer and head. With the bias of a hard choice the answer is the pruned prompt's. Nothing of the model is
+replaced: the bias travels in the attention mask, which `sdpa` and `eager` attention add to the scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from arr_coc.adapters import pointing
+from arr_coc.adapters.attention_probe import watching
+from arr_coc.adapters.processor import assistant_message
+from arr_coc.errors import AllocationError, ModelError, PromptError
+from arr_coc.types.answer import Prepared
+
+if TYPE_CHECKING:
+    from arr_coc.vlm.look import Look
+    from arr_coc.vlm.model import VLM
+
+ATTENTIONS = ("sdpa", "eager")  # that add a mask of numbers to the scores
+
+
+def answer_loss(
+    vlm: VLM,
+    look: Look,
+    question: str,
+    answer: str,
+    bias: torch.Tensor | None = None,
+    *,
+    keep: Any = None,
+    frozen: bool = True,
+) -> torch.Tensor:
+    """The mean cross-entropy of an answer's tokens and its end, each after the right ones before it.
+
+    `bias` `[N]` has a value for every cell of the look's pictures, one picture after the other; gradients flow back to it.
+    `keep`: only these cells are in the prompt at all, as with `allocation=` elsewhere, and the bias `[K]` is theirs: fewer
+    cells are read faster. `frozen`: the model's parameters get no gradient, whatever they ask for.
+    """
+    logits, wanted = answer_logits(vlm, look, question, answer, bias, keep, frozen)
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return F.cross_entropy(logits, wanted.to(logits.device))
+
+
+def answer_logits(
+    vlm: VLM, look: Look, question: str, answer: str, bias: torch.Tensor | None = None, keep: Any = None, frozen: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """What `answer_loss` is taken from: logits `[A + 1, V]` for the answer's tokens and its end, and these tokens."""
+    prepared, wanted = _prepared(vlm, look, question, answer, keep)
+    return _logits(vlm, prepared, wanted, bias, frozen), wanted
+
+
+@torch.no_grad()
+def says(vlm: VLM, look: Look, question: str, answer: str, keep: Any = None) -> bool:
+    """Whether the model, reading the cells `keep` alone, writes this very answer: its likeliest tokens and the end."""
+    logits, wanted = answer_logits(vlm, look, question, answer, keep=keep)
+    return bool((logits.argmax(-1).cpu() == wanted.cpu()).all())
+
+
+@torch.no_grad()
+def answer_attention(vlm: VLM, look: Look, question: str, answer: str) -> tuple[torch.Tensor, bool]:
+    """The attention `[N]` that each cell gets while an answer is written, and whether the model would have written it.
+
+    Averaged over the answer's tokens, the heads, and the later half of the layers. The model would have written it if its
+    likeliest token is the right one everywhere, the end included: what it looks at is worth learning from only then.
+    """
+    prepared, wanted = _prepared(vlm, look, question, answer, None)
+    said = wanted[:-1]
+    queries = pointing.writing(prepared, said)
+    with watching(vlm.adapter, pointing.late_layers(vlm.adapter), lambda tokens: queries) as maps:
+        logits = _run(vlm, pointing.answered(prepared, said), len(wanted))
+    cells = pointing.by_picture(prepared, pointing.together(maps))
+    return torch.cat(cells), bool((logits.argmax(-1).cpu() == wanted).all())
+
+
+def _prepared(vlm: VLM, look: Look, question: str, answer: str, keep: Any) -> tuple[Prepared, torch.Tensor]:
+    """The prompt as `ask` makes it, and the answer's tokens `[A + 1]` with its end."""
+    prepared = vlm.prepare(look=look, text=question, selector="all", allocation=keep)
+    if not prepared.allocations:
+        raise PromptError("expected a look with a picture in it, got one without")
+    tokens = vlm.prompter.ids(answer)
+    if len(tokens) == 0:
+        raise PromptError("expected an answer to learn from, got an empty one")
+    return prepared, torch.cat([tokens, torch.tensor([_end(vlm, prepared, answer)])])
+
+
+def _end(vlm: VLM, prepared: Prepared, answer: str) -> int:
+    """The token that ends an answer: of those that end one for this model, the one that its chat template writes."""
+    ends = vlm.model.generation_config.eos_token_id
+    ends = list(ends) if isinstance(ends, list | tuple) else [] if ends is None else [ends]
+    if len(ends) > 1:
+        said = vlm.prompter.render([*prepared.messages[0], assistant_message(answer)])
+        before = prepared.texts[0] + answer
+        for token in vlm.prompter.ids(said[len(before) :]).tolist() if said.startswith(before) else []:
+            if token in ends:
+                return int(token)
+    if ends:
+        return int(ends[0])
+    end = vlm.prompter.tokenizer.eos_token_id
+    if end is None:
+        raise ModelError("expected a model whose generation_config or tokenizer names an end token, got none")
+    return int(end)
+
+
+def _logits(
+    vlm: VLM, prepared: Prepared, wanted: torch.Tensor, bias: torch.Tensor | None, frozen: bool
+) -> torch.Tensor:
+    """The logits `[A + 1, V]` for the tokens `wanted`, with the cells' bias `[N]` in every attention."""
+    given = pointing.answered(prepared, wanted[:-1])
+    if bias is not None:
+        given["attention_mask"] = _mask(vlm, prepared, given["input_ids"].shape[1], bias)
+    with _frozen(vlm.model) if frozen else nullcontext(), _plain_attention(bias):
+        return _run(vlm, given, len(wanted))
+
+
+def _run(vlm: VLM, given: dict[str, Any], count: int) -> torch.Tensor:
+    """The logits `[count, V]` at the last tokens."""
+    return vlm.model(**given, use_cache=False, logits_to_keep=count).logits[0, -count:]
+
+
+def _mask(vlm: VLM, prepared: Prepared, length: int, bias: torch.Tensor) -> torch.Tensor:
+    """What is added to every attention: nothing of what comes later, and of each cell what its bias `[N]` leaves."""
+    chosen = vlm.adapter.config.get_text_config()._attn_implementation
+    if chosen not in ATTENTIONS:
+        raise ModelError(
+            f"expected a model with attn_implementation='sdpa' or 'eager' to read with gates, got {chosen!r}, which takes "
+            "no mask of numbers: load it with attn_implementation='sdpa'"
+        )
+    places = torch.cat([torch.searchsorted(prepared.source[0], places) for places in prepared.places])
+    if bias.shape != places.shape:
+        raise AllocationError(
+            f"expected a bias for each of the {len(places)} cells in the prompt, got shape {list(bias.shape)}"
+        )
+    dtype, device = vlm.model.get_input_embeddings().weight.dtype, vlm.device
+    if dtype == torch.float16 and bias.requires_grad:
+        raise ModelError(
+            "expected a model in bfloat16 or float32 to learn gates with, got float16, in which the gradient of a dropped "
+            "cell is lost: load it with dtype='bfloat16'"
+        )
+    bias = bias.to(device, dtype)
+    columns = torch.zeros(length, dtype=dtype, device=device).index_put((places.to(device),), bias)
+    ahead = torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
+    return columns.expand(length, length).masked_fill(ahead, torch.finfo(dtype).min)[None, None]
+
+
+def _plain_attention(bias: torch.Tensor | None) -> AbstractContextManager[None]:
+    """A GPU's fused attention cannot send gradients back to a mask of every length; the plain one can."""
+    fused = bias is not None and bias.requires_grad and bias.is_cuda
+    return sdpa_kernel(SDPBackend.MATH) if fused else nullcontext()
+
+
+@contextmanager
+def _frozen(model: torch.nn.Module) -> Iterator[None]:
+    """Inside, no parameter asks for a gradient; afterwards those do that did."""
+    asking = [weights for weights in model.parameters() if weights.requires_grad]
+    for weights in asking:
+        weights.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weights in asking:
+            weights.requires_grad_(True)

@@ -1,0 +1,1 @@
+"""Fitting a projection of an encoder's features to a few dimensions."""

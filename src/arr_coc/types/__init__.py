@@ -1,0 +1,1 @@
+"""Data types that every layer shares: images, grids, budgets, allocations, answers."""

@@ -1,0 +1,140 @@
+"""Allocations: which cells of one picture were encoded and kept, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from PIL import Image
+
+from arr_coc.draw import overlay as view
+from arr_coc.errors import AllocationError
+from arr_coc.types.grid import Cells
+from arr_coc.types.image import ImageLike, read_picture
+
+NOT_KEPT, NOT_ENCODED = 0.35, 0.15  # how bright an overlay leaves such cells
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """The kept cells of one image or video. Cells are numbered on the full grid; kept is a subset of encoded."""
+
+    grid: Cells
+    keep: torch.Tensor  # [K] sorted
+    encoded: torch.Tensor  # [M] sorted
+    selector: str
+    size: tuple[int, int] | None = None  # width and height of the original, where it is known
+    kind: str = "image"  # or "video"
+    row: int = 0  # of the batch
+    relevance: torch.Tensor | None = None  # [N]
+    scores: Mapping[str, torch.Tensor] = field(default_factory=dict)  # each [N]
+    tensions: Mapping[str, float] = field(default_factory=dict)
+    strategy: str = ""
+    fallback: str = ""  # why the selector's own choice was not used; empty when it was
+    notes: tuple[str, ...] = ()
+    read: float | None = None  # cells that a language layer reads on average, a scout's included; None: the kept ones
+
+    def __post_init__(self) -> None:
+        for name in ("keep", "encoded"):
+            object.__setattr__(self, name, checked(getattr(self, name), self.grid, name))
+        if len(self.encoded) < self.n and not torch.isin(self.keep, self.encoded).all():
+            raise AllocationError("expected every kept cell to be among the encoded ones")
+
+    @property
+    def n(self) -> int:
+        return self.grid.n
+
+    @property
+    def k(self) -> int:
+        return len(self.keep)
+
+    @property
+    def thw(self) -> torch.Tensor:
+        """`[K, 3]`: frame, row and column of the kept cells."""
+        return self.grid.thw(self.keep)
+
+    @property
+    def boxes(self) -> torch.Tensor:
+        """`[K, 4]`: pixel boxes of the kept cells on the original picture."""
+        if self.size is None:
+            raise AllocationError(
+                "the original picture's size is not known here: call grid.boxes(keep, (width, height))"
+            )
+        return self.grid.boxes(self.keep, self.size)
+
+    def overlay(self, image: ImageLike, frame: int = 0) -> Image.Image:
+        """The picture (or a video's frame, numbered as the grid's) with every cell that was not kept turned dark."""
+        light = torch.full((self.n,), NOT_ENCODED)
+        light[self.encoded] = NOT_KEPT
+        light[self.keep] = 1.0
+        return view.lit(read_picture(image).pixels, self.pieces(light, frame))
+
+    def heat(self, image: ImageLike, values: torch.Tensor, frame: int = 0) -> Image.Image:
+        """The picture with warm colour over its cells by their `values` `[N]` in [0, 1]."""
+        if values.shape != (self.n,):
+            raise AllocationError(f"expected one value for each of the {self.n} cells, got shape {list(values.shape)}")
+        return view.heated(read_picture(image).pixels, self.pieces(values.detach().float().cpu(), frame))
+
+    def pieces(self, values: torch.Tensor, frame: int = 0) -> list[view.Piece]:
+        """Values `[N]` view by view, of one frame."""
+        for grid in self.grid.views:
+            if not 0 <= frame < grid.t:
+                raise AllocationError(f"expected a frame between 0 and {grid.t - 1}, got {frame}")
+        return view.by_view(self.grid, values, frame)
+
+    def to_dict(self) -> dict[str, Any]:
+        views = [[view.t, view.h, view.w] for view in self.grid.views]
+        return {
+            "kind": self.kind,
+            "row": self.row,
+            "grid": views[0] if len(views) == 1 else views,
+            "tokens": {"all": self.n, "encoded": len(self.encoded), "kept": self.k},
+            "keep": self.keep.tolist(),
+            "selector": self.selector,
+            "strategy": self.strategy,
+            "fallback": self.fallback,
+            "tensions": {name: float(value) for name, value in self.tensions.items()},
+            "notes": list(self.notes),
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict())
+
+    def __repr__(self) -> str:
+        return f"Allocation({self.k} of {self.n} cells kept, {len(self.encoded)} encoded, by {self.selector})"
+
+
+def checked(cells: object, grid: Cells, what: str = "cells") -> torch.Tensor:
+    """Cell numbers as a sorted, unique `[K]` tensor on the CPU, or one clear sentence."""
+    try:
+        numbers = torch.as_tensor(cells)
+    except (TypeError, ValueError, RuntimeError):
+        raise AllocationError(f"expected {what} as cell numbers, got {type(cells).__name__}") from None
+    if numbers.dtype == torch.bool:
+        if numbers.numel() != grid.n:
+            raise AllocationError(
+                f"expected a mask of the grid's {grid.n} cells ({grid}), got {numbers.numel()} values"
+            )
+        numbers = numbers.flatten().nonzero()[:, 0]
+    if numbers.numel() == 0:
+        return torch.zeros(0, dtype=torch.long)
+    if numbers.dtype.is_floating_point or numbers.dtype.is_complex or numbers.ndim != 1:
+        raise AllocationError(
+            f"expected {what} as a list of whole numbers, got {str(numbers.dtype).removeprefix('torch.')} values "
+            f"of shape {list(numbers.shape)}"
+        )
+    numbers = numbers.detach().to("cpu", torch.long).contiguous()
+    low, high = int(numbers.min()), int(numbers.max())
+    if low < 0 or high >= grid.n:
+        wrong = low if low < 0 else high
+        raise AllocationError(f"expected {what} between 0 and {grid.n - 1} (the grid is {grid}), got {wrong}")
+    steps = numbers[1:] - numbers[:-1]
+    if (steps <= 0).any():
+        at = int((steps <= 0).nonzero()[0, 0])
+        first, second = int(numbers[at]), int(numbers[at + 1])
+        problem = f"{first} comes twice" if first == second else f"{second} follows {first}"
+        raise AllocationError(f"expected {what} in rising order without repeats, but {problem}")
+    return numbers

@@ -1,0 +1,116 @@
+"""Answers, and the prepared prompts they come from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from arr_coc.types.allocation import Allocation
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Prepared(Mapping[str, Any]):
+    """Keyword arguments for the model's `generate`, and how they came about: `model.generate(**prepared)`.
+
+    `generate` returns the pruned prompt and then the answer: cut at `prepared.length`. What it needs is made anew for
+    each call, because beam search changes what it is given.
+    """
+
+    make: Callable[[], dict[str, Any]]
+    names: tuple[str, ...]
+    length: int  # of the pruned prompt
+    allocations: tuple[Allocation, ...]
+    source: torch.Tensor  # [B, L] each token's place in the dense prompt; -1 for padding
+    places: tuple[torch.Tensor, ...]  # each allocation's kept cells [K] in the dense prompt
+    timings: Mapping[str, float] = field(default_factory=dict)  # milliseconds by stage
+    messages: tuple[tuple[Mapping[str, Any], ...], ...] = ()  # the conversation of each row
+    texts: tuple[str, ...] = ()  # each row's prompt as text
+
+    def __getitem__(self, name: str) -> Any:
+        return self.make()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def rows(self) -> int:
+        return len(self.source)
+
+    def of_row(self, row: int) -> tuple[Allocation, ...]:
+        return tuple(allocation for allocation in self.allocations if allocation.row == row)
+
+    def __repr__(self) -> str:
+        return f"Prepared({self.rows} x {self.length} tokens, {list(self.allocations)})"
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """What a follow-up question goes on from: the pruned cache and everything that was said."""
+
+    ids: torch.Tensor  # [1, L] pruned prompt and answer
+    mask: torch.Tensor  # [1, L]
+    positions: torch.Tensor  # [1, L] or [3, 1, L]
+    cache: Any
+    messages: tuple[Mapping[str, Any], ...]
+    prompt: str  # the prompt and the answer as text
+    source: torch.Tensor  # [1, L]
+    places: tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A model's answer, the cells it was given from, and where the time went."""
+
+    text: str
+    allocations: tuple[Allocation, ...]
+    timings: Mapping[str, float]  # milliseconds by stage; of the whole batch
+    ids: torch.Tensor = field(repr=False)  # [A] the answer's tokens
+    prompt_tokens: int = 0
+    turn: Turn | None = field(default=None, repr=False)
+
+    @property
+    def allocation(self) -> Allocation:
+        """The first picture's."""
+        if not self.allocations:
+            raise AttributeError("this answer is about no picture")
+        return self.allocations[0]
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """Visual tokens: all there are, encoded, kept."""
+        return {
+            "all": sum(a.n for a in self.allocations),
+            "encoded": sum(len(a.encoded) for a in self.allocations),
+            "kept": sum(a.k for a in self.allocations),
+        }
+
+    @property
+    def fallback(self) -> str:
+        """Why a selector's own choice was not used, for any of the pictures; empty when all were."""
+        return "; ".join(a.fallback for a in self.allocations if a.fallback)
+
+    def to_dict(self) -> dict[str, Any]:
+        only = self.allocations[0].to_dict() if len(self.allocations) == 1 else {}
+        return {
+            "answer": self.text,
+            "tokens": self.tokens,
+            "timings_ms": {stage: round(ms, 2) for stage, ms in self.timings.items()},
+            "strategy": "; ".join(dict.fromkeys(a.strategy for a in self.allocations)),
+            "fallback": self.fallback,
+            "grid": only.get("grid", [a.to_dict()["grid"] for a in self.allocations]),
+            "keep": only.get("keep", [a.keep.tolist() for a in self.allocations]),
+            "notes": [note for a in self.allocations for note in a.notes],
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict())
+
+    def __str__(self) -> str:
+        return self.text

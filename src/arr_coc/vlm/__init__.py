@@ -1,0 +1,1 @@
+"""A vision-language model that reads only the visual tokens it needs."""

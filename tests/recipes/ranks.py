@@ -1,0 +1,52 @@
+"""What each process of the parallel tests runs: a tiny reader trained over `torchrun`, and what it ended with written down.
+
+python -m torch.distributed.run --nproc-per-node 2 ranks.py OUT [STEPS]
+
+With STEPS it renders in the training process and takes so many steps. Without, it renders in worker processes, saves and
+measures all the time, and goes on until it is told to stop.
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib
+import torch
+
+from arr_coc.reader.model import TINY
+from arr_coc.training.distributed import joined
+from arr_coc.training.documents.fonts import FontShelf
+from recipes.reader.loop import train
+from recipes.reader.recipe import TINY_STEP_KINDS
+from recipes.reader.settings import Settings
+from recipes.reader.source import Library
+from recipes.reader.trainer import Trainer
+from recipes.reader.validation import rendered_sheets
+
+# The schedule is so long that its clock stands still: the documents and the learning rate can be computed again elsewhere.
+SETTINGS = Settings(
+    seconds=600, schedule_seconds=1e9, lr=5e-3, warmup_steps=2, reserve=2, workers=0, device="cpu", compiled=False
+)
+
+
+def library() -> Library:
+    fonts = sorted(map(str, Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVu*.ttf")))
+    return Library(FontShelf.of(fonts))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    out, pages = Path(sys.argv[1]), library()
+    if len(sys.argv) > 2:
+        settings = replace(SETTINGS, steps=int(sys.argv[2]))
+    else:
+        settings = replace(SETTINGS, workers=1, save_every=0.3, measure_every=0.5)
+    with joined("cpu") as team:
+        sheets = rendered_sheets(pages, 1)[-1:] if team.leads else []
+        run = train(Trainer(settings, TINY, team=team), pages, sheets, out, TINY_STEP_KINDS)
+        state = {"model": run.model.state_dict(), "head": run.head.state_dict()}
+        torch.save(state | {"counts": (run.step, run.seconds, run.images)}, out / f"rank{team.rank}.pt")
+
+
+if __name__ == "__main__":
+    main()

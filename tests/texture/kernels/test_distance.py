@@ -1,0 +1,53 @@
+"""Distances by rows and columns are exact."""
+
+from __future__ import annotations
+
+import math
+
+import cv2
+import pytest
+import torch
+
+from arr_coc.texture.kernels.distance import scratch, write_distance
+
+
+def made(edge: torch.Tensor) -> torch.Tensor:
+    out = torch.full(edge.shape, float("nan"), device=edge.device)
+    write_distance(edge, *scratch(tuple(edge.shape), edge.device), out)  # type: ignore[arg-type]
+    return out
+
+
+def exact(edge: torch.Tensor) -> torch.Tensor:
+    outside = (edge == 0).to(torch.uint8).cpu().numpy()
+    length = torch.from_numpy(cv2.distanceTransform(outside, cv2.DIST_L2, cv2.DIST_MASK_PRECISE))
+    half = math.hypot(*edge.shape) / 2
+    return (length.square_().round_().sqrt_() / half).clamp_(max=1).to(edge.device)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 70), (70, 1), (33, 47)])
+def test_equals_the_exact_transform(size: tuple[int, int], device: torch.device) -> None:
+    torch.manual_seed(1)
+    edge = (torch.rand(2, *size, device=device) < 0.02).to(torch.uint8)
+    edge[:, size[0] // 2, size[1] // 3] = 1
+    found = made(edge)
+    for number in range(2):
+        assert torch.allclose(found[number], exact(edge[number]), atol=1e-6)
+
+
+def test_without_an_edge_it_is_one_in_that_image_alone(device: torch.device) -> None:
+    edge = torch.zeros(2, 9, 12, dtype=torch.uint8, device=device)
+    edge[1, 0, 0] = 1
+    found = made(edge)
+    assert bool((found[0] == 1).all())
+    assert torch.allclose(found[1], exact(edge[1]), atol=1e-6)
+
+
+def test_large_images_keep_more_than_16_bits(device: torch.device) -> None:
+    assert scratch((1, 4, 5), device)[0].dtype == torch.int16
+    along, found = scratch((1, 1, (1 << 14) + 1), device)
+    assert along.dtype == torch.int32
+    edge = torch.zeros(1, 1, (1 << 14) + 1, dtype=torch.uint8, device=device)
+    edge[0, 0, 0] = 1
+    out = torch.empty(1, 1, (1 << 14) + 1, device=device)
+    write_distance(edge, along, found, out)
+    assert torch.allclose(out[0], exact(edge[0]), atol=1e-6)
