@@ -35,7 +35,7 @@ test-matrix: .venv/ready-dev
 	  if [ $$version = newest ]; then rm -rf $$place; wanted=transformers; else wanted=transformers==$$version; fi; \
 	  [ -d $$place ] || $(BIN)/python -m pip install -q --no-deps --target $$place $$wanted; \
 	  PYTHONPATH=$$place $(BIN)/python -c "import transformers; print('transformers', transformers.__version__)"; \
-	  PYTHONPATH=$$place $(BIN)/python -m pytest -q tests/adapters tests/embedding tests/reader; \
+	  PYTHONPATH=$$place $(BIN)/python -m pytest -q tests/adapters tests/vlm tests/embedding tests/reader; \
 	done
 
 lint: .venv/ready-dev

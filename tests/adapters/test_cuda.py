@@ -12,10 +12,9 @@ import arr_coc
 from arr_coc.adapters.families import adapter
 from arr_coc.adapters.segments import Segments
 from tests.adapters import tiny, tiny_processor
-from tests.adapters.conftest import picture
 from tests.adapters.oracle import at_hand, at_source, choose, masked, real, sparse
 from tests.adapters.test_glance import truth
-from tests.adapters.test_vlm import GREEDY
+from tests.adapters.tiny_vlm import GREEDY, picture
 from tests.precision import full_precision
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

@@ -16,9 +16,8 @@ from arr_coc.errors import AllocationError, BudgetError, ModelError, PromptError
 from arr_coc.selectors import Choice, Inside, Selector, Sight, Smaller
 from arr_coc.vlm.fallback import FallbackWarning
 from tests.adapters import tiny, tiny_llava_processor, tiny_processor
-from tests.adapters.conftest import picture, wrapped
 from tests.adapters.test_inside import LastToken
-from tests.adapters.test_vlm import GREEDY
+from tests.adapters.tiny_vlm import GREEDY, picture, wrapped
 
 
 class Shrinking(Selector):

@@ -16,7 +16,7 @@ from arr_coc.errors import ModelError, PromptError
 from arr_coc.reader import folder
 from arr_coc.reader.model import TINY, build
 from tests.adapters import tiny
-from tests.adapters.conftest import picture, wrapped
+from tests.adapters.tiny_vlm import picture, wrapped
 
 
 def test_an_unknown_model_names_the_supported_families() -> None:

@@ -11,7 +11,7 @@ import torch
 from arr_coc.errors import PromptError, SelectorError
 from arr_coc.selectors import Selector, Sight, Smaller
 from tests.adapters import tiny_llava_processor
-from tests.adapters.conftest import picture
+from tests.adapters.tiny_vlm import picture
 
 FAMILIES = tiny_llava_processor.FAMILIES
 GLANCING = [family for family in FAMILIES if family not in ("llava_next", "llava_onevision")]

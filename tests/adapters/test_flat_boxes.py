@@ -15,7 +15,7 @@ from arr_coc.adapters.llava import seen_area
 from arr_coc.types.grid import Cells, Grid
 from tests.adapters import tiny_llava as tiny
 from tests.adapters import tiny_llava_processor
-from tests.adapters.conftest import picture
+from tests.adapters.tiny_vlm import picture
 
 wrapped = lru_cache(tiny_llava_processor.wrapped)
 

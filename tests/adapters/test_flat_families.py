@@ -15,8 +15,8 @@ from arr_coc.adapters import families
 from arr_coc.errors import ModelError
 from tests.adapters import tiny_llava as tiny
 from tests.adapters import tiny_llava_processor
-from tests.adapters.conftest import picture
 from tests.adapters.test_inside import LastToken
+from tests.adapters.tiny_vlm import picture
 
 
 def test_gemma3_is_refused_for_its_windows() -> None:

@@ -9,7 +9,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from arr_coc.adapters.frames import FrameProcessor
 from arr_coc.errors import PromptError
-from tests.adapters.conftest import picture
+from tests.adapters.tiny_vlm import picture
 
 SIZE = {"shortest_edge": 4 * 28**2, "longest_edge": 64 * 28**2}
 

@@ -11,8 +11,7 @@ from arr_coc.errors import SelectorError
 from arr_coc.selectors import Inside, Selector
 from arr_coc.vlm.fallback import FallbackWarning
 from tests.adapters import tiny
-from tests.adapters.conftest import picture, wrapped
-from tests.adapters.test_vlm import GREEDY, stock_inputs
+from tests.adapters.tiny_vlm import GREEDY, picture, stock_inputs, wrapped
 
 
 class LastToken(Selector):

@@ -10,8 +10,7 @@ import torch
 from arr_coc.adapters.pointing import point
 from arr_coc.errors import PromptError
 from tests.adapters import tiny
-from tests.adapters.conftest import picture, wrapped
-from tests.adapters.test_vlm import GREEDY
+from tests.adapters.tiny_vlm import GREEDY, picture, wrapped
 
 
 @pytest.mark.parametrize("family", list(tiny.CONFIGS))

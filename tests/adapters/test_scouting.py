@@ -10,8 +10,7 @@ import torch
 from arr_coc.errors import SelectorError
 from arr_coc.selectors import Selector, Sight
 from tests.adapters import tiny
-from tests.adapters.conftest import picture, wrapped
-from tests.adapters.test_vlm import GREEDY
+from tests.adapters.tiny_vlm import GREEDY, picture, wrapped
 
 DEPTHS = (0.25, 0.75)
 

@@ -11,9 +11,8 @@ import arr_coc
 from arr_coc.errors import PromptError, VideoError
 from arr_coc.video import synthetic as rendering
 from tests.adapters import tiny
-from tests.adapters.conftest import wrapped
 from tests.adapters.oracle import masked
-from tests.adapters.test_vlm import GREEDY, answer_of, stock_inputs
+from tests.adapters.tiny_vlm import GREEDY, answer_of, stock_inputs, wrapped
 
 
 @pytest.fixture(scope="module", params=list(tiny.CONFIGS))

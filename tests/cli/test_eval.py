@@ -12,7 +12,7 @@ import torch
 from arr_coc.cli import main
 from arr_coc.reader import folder as folders
 from arr_coc.reader.model import TINY, build
-from tests.adapters.conftest import picture
+from tests.adapters.tiny_vlm import picture
 from tests.evaluation.conftest import lines, write
 
 

@@ -25,7 +25,7 @@ from arr_coc.vlm.texture_vlm import TextureEmbeddingVLM
 from arr_coc.vlm.vlm_tokens import VlmTokens
 from tests.adapters import tiny as tiny_vlm
 from tests.adapters import tiny_processor
-from tests.adapters.conftest import picture
+from tests.adapters.tiny_vlm import picture
 from tests.embedding import test_open_clip, tiny
 from tests.precision import full_precision
 

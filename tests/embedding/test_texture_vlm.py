@@ -23,7 +23,7 @@ from arr_coc.vlm.lift import Lift, encoder_identity
 from arr_coc.vlm.planes import EmbeddingPlanes
 from arr_coc.vlm.texture_vlm import TextureEmbeddingVLM, token_rows
 from tests.adapters import tiny, tiny_llava_processor, tiny_processor
-from tests.adapters.conftest import picture
+from tests.adapters.tiny_vlm import picture
 
 QWEN = list(tiny.CONFIGS)
 FAMILIES = [*QWEN, "llava", "llava_next"]

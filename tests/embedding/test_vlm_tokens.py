@@ -11,7 +11,7 @@ import arr_coc
 from arr_coc.types.grid import Grid, Mosaic
 from arr_coc.vlm.vlm_tokens import VlmTokens, evenly
 from tests.adapters import tiny, tiny_processor
-from tests.adapters.conftest import picture
+from tests.adapters.tiny_vlm import picture
 
 
 @pytest.fixture(params=list(tiny.CONFIGS))

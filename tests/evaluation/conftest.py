@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.conftest import picture
+from tests.adapters.tiny_vlm import picture
 
 QUESTIONS = ("What?", "Who is it?")
 

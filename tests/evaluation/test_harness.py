@@ -17,7 +17,7 @@ from arr_coc.evaluation import Data, Interrupted, Picture, Report, Sample, evalu
 from arr_coc.evaluation.harness import timed
 from arr_coc.selectors import Choice, Selector, Sight, Smaller
 from arr_coc.selectors.scope import Scope
-from tests.adapters.conftest import wrapped
+from tests.adapters.tiny_vlm import wrapped
 from tests.evaluation.conftest import lines, write
 
 Folder = Callable[[int], Path]

@@ -22,7 +22,7 @@ from arr_coc.evaluation.failures import outcome
 from arr_coc.evaluation.notation import from_views, packed, unpacked, views
 from arr_coc.evaluation.table import share
 from arr_coc.types.grid import Grid, Mosaic
-from tests.adapters.conftest import wrapped
+from tests.adapters.tiny_vlm import wrapped
 
 
 @pytest.fixture

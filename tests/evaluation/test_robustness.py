@@ -11,7 +11,7 @@ import torch
 from arr_coc.evaluation import evaluate, robustness, suite_page
 from arr_coc.selectors import Sight
 from arr_coc.types.grid import Grid
-from tests.adapters.conftest import wrapped
+from tests.adapters.tiny_vlm import wrapped
 from tests.evaluation.test_report import unclosed
 
 

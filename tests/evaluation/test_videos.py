@@ -14,7 +14,7 @@ from arr_coc.evaluation.data import read_samples
 from arr_coc.evaluation.metrics import evidence_cells
 from arr_coc.evaluation.notation import from_views, unpacked
 from arr_coc.types.grid import Grid
-from tests.adapters.conftest import picture, wrapped
+from tests.adapters.tiny_vlm import picture, wrapped
 from tests.evaluation.conftest import write
 
 FRAMES = [f"clip/{number}.png" for number in range(6)]

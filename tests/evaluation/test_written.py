@@ -12,7 +12,7 @@ import pytest
 from arr_coc.errors import DataError
 from arr_coc.evaluation import Report, evaluate
 from arr_coc.evaluation.written import NUMBERS, beside, read, turned
-from tests.adapters.conftest import wrapped
+from tests.adapters.tiny_vlm import wrapped
 
 
 @pytest.fixture

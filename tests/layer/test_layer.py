@@ -20,7 +20,7 @@ from arr_coc.layer.heads import entropy, statistics
 from arr_coc.layer.identity import check, identity
 from arr_coc.layer.inference import Seen, judge, judged
 from arr_coc.training.examples import sight_of
-from tests.adapters.conftest import picture
+from tests.adapters.tiny_vlm import picture
 from tests.training import squares
 
 CONFIG = LayerConfig("nobody", token_width=12, word_width=10, width=16, heads=2, pixels=2)

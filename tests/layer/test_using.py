@@ -27,7 +27,7 @@ from arr_coc.relevance.selector import GLANCED, ArrCoc
 from arr_coc.training.examples import lessons, read, sight_of
 from arr_coc.vlm.model import VLM
 from arr_coc.vlm.sources import is_image
-from tests.adapters.conftest import picture as noisy
+from tests.adapters.tiny_vlm import picture as noisy
 from tests.training import squares
 
 ASKED: dict[str, Any] = {"budget": 9, "max_new_tokens": 1}

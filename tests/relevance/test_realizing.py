@@ -19,7 +19,7 @@ from arr_coc.relevance.realizing import Settings, names_something, realized
 from arr_coc.selectors import Selector, selector
 from arr_coc.vlm.fallback import FallbackWarning, gaze
 from tests.adapters import tiny
-from tests.adapters.conftest import picture, wrapped
+from tests.adapters.tiny_vlm import picture, wrapped
 from tests.selectors.sights import TILES, choice, sight, words
 
 GRID = Grid(1, 10, 10)

@@ -21,8 +21,7 @@ from arr_coc.errors import SelectorError
 from arr_coc.selectors import Sight
 from arr_coc.training.projection.fit import text_moments
 from tests.adapters import tiny, tiny_llava_processor, tiny_processor
-from tests.adapters.conftest import wrapped
-from tests.adapters.test_vlm import GREEDY
+from tests.adapters.tiny_vlm import GREEDY, wrapped
 from tests.embedding.fake import NAMES, Colours, photo
 from tests.embedding.test_labels import installed
 

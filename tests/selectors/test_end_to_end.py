@@ -12,8 +12,7 @@ import arr_coc
 from arr_coc.errors import SelectorError
 from arr_coc.selectors import Oracle, names
 from tests.adapters import tiny_llava_processor
-from tests.adapters.conftest import picture, wrapped
-from tests.adapters.test_vlm import GREEDY
+from tests.adapters.tiny_vlm import GREEDY, picture, wrapped
 
 IMAGE_NAMES = [name for name in names() if name not in ("evs", "oracle", "coupling")]  # coupling needs embeddings
 EVIDENCE = [[[10, 10, 30, 25]]]

@@ -10,9 +10,8 @@ import torch
 from arr_coc.errors import SelectorError
 from arr_coc.selectors import Choice, Inside, selector
 from tests.adapters import tiny
-from tests.adapters.conftest import picture, wrapped
 from tests.adapters.test_inside import masked_from
-from tests.adapters.test_vlm import GREEDY, stock_inputs
+from tests.adapters.tiny_vlm import GREEDY, picture, stock_inputs, wrapped
 from tests.selectors.sights import choice
 
 CELLS = torch.tensor([-1, -1, *range(12), -1, 12, 13, 14, 15, -1, -1, -1])

@@ -17,7 +17,7 @@ from arr_coc.training.answer_loss import answer_logits, answer_loss
 from arr_coc.training.gates import hard_top
 from arr_coc.training.trainable import last_layers, lora
 from tests.adapters import tiny, tiny_llava_processor, tiny_processor
-from tests.adapters.conftest import picture
+from tests.adapters.tiny_vlm import picture
 
 QUESTION, ANSWER = "Which?", "It is 4"
 FAMILIES = ["qwen2_vl", "qwen3_vl", "llava", "internvl", "idefics3"]

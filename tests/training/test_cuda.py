@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from arr_coc.training.answer_loss import answer_loss
-from tests.adapters.conftest import picture
+from tests.adapters.tiny_vlm import picture
 from tests.precision import full_precision
 from tests.training import squares
 

@@ -14,8 +14,8 @@ import arr_coc
 from arr_coc.errors import AllocationError, ModelError, PromptError
 from arr_coc.training.answer_loss import answer_attention, answer_logits, answer_loss
 from arr_coc.training.gates import METHODS, _Hardened, hard_gates, hard_top, log_gates
-from tests.adapters import conftest, test_qwen3_vl_moe, tiny, tiny_llava_processor, tiny_processor
-from tests.adapters.conftest import picture
+from tests.adapters import test_qwen3_vl_moe, tiny, tiny_llava_processor, tiny_processor, tiny_vlm
+from tests.adapters.tiny_vlm import picture
 
 QUESTION, ANSWER = "Which?", "It is 4"
 
@@ -28,7 +28,7 @@ def logits_of(*asked: Any, **options: Any) -> torch.Tensor:
 def wrapped(family: str) -> Any:
     if family == "qwen3_vl_moe":
         return arr_coc.wrap(test_qwen3_vl_moe.model(), tiny_processor.processor("qwen3_vl"))
-    return conftest.wrapped(family) if family in tiny.CONFIGS else tiny_llava_processor.wrapped(family)
+    return tiny_vlm.wrapped(family) if family in tiny.CONFIGS else tiny_llava_processor.wrapped(family)
 
 
 FAMILIES = [*tiny.CONFIGS, "qwen3_vl_moe", *tiny_llava_processor.FAMILIES]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +81,22 @@ def without_video(base: type) -> type:
         return Lenient
     Processor.__name__ = Processor.__qualname__ = base.__name__
     return Processor
+
+
+def logits_callback(callback: Callable[[], None], others: Sequence[Any] | None = None) -> Any:
+    """A `LogitsProcessorList` that calls `callback` once, when the first token's logits are there, and runs `others`."""
+    from transformers import LogitsProcessor, LogitsProcessorList
+
+    class FirstToken(LogitsProcessor):
+        called = False
+
+        def __call__(self, ids: Any, scores: Any) -> Any:
+            if not self.called:
+                self.called = True
+                callback()
+            return scores
+
+    return LogitsProcessorList([FirstToken(), *(others or [])])
 
 
 def files_of(name: str | Path) -> Path:

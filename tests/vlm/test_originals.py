@@ -9,8 +9,7 @@ import torch
 
 import arr_coc
 from arr_coc.errors import PromptError
-from tests.adapters.conftest import picture
-from tests.adapters.test_vlm import stock_inputs
+from tests.adapters.tiny_vlm import picture, stock_inputs
 
 
 @pytest.mark.parametrize("selector", ["ink", "arr-coc"])

@@ -12,8 +12,7 @@ import arr_coc
 from arr_coc.errors import BudgetError, PromptError
 from arr_coc.types.answer import Answer
 from arr_coc.vlm.streaming import Stream
-from tests.adapters.conftest import picture
-from tests.adapters.test_vlm import GREEDY
+from tests.adapters.tiny_vlm import GREEDY, picture
 
 
 def test_the_pieces_are_the_answer(vlm: Any) -> None:

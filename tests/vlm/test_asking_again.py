@@ -8,9 +8,8 @@ import pytest
 import torch
 
 import arr_coc
-from tests.adapters.conftest import picture
 from tests.adapters.oracle import masked
-from tests.adapters.test_vlm import GREEDY, answer_of, stock_inputs
+from tests.adapters.tiny_vlm import GREEDY, answer_of, picture, stock_inputs
 
 
 def test_a_second_question_uses_the_same_encoding(vlm: Any, monkeypatch: pytest.MonkeyPatch) -> None:

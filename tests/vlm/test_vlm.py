@@ -15,33 +15,8 @@ from transformers import TextIteratorStreamer
 
 import arr_coc
 from tests.adapters import tiny, tiny_processor
-from tests.adapters.conftest import picture, wrapped
 from tests.adapters.oracle import masked
-
-GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 12, "eos_token_id": None}
-
-
-def chat(question: str, images: int = 0, videos: int = 0) -> list[dict[str, Any]]:
-    parts = [{"type": "image"}] * images + [{"type": "video"}] * videos
-    return [{"role": "user", "content": [*parts, {"type": "text", "text": question}]}]
-
-
-def stock_inputs(
-    vlm: Any, question: str, images: list[Any], videos: list[Any] | None = None, fps: float = 2.0
-) -> dict[str, Any]:
-    """What the model's own processor makes of it."""
-    text = vlm.processor.apply_chat_template(chat(question, len(images), len(videos or [])), add_generation_prompt=True)
-    given = {"images": images} if images else {}
-    if videos:
-        data = [{"total_num_frames": len(v), "fps": fps, "frames_indices": list(range(len(v)))} for v in videos]
-        given |= {"videos": videos, "video_metadata": data, "do_sample_frames": False}
-    return dict(vlm.processor(text=[text], **given, return_tensors="pt"))
-
-
-def answer_of(model: Any, inputs: dict[str, Any], **options: Any) -> list[int]:
-    length = inputs["input_ids"].shape[1]
-    return model.generate(**inputs, **GREEDY | options)[0, length:].tolist()
-
+from tests.adapters.tiny_vlm import GREEDY, answer_of, picture, stock_inputs, wrapped
 
 CASES: dict[str, dict[str, Any]] = {
     "image": {"images": [picture()]},

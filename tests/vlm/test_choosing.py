@@ -12,8 +12,7 @@ from arr_coc.errors import AllocationError, BudgetError, SelectorError
 from arr_coc.selectors import Choice, Selector, Sight, Smaller
 from arr_coc.selectors.uniform import even_cells
 from arr_coc.vlm.fallback import FallbackWarning
-from tests.adapters.conftest import picture, wrapped
-from tests.adapters.test_vlm import GREEDY, answer_of, stock_inputs
+from tests.adapters.tiny_vlm import GREEDY, answer_of, picture, stock_inputs, wrapped
 
 
 def test_a_function_is_a_selector(vlm: Any) -> None:
