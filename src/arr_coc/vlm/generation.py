@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from arr_coc.adapters import layer_pruning as inside
+from arr_coc.adapters.loading import logits_callback
 from arr_coc.adapters.processor import assistant_message
 from arr_coc.errors import PromptError
 from arr_coc.timing import Stopwatch, together
@@ -144,20 +145,10 @@ def last_words(talk: Sequence[Mapping[str, Any]]) -> str:
 
 def timed(vlm: VLM, inputs: dict[str, Any], watch: Stopwatch, options: dict[str, Any]) -> Any:
     """`model.generate`, its time split at the first token."""
-    from transformers import LogitsProcessor, LogitsProcessorList
-
     start = watch.mark()
     first: list[Any] = []
-
-    class FirstToken(LogitsProcessor):
-        def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-            if not first:
-                first.append(watch.mark())
-            return scores
-
-    own = dict(options) | {
-        "logits_processor": LogitsProcessorList([FirstToken(), *(options.get("logits_processor") or [])])
-    }
+    callbacks = logits_callback(lambda: first.append(watch.mark()), options.get("logits_processor"))
+    own = dict(options) | {"logits_processor": callbacks}
     if own.get("generation_config") is not None:
         own["generation_config"] = copy.deepcopy(own["generation_config"])
         own["generation_config"].return_dict_in_generate = True
