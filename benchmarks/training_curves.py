@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from arr_coc.cli.output import check_file
+from arr_coc.cli.console import check_file
 from arr_coc.errors import ArrCocError
 from arr_coc.evaluation.plots import figure_class
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from arr_coc.cli.output import progress
+from arr_coc.cli.console import progress
 from arr_coc.devices import check_device
 from arr_coc.errors import ArrCocError
 from arr_coc.training.distributed import Team, joined

@@ -17,7 +17,7 @@ from PIL import Image
 from transformers import Qwen2VLForConditionalGeneration
 
 from arr_coc.adapters.loading import keep_quiet, load_processor
-from arr_coc.cli.output import check_file
+from arr_coc.cli.console import check_file
 from arr_coc.devices import check_device
 from arr_coc.errors import ArrCocError
 from arr_coc.evaluation.metrics import similarity

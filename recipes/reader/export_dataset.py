@@ -15,7 +15,7 @@ from typing import Any
 
 from PIL import Image
 
-from arr_coc.cli.output import progress
+from arr_coc.cli.console import progress
 from arr_coc.errors import ArrCocError
 from arr_coc.training.documents.fonts import FontShelf
 from arr_coc.training.documents.reading import reading_questions

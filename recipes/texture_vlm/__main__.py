@@ -13,7 +13,7 @@ from pathlib import Path
 
 from arr_coc import reader
 from arr_coc.adapters.loading import keep_quiet
-from arr_coc.cli.output import progress
+from arr_coc.cli.console import progress
 from arr_coc.devices import check_device
 from arr_coc.errors import ArrCocError
 from arr_coc.training.documents.fonts import FontShelf

@@ -1,4 +1,4 @@
-"""The command `arr-coc`: one file per subcommand. Bad input is one sentence on stderr and exit code 2."""
+"""The command `arr-coc`, one file per subcommand. Bad input is one sentence on stderr and exit code 2."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from arr_coc.errors import ArrCocError
 _EPILOG = """\
 start here:
   arr-coc tour                              answers about a bundled receipt, with pictures
-  arr-coc demo                              a web page that looks into the system, on this machine
+  arr-coc demo                              a web page on this machine, to try everything
   arr-coc ask receipt.jpg "What is the total amount?" --where where.png
   arr-coc show receipt.jpg "What is the total amount?" -o why.png    which cells matter, and why
-  arr-coc video clip.mp4 "Where is the dog?" --embeddings labels -o out.mp4    the same for a clip
-  arr-coc eval FOLDER --limit 20            selectors compared on your own questions
-  arr-coc channels photo.jpg -o sheet.png   see what the texture array sees
+  arr-coc video clip.mp4 "Where is the dog?" --embeddings labels -o out.mp4    the same for a video
+  arr-coc eval FOLDER --limit 20            compare selectors on your own questions
+  arr-coc channels photo.jpg -o sheet.png   draw the channels of the texture array
   arr-coc channels --json                   every channel: meaning, range, pooling, cost
   arr-coc fit-embeddings photos -o e.safetensors    compress an encoder's features
-  arr-coc train FOLDER --model MODEL -o layer       learn which cells a model's questions need
-  arr-coc bench texture                     how fast it is here, beside scikit-image
-  arr-coc bench ask                         dense answers against sparse ones
-  arr-coc bench realize                     what deciding costs, and what it saves
+  arr-coc train FOLDER --model MODEL -o layer       train a layer that scores the cells for a model
+  arr-coc bench texture                     speed on this machine, compared with scikit-image
+  arr-coc bench ask                         speed of answers from all tokens and from a part of them
+  arr-coc bench realize                     what selecting costs, and what it saves
 """
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="arr-coc",
-        description="Let a vision-language model read only the visual tokens it needs, and look at an image as 40 named channels.",
+        description="Let a vision-language model read only the visual tokens it needs, and see an image as 40 named channels.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -45,31 +45,31 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line and return its exit code: 0, 1 (partly done), 2 (bad input) or 130 (interrupted)."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # file names may hold letters that the terminal's encoding lacks
+        if isinstance(stream, io.TextIOWrapper):  # file names may hold characters that the terminal's encoding lacks
             stream.reconfigure(errors="backslashreplace")
     arguments = build_parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
-        sys.stdout.flush()  # here, so that a full disk is an error with a sentence
+        sys.stdout.flush()  # inside the try: a full disk is reported as one sentence, too
         return code
     except ArrCocError as error:
         print(f"arr-coc: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader of our output (head, less) has gone: nobody to say anything to
-        _forget_output()
+    except BrokenPipeError:  # the program that reads our output (head, less) has ended
+        _discard_output()
         return 1
     except OSError as error:
         print(f"arr-coc: cannot write the output: {error.strerror or error}", file=sys.stderr)
-        _forget_output()
+        _discard_output()
         return 2
     except KeyboardInterrupt:
         print("arr-coc: interrupted", file=sys.stderr)
         return 130
 
 
-def _forget_output() -> None:
-    """What could not be written is still buffered, and Python would try, and complain, once more when it ends."""
+def _discard_output() -> None:
+    """Drop what is still buffered for stdout: Python would try to write it again at exit, and print a traceback."""
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""python -m arr_coc.cli, where the command itself is not on the path."""
+"""`python -m arr_coc.cli`: the same as `arr-coc`, for environments where the command is not on the path."""
 
 import sys
 

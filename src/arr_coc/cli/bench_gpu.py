@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from arr_coc.bench.timing import machine
-from arr_coc.cli.output import print_json, progress
+from arr_coc.cli.console import print_json, progress
 from arr_coc.errors import ArrCocError
 
 

@@ -1,4 +1,4 @@
-"""`arr-coc channels`: the channels of an image as a contact sheet, a table or JSON; without an image, what there is."""
+"""`arr-coc channels`: the channels of an image as a contact sheet, a table or JSON; without an image, the list of channels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from arr_coc.cli.output import check_writable, print_json, progress, save_image, work_steadily
+from arr_coc.cli.console import check_image_file, print_json, progress, save_image, use_one_thread
 from arr_coc.errors import ArrCocError
 from arr_coc.texture import LAYOUTS, TextureArray
 from arr_coc.texture.layout import all_channels, find_channel, resolve_layout
@@ -19,18 +19,16 @@ from arr_coc.texture.layout import all_channels, find_channel, resolve_layout
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "channels",
-        help="see an image's channels, or list them",
-        description="Compute the channels of an image and draw them on a labelled sheet. Without IMAGE, list what there is.",
+        help="see the channels of an image, or list all channels",
+        description="Compute the channels of an image and draw them on a labelled sheet. Without IMAGE, list all channels.",
         epilog="example: arr-coc channels receipt.jpg -o sheet.png --layout mvp13",
     )
-    parser.add_argument("image", nargs="?", metavar="IMAGE", help="an image file of any common format")
-    parser.add_argument("-o", "--output", type=Path, metavar="SHEET", help="write the contact sheet here (.png, .jpg)")
-    parser.add_argument(
-        "--layout", default=None, help="full40 (the default), mvp13, or channel names with commas: edges,text"
-    )
+    parser.add_argument("image", nargs="?", metavar="IMAGE", help="an image file")
+    parser.add_argument("-o", "--output", type=Path, metavar="SHEET", help="contact sheet to write (.png, .jpg)")
+    parser.add_argument("--layout", help="full40, mvp13, or channel names with commas such as edges,text (full40)")
     parser.add_argument("--text", default="strokes", help="text detector: strokes (fast) or rapidocr (extra 'ocr')")
     parser.add_argument(
-        "--max-side", type=int, default=1024, metavar="PX", help="scale the longer side down to this (1024)"
+        "--max-side", type=int, default=1024, metavar="PX", help="scale larger images to this side (1024)"
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.set_defaults(run=run)
@@ -38,13 +36,13 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
-        check_writable(arguments.output)
+        check_image_file(arguments.output)
         if arguments.image and arguments.output.exists() and arguments.output.samefile(arguments.image):
-            raise ArrCocError("the sheet would overwrite the image itself; choose another name for -o")
-    layout = _layout(arguments.layout)
+            raise ArrCocError("the sheet would overwrite the image itself: choose another name for -o")
+    layout = _parse_layout(arguments.layout)
     if arguments.image is None:
         return _list_channels(arguments, layout)
-    work_steadily()
+    use_one_thread()
     texture = TextureArray.from_image(
         arguments.image, layout="full40" if layout is None else layout, max_side=arguments.max_side, text=arguments.text
     )
@@ -70,18 +68,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _layout(given: str | None) -> str | list[str] | None:
-    """A layout's name as it is, one channel or several with commas as a list."""
+def _parse_layout(given: str | None) -> str | list[str] | None:
+    """The name of a layout as it is; one channel name, or several with commas, as a list."""
     if given is None or given in LAYOUTS:
         return given
     if "," in given or given in {c.name for c in all_channels()}:
         return [name.strip() for name in given.split(",") if name.strip()]
-    resolve_layout(given)  # says what is wrong with it
+    resolve_layout(given)  # raises, with a hint
     return given
 
 
 def _compute(texture: TextureArray) -> list[dict[str, object]]:
-    """Each channel's description with its values and the milliseconds it took; shared work counts where it first falls."""
+    """Each channel's description, values and milliseconds; work that channels share counts for the first of them."""
     records = []
     with progress() as bar:
         task = bar.add_task("channels", total=len(texture.names))
@@ -110,7 +108,7 @@ def _list_channels(arguments: argparse.Namespace, layout: str | list[str] | None
     embeddings = [c.name for c in known if c.family == "embedding"]
     for c in known:
         name, meaning = c.name, c.meaning
-        if len(embeddings) > 1 and name in embeddings:  # sixteen like lines tell no more than one
+        if len(embeddings) > 1 and name in embeddings:  # one line for all sixteen dimensions
             if name != embeddings[0]:
                 continue
             name, meaning = f"{name} .. {embeddings[-1][-2:]}", "the joint image-text space in 16 dimensions"
@@ -120,7 +118,6 @@ def _list_channels(arguments: argparse.Namespace, layout: str | list[str] | None
 
 
 def _print_table(texture: TextureArray, records: list[dict[str, Any]]) -> None:
-    console = Console()
     table = Table(box=None, header_style="bold")
     for heading in ("channel", "family"):
         table.add_column(heading)
@@ -133,10 +130,10 @@ def _print_table(texture: TextureArray, records: list[dict[str, Any]]) -> None:
         values = record["values"]
         numbers = [f"{values[key]:.3f}" for key in ("min", "mean", "max")]
         table.add_row(record["name"], record["family"], *numbers, f"{record['ms']:.1f}", record["meaning"])
-    console.print(table)
+    Console().print(table)
     original, size = texture.original_size, texture.size
     print(f"image {original[1]}x{original[0]}, texture {size[1]}x{size[0]} pixels")
     for note in texture.notes:
         print(f"note: {note}")
     if texture.absent:
-        print(f"{len(texture.absent)} channels are zero because nobody supplied them; --json names them")
+        print(f"{len(texture.absent)} channels are zero because their input was not supplied; --json names them")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arr_coc.cli.output import check_file, check_place, progress, save_text
+from arr_coc.cli.console import check_file, check_folder, progress, save_text
 from arr_coc.errors import ArrCocError
 
 if TYPE_CHECKING:
@@ -110,9 +110,9 @@ def run(arguments: argparse.Namespace) -> int:
             raise ArrCocError(f"expected {given[0]} beside a folder of questions, not beside --suite: leave it out")
     for path in (arguments.json, arguments.plot):
         if path is not None:
-            check_place(check_file(path).parent)
+            check_folder(check_file(path).parent)
     if arguments.report is not None:
-        check_place(arguments.report)
+        check_folder(arguments.report)
     if arguments.plot is not None:
         from arr_coc.evaluation.plots import check_ending
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from arr_coc.cli.output import check_file, check_place, print_json, progress
+from arr_coc.cli.console import check_file, check_folder, print_json, progress
 from arr_coc.errors import ArrCocError
 
 NAMED = 10  # unreadable files on stderr; the report has all
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_device(arguments.device)
     folder: Path = arguments.report or output.with_name(f"{output.stem}_report")
     for place in (output.parent, folder):
-        check_place(place)
+        check_folder(place)
     questions = None if arguments.questions is None else read_questions(arguments.questions)
     images = find_images(arguments.images)
     enough(len(images), arguments.dims)

@@ -9,7 +9,7 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from arr_coc.cli.output import check_place, print_json, progress
+from arr_coc.cli.console import check_folder, print_json, progress
 from arr_coc.errors import ArrCocError, DataError
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.tensorboard:
         writer_class()
     check_device(arguments.device)
-    check_place(arguments.output)
+    check_folder(arguments.output)
     keep_quiet()
     said = redirect_stdout(sys.stderr) if arguments.json else nullcontext()  # stdout is for the JSON alone
     with joined(arguments.device) as team, said:

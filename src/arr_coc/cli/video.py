@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from arr_coc.cli.output import check_file, check_place, progress, work_steadily
+from arr_coc.cli.console import check_file, check_folder, progress, use_one_thread
 from arr_coc.errors import ArrCocError
 
 
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise ArrCocError(
                 f"cannot write {arguments.output.name!r} as a clip of that ending; use {', '.join(CODECS)}"
             )
-        check_place(arguments.output.parent)
+        check_folder(arguments.output.parent)
         if Path(arguments.clip).exists() and arguments.output.exists() and arguments.output.samefile(arguments.clip):
             raise ArrCocError(
                 f"expected another file for the output than the clip itself, got {arguments.clip!r} for both"
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.model and arguments.clip.startswith(CAMERA):
         raise ArrCocError("expected a file for --model, got a camera, whose frames are gone once they were watched")
     vlm = _loaded(arguments.model) if arguments.model else None
-    work_steadily()
+    use_one_thread()
     stream = Stream(
         arguments.clip, arguments.question, using=arguments.embeddings, budget=arguments.budget, every=arguments.fps,
         spend=arguments.spend,

@@ -1,0 +1,123 @@
+"""Shared by the subcommands: options, checks before the work starts, progress on stderr, results on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from PIL import Image
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from arr_coc.errors import ArrCocError
+
+if TYPE_CHECKING:
+    from arr_coc.vlm.model import VLM
+
+MAX_LINES = 20  # problems that are printed one by one
+
+
+def add_model_options(parser: Any) -> None:
+    """The options that every command with a model has, for a parser or one of its groups."""
+    parser.add_argument(
+        "--embeddings", metavar="NAME", help="image-text encoder for selectors that need one, such as labels (none)"
+    )
+    parser.add_argument(
+        "--layer", default="auto", metavar="DIR", help="layer trained with arr-coc train, or none (the model's own)"
+    )
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
+
+
+def load_model(arguments: argparse.Namespace) -> VLM:
+    """Load the model that the options name, on their device, without the library's own progress bars."""
+    import arr_coc
+    from arr_coc.adapters.loading import keep_quiet
+
+    keep_quiet()
+    layer = None if arguments.layer == "none" else arguments.layer
+    vlm = arr_coc.load(arguments.model, embeddings=arguments.embeddings, layer=layer)
+    vlm.model.to(arguments.device)
+    return vlm
+
+
+def check_file(path: Path, example: str = "out.json") -> Path:
+    """Check that `path` is a file name in an existing folder."""
+    if path.is_dir():
+        raise ArrCocError(f"{str(path)!r} is a folder, expected a file name such as {str(path / example)!r}")
+    if not path.parent.exists():
+        raise ArrCocError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into")
+    return path
+
+
+def check_folder(folder: Path) -> None:
+    """Check that files can be written into a folder, which need not exist yet."""
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not existing.is_dir():
+        raise ArrCocError(f"{str(existing)!r} is a file, expected a folder to write into")
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise ArrCocError(f"cannot write into {str(existing)!r}: {error.strerror or error}") from None
+
+
+def check_image_file(path: Path) -> Path:
+    """Check that an image can be written to `path`."""
+    check_file(path, "sheet.png")
+    if Image.registered_extensions().get(path.suffix.lower()) not in Image.SAVE:  # some formats are read-only
+        raise ArrCocError(f"cannot write {path.name!r} in a format of that ending: use .png or .jpg")
+    return path
+
+
+def save_image(image: Image.Image, path: Path) -> None:
+    try:
+        image.save(path)
+    except (OSError, ValueError) as error:
+        raise ArrCocError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def save_text(text: str, path: Path) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ArrCocError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+
+
+def progress(shown: bool = True) -> Progress:
+    """A progress bar on stderr that disappears when it is done; silent where stderr is not a terminal.
+
+    Lines printed in the meantime appear above it, or in the file that stdout is redirected to.
+    """
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    return Progress(
+        *columns,
+        console=console,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),
+        disable=not (shown and console.is_terminal),
+    )
+
+
+def print_json(value: object) -> None:
+    json.dump(value, sys.stdout, indent=2)
+    print()
+
+
+def print_problems(lines: Sequence[str]) -> None:
+    """Print problems with the data to stderr: the first ones, and how many more there are."""
+    for line in lines[:MAX_LINES]:
+        print(f"arr-coc: {line}", file=sys.stderr)
+    if len(lines) > MAX_LINES:
+        print(f"arr-coc: {len(lines) - MAX_LINES} more like these", file=sys.stderr)
+
+
+def use_one_thread() -> None:
+    """Run torch on one thread: channels are many small operations, and on a busy machine each waits for the slowest thread."""
+    torch.set_num_threads(1)
