@@ -17,7 +17,7 @@ import arr_coc
 from arr_coc.evaluation.metrics import evidence_cells, recall
 from arr_coc.relevance import coupling
 from arr_coc.relevance.knowing import know
-from arr_coc.training.documents.phrasings import HELD_OUT, PLAIN
+from arr_coc.training.documents.questions import HELD_OUT, PLAIN
 from arr_coc.training.examples import read, sight_of
 
 KINDS = ("total", "date", "company")

@@ -17,7 +17,7 @@ from pathlib import Path
 import arr_coc
 from arr_coc.evaluation.metrics import sensitivity
 from arr_coc.evaluation.statistics import interval, mean
-from arr_coc.training.documents.phrasings import HELD_OUT, PLAIN
+from arr_coc.training.documents.questions import HELD_OUT, PLAIN
 from arr_coc.training.examples import read
 
 KINDS = ("total", "date", "company")

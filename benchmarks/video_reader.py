@@ -24,7 +24,7 @@ import torch
 import arr_coc
 from arr_coc.adapters.loading import keep_quiet
 from arr_coc.bench.timing import machine
-from arr_coc.training.documents.fonts import FontShelf
+from arr_coc.training.documents.page import FontSet
 from arr_coc.training.documents.questions import NOT_FOUND
 from arr_coc.video import synthetic as rendering
 from recipes.reader.validation import drawing
@@ -46,7 +46,7 @@ def pan(page: np.ndarray) -> list[np.ndarray]:
     return rendering.filmed("", still, views, size).frames
 
 
-def cases(fonts: FontShelf, first: int = 0) -> Iterator[tuple[np.ndarray, str, str, str]]:
+def cases(fonts: FontSet, first: int = 0) -> Iterator[tuple[np.ndarray, str, str, str]]:
     """Pages in colour, each with the kind of its question, the question and its answer."""
     found = 0
     for number in count(first):
@@ -99,13 +99,13 @@ def main() -> None:
     )
 
 
-def fonts_of(folder: Path | None) -> FontShelf:
+def fonts_of(folder: Path | None) -> FontSet:
     if folder is not None:
-        return FontShelf.open(folder)
+        return FontSet.from_folder(folder)
     import matplotlib
 
     paths = sorted(map(str, Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVu*.ttf")))
-    return FontShelf.of(paths)
+    return FontSet.from_paths(paths)
 
 
 if __name__ == "__main__":

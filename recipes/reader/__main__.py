@@ -9,7 +9,7 @@ from arr_coc.cli.console import progress
 from arr_coc.devices import check_device
 from arr_coc.errors import ArrCocError
 from arr_coc.training.distributed import Team, joined
-from arr_coc.training.documents.fonts import FontShelf
+from arr_coc.training.documents.page import FontSet
 from arr_coc.training.journal import Journal, writer_class
 from recipes.reader.loop import train
 from recipes.reader.receipts import Receipt, read_receipts, split
@@ -108,7 +108,7 @@ def _settings(given: argparse.Namespace, device: str) -> Settings:
     )
 
 
-def _run(given: argparse.Namespace, fonts: FontShelf, receipts: list[Receipt], team: Team) -> None:
+def _run(given: argparse.Namespace, fonts: FontSet, receipts: list[Receipt], team: Team) -> None:
     training, validation = split(receipts, given.validation)
     library = Library.of(fonts, training)
     sheets = []
@@ -136,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if given.tensorboard:
             writer_class()
         check_device(given.device)
-        fonts, receipts = FontShelf.open(given.fonts), read_receipts(given.receipts)
+        fonts, receipts = FontSet.from_folder(given.fonts), read_receipts(given.receipts)
     except (ArrCocError, OSError) as error:
         parser.error(str(error))
     try:

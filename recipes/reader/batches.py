@@ -15,8 +15,8 @@ import torch
 
 from arr_coc.reader import vocabulary
 from arr_coc.reader.model import CELL
-from arr_coc.training.documents.page import Document, Question
-from arr_coc.training.documents.reading import reading_questions
+from arr_coc.training.documents.page import Document, PageQuestion
+from arr_coc.training.documents.questions import reading_questions
 from recipes.reader.cells import SLOTS, cell_colours, cell_targets
 from recipes.reader.recipe import Grid, StepKind
 from recipes.reader.warp import STRAIGHT, random_warp, warp_points
@@ -71,7 +71,7 @@ class Row:
     weights: np.ndarray  # [T]
 
 
-def pack(questions: list[Question], room: int) -> tuple[np.ndarray, np.ndarray, list[Question]]:
+def pack(questions: list[PageQuestion], room: int) -> tuple[np.ndarray, np.ndarray, list[PageQuestion]]:
     """Lay segments side by side in `room` tokens.
 
     Returns the text `[4, room]`, the targets' weights `[room]` and the questions that found room. A character of a long
@@ -81,7 +81,7 @@ def pack(questions: list[Question], room: int) -> tuple[np.ndarray, np.ndarray, 
     text = np.empty((4, room), np.int64)
     text[0], text[1], text[2], text[3] = vocabulary.PAD, NO_TARGET, NO_SEGMENT, 0
     used = 0
-    packed: list[Question] = []
+    packed: list[PageQuestion] = []
     for question in questions:
         asked = [*vocabulary.encode(question.text), vocabulary.ASSISTANT]
         answer = [*vocabulary.encode(question.answer), vocabulary.END]

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from arr_coc.reader.vocabulary import FIRST_CHARACTER, LAST_CHARACTER, VOCABULARY_SIZE
-from arr_coc.training.documents.colours import NAMES, UNNAMED
+from arr_coc.training.documents.notice import COLOUR_NAMES
+from arr_coc.training.documents.page import UNNAMED_COLOUR
 
 SLOTS = 8  # characters asked for per cell, in reading order; print so small that a cell holds more is cut off there
 EMPTY = 0
@@ -45,13 +46,13 @@ def cell_targets(codes: np.ndarray, points: np.ndarray, rows: int, columns: int)
 
 
 def cell_colours(colours: np.ndarray, points: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """The number of the colour written in each cell, `[rows * columns]` uint8, `UNNAMED` where there is none.
+    """The number of the colour written in each cell, `[rows * columns]` uint8, `UNNAMED_COLOUR` where there is none.
 
     `colours` [n] and `points` [n, 2] belong to characters, as in `cell_targets`.
     """
-    targets = np.full(rows * columns, UNNAMED, np.uint8)
+    targets = np.full(rows * columns, UNNAMED_COLOUR, np.uint8)
     column, row = np.floor(points).astype(np.int64).T
-    inside = (colours != UNNAMED) & (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
+    inside = (colours != UNNAMED_COLOUR) & (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
     targets[(row * columns + column)[inside]] = colours[inside]
     return targets
 
@@ -63,7 +64,7 @@ class CellHead(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, SLOTS * VOCABULARY_SIZE)
-        self.colour = nn.Linear(width, len(NAMES) + 1)
+        self.colour = nn.Linear(width, len(COLOUR_NAMES) + 1)
 
     def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits of characters `[..., SLOTS, VOCABULARY_SIZE]` and of colours, for tokens `[..., width]`."""
@@ -74,8 +75,8 @@ class CellHead(nn.Module):
 def colour_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy over the cells `[B, N]` whose colour has a name; 0 where there are none."""
     targets = targets.long().flatten()
-    losses = F.cross_entropy(logits.float().flatten(0, -2), targets, ignore_index=UNNAMED, reduction="sum")
-    return losses / (targets != UNNAMED).sum().clamp(min=1)
+    losses = F.cross_entropy(logits.float().flatten(0, -2), targets, ignore_index=UNNAMED_COLOUR, reduction="sum")
+    return losses / (targets != UNNAMED_COLOUR).sum().clamp(min=1)
 
 
 def cell_loss(logits: torch.Tensor, targets: torch.Tensor, caseless: torch.Tensor) -> torch.Tensor:

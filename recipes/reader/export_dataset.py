@@ -17,8 +17,8 @@ from PIL import Image
 
 from arr_coc.cli.console import progress
 from arr_coc.errors import ArrCocError
-from arr_coc.training.documents.fonts import FontShelf
-from arr_coc.training.documents.reading import reading_questions
+from arr_coc.training.documents.page import FontSet
+from arr_coc.training.documents.questions import reading_questions
 from recipes.reader.export_exam import Paper, kind_of, rows_of
 from recipes.reader.receipts import Placement, read_receipts, scan, split
 from recipes.reader.recipe import MEDIUM_GRIDS, PAGE_GRIDS, SMALL_GRIDS, Grid, pixels
@@ -33,7 +33,7 @@ _library: Library | None = None
 
 def _open(fonts: Path, receipts: Path, validation: int) -> None:
     global _library
-    _library = Library.of(FontShelf.open(fonts), split(read_receipts(receipts), validation)[0])
+    _library = Library.of(FontSet.from_folder(fonts), split(read_receipts(receipts), validation)[0])
 
 
 def _grid(rng: random.Random) -> Grid:
@@ -89,7 +89,7 @@ def main() -> None:
     if given.count < 1 or given.workers < 1:
         parser.error(f"expected --count and --workers from 1 on, got {given.count} and {given.workers}")
     try:
-        FontShelf.open(given.fonts), read_receipts(given.receipts)  # complains here, not in a worker
+        FontSet.from_folder(given.fonts), read_receipts(given.receipts)  # complains here, not in a worker
         counts = write(given.fonts, given.receipts, given.out, given.count, given.seed, given.workers, given.validation)
     except (ArrCocError, OSError) as error:
         parser.error(str(error))

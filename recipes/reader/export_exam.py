@@ -14,8 +14,7 @@ from typing import Any
 from PIL import Image
 
 from arr_coc.errors import ArrCocError
-from arr_coc.training.documents.fonts import FontShelf
-from arr_coc.training.documents.page import Document, Question
+from arr_coc.training.documents.page import Document, FontSet, PageQuestion
 from arr_coc.training.documents.questions import NOT_FOUND
 from recipes.reader.receipts import Receipt, read_receipts, split
 from recipes.reader.validation import FAMILIES, drawing, receipt_sheets
@@ -31,13 +30,13 @@ KINDS: dict[str, tuple[str, ...]] = {
 _PATIENCE = 100  # drawings for each question that is still missing
 
 
-def kind_of(question: Question) -> str:
+def kind_of(question: PageQuestion) -> str:
     return NOT_FOUND if question.answer == NOT_FOUND else question.kind
 
 
 def _family(
-    fonts: FontShelf, family: str, count: int, least: int, held_out: bool
-) -> Iterator[tuple[int, Document, list[Question]]]:
+    fonts: FontSet, family: str, count: int, least: int, held_out: bool
+) -> Iterator[tuple[int, Document, list[PageQuestion]]]:
     """`count` drawings with all of their questions, then further ones with those of kinds that are still rare."""
     asked = Counter(dict.fromkeys(KINDS[family], 0))
     number = 0
@@ -69,7 +68,7 @@ class Paper:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def add(self, name: str, document: Document, asked: Iterable[tuple[str, Question]]) -> None:
+    def add(self, name: str, document: Document, asked: Iterable[tuple[str, PageQuestion]]) -> None:
         """A picture with its questions, each under the name of its kind."""
         Image.fromarray(document.image).save(self.out / name)
         self.add_rows(rows_of(name, document, asked))
@@ -81,7 +80,7 @@ class Paper:
             self._file.write(json.dumps(row) + "\n")
 
 
-def rows_of(name: str, document: Document, asked: Iterable[tuple[str, Question]]) -> Iterator[dict[str, Any]]:
+def rows_of(name: str, document: Document, asked: Iterable[tuple[str, PageQuestion]]) -> Iterator[dict[str, Any]]:
     """The lines of `samples.jsonl` for a picture's questions, each under the name of its kind."""
     height, width = document.image.shape[:2]
     for kind, question in asked:
@@ -93,7 +92,7 @@ def rows_of(name: str, document: Document, asked: Iterable[tuple[str, Question]]
         yield row
 
 
-def write(fonts: FontShelf, out: Path, count: int, held_out: bool = False, least: int = 0) -> Counter[str]:
+def write(fonts: FontSet, out: Path, count: int, held_out: bool = False, least: int = 0) -> Counter[str]:
     """Write `count` drawings of every family, or more until each kind is asked `least` times; returns questions by kind."""
     with Paper(out) as paper:
         for family in FAMILIES:
@@ -133,7 +132,7 @@ def main() -> None:
             _, validation = split(read_receipts(given.receipts), given.validation)
             counts = write_scans(validation, given.out, given.held_out)
         else:
-            counts = write(FontShelf.open(given.fonts), given.out, given.count, given.held_out, given.least)
+            counts = write(FontSet.from_folder(given.fonts), given.out, given.count, given.held_out, given.least)
     except (ArrCocError, OSError) as error:
         parser.error(str(error))
     print(

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from arr_coc.training.documents.page import Document, Line, Question
-from arr_coc.training.documents.questions import NOT_FOUND, ask
+from arr_coc.training.documents.page import Document, Line, PageQuestion
+from arr_coc.training.documents.questions import NOT_FOUND, phrase
 
 Box = tuple[float, float, float, float]
 FIELDS = ("total", "date", "company", "address")
@@ -119,13 +119,13 @@ def find_evidence(kind: str, answer: str, lines: list[str]) -> tuple[int, ...]:
     return tuple(found) or tuple(range(len(lines)))
 
 
-def field_questions(rng: random.Random, fields: dict[str, str], lines: list[str]) -> list[Question]:
+def field_questions(rng: random.Random, fields: dict[str, str], lines: list[str]) -> list[PageQuestion]:
     """The four questions of a receipt."""
     questions = []
     for kind in FIELDS:
         answer = fields.get(kind)
         evidence = find_evidence(kind, answer, lines) if answer else ()
-        questions.append(Question(kind, ask(rng, kind), answer or NOT_FOUND, evidence))
+        questions.append(PageQuestion(kind, phrase(rng, kind), answer or NOT_FOUND, evidence))
     return questions
 
 

@@ -10,8 +10,7 @@ import re
 from collections import defaultdict
 
 from arr_coc.training.documents import text
-from arr_coc.training.documents.fonts import FontShelf, load
-from arr_coc.training.documents.page import Document, Page
+from arr_coc.training.documents.page import Document, FontSet, Page, load_font
 from recipes.reader.receipts import Placement, Receipt, field_questions
 
 _WORD = re.compile(r"[A-Z]{2,}")
@@ -62,7 +61,7 @@ class Retelling:
 
 
 def render(
-    rng: random.Random, shelf: FontShelf, receipt: Receipt, common: frozenset[str], width: int, height: int
+    rng: random.Random, shelf: FontSet, receipt: Receipt, common: frozenset[str], width: int, height: int
 ) -> Document:
     """A retelling of `receipt`, rendered on a canvas of `width` x `height` pixels."""
     retold = Retelling(rng, common, receipt.fields.get("date"))
@@ -76,11 +75,11 @@ def render(
         told = retold(line)
         size = min(60, max(6, round((bottom - top) * 0.9)))
         face = other if bottom - top > 30 else path
-        wide = load(face, size).width(told)
+        wide = load_font(face, size).width(told)
         if wide > (right - left) * 1.05:
             size = max(6, int(size * (right - left) * 1.05 / wide))
         page.write(
-            left, top + (bottom - top - size) / 2, case(told), load(face, size), max(0, ink + rng.randint(-10, 10))
+            left, top + (bottom - top - size) / 2, case(told), load_font(face, size), max(0, ink + rng.randint(-10, 10))
         )
     fields = {kind: retold(answer) for kind, answer in receipt.fields.items()}
     lines = [line.text.upper() for line in page.lines]

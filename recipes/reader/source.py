@@ -13,8 +13,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from arr_coc.training.documents import form, notice, receipt, table
-from arr_coc.training.documents.fonts import FontShelf
-from arr_coc.training.documents.page import Document
+from arr_coc.training.documents.page import Document, FontSet
 from arr_coc.training.stopping import outlive_first_request
 from recipes.reader import rerender as retold
 from recipes.reader.batches import Batch, collate, make_row
@@ -30,7 +29,7 @@ _RUNNING, _PAUSED, _ENDED = range(3)
 class Library:
     """Everything documents are made from."""
 
-    fonts: FontShelf
+    fonts: FontSet
     receipts: tuple[Receipt, ...] = ()
     common: frozenset[str] = frozenset()
     pieces: PieceShelf = field(default_factory=lambda: PieceShelf([]))
@@ -39,7 +38,7 @@ class Library:
     mix: Mix = DEFAULT_MIX
 
     @classmethod
-    def of(cls, fonts: FontShelf, receipts: list[Receipt], mix: Mix = DEFAULT_MIX) -> "Library":
+    def of(cls, fonts: FontSet, receipts: list[Receipt], mix: Mix = DEFAULT_MIX) -> "Library":
         # A shop with many receipts is drawn more often than one with few, but not in proportion: its name would be all
         # that is learned.
         shops = Counter(receipt.fields.get("company", "") for receipt in receipts)

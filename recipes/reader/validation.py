@@ -9,11 +9,8 @@ import torch
 
 from arr_coc.evaluation.metrics import similarity
 from arr_coc.training.documents import form, notice, receipt, table
-from arr_coc.training.documents.fonts import FontShelf
-from arr_coc.training.documents.page import Document, Question
-from arr_coc.training.documents.phrasings import HELD_OUT, PLAIN
-from arr_coc.training.documents.questions import NOT_FOUND
-from arr_coc.training.documents.reading import reading_questions
+from arr_coc.training.documents.page import Document, FontSet, PageQuestion
+from arr_coc.training.documents.questions import HELD_OUT, NOT_FOUND, PLAIN, reading_questions
 from recipes.reader.answering import answer
 from recipes.reader.augment import plain
 from recipes.reader.batches import as_channels
@@ -24,7 +21,7 @@ from recipes.reader.source import Library
 
 _SEED = 7_000_000  # far from the seeds of training
 
-_Draw = Callable[[random.Random, FontShelf, int, int, bool], Document]
+_Draw = Callable[[random.Random, FontSet, int, int, bool], Document]
 # Families of drawn pages, each on one shape of canvas.
 FAMILIES: dict[str, tuple[_Draw, Grid]] = {
     "receipt": (receipt.render, (20, 45)),
@@ -41,7 +38,7 @@ class Sheet:
     name: str
     grid: Grid
     documents: tuple[Document, ...]
-    questions: tuple[tuple[Question, ...], ...]
+    questions: tuple[tuple[PageQuestion, ...], ...]
 
 
 def _nearest_grid(receipt_: Receipt, grids: tuple[Grid, ...]) -> Grid:
@@ -67,8 +64,8 @@ def receipt_sheets(receipts: list[Receipt], held_out: bool = False) -> list[Shee
 
 
 def drawing(
-    fonts: FontShelf, family: str, number: int, held_out: bool = False
-) -> tuple[Document, tuple[Question, ...]]:
+    fonts: FontSet, family: str, number: int, held_out: bool = False
+) -> tuple[Document, tuple[PageQuestion, ...]]:
     """A fresh drawing of a family, always the same for its number, with up to eight questions about it."""
     draw, grid = FAMILIES[family]
     rng = random.Random(_SEED + number)
@@ -97,7 +94,7 @@ class Said:
 
     sheet: str
     picture: int  # unlike those of all other pictures
-    question: Question
+    question: PageQuestion
     text: str
 
     @property

@@ -16,7 +16,7 @@ from arr_coc.adapters.loading import keep_quiet
 from arr_coc.cli.console import progress
 from arr_coc.devices import check_device
 from arr_coc.errors import ArrCocError
-from arr_coc.training.documents.fonts import FontShelf
+from arr_coc.training.documents.page import FontSet
 from arr_coc.training.journal import Journal
 from recipes.reader.receipts import read_receipts, split
 from recipes.reader.settings import Settings
@@ -118,7 +118,7 @@ def _settings(given: argparse.Namespace) -> TextureSettings:
 
 
 def _run(given: argparse.Namespace, settings: TextureSettings, started: float) -> None:
-    fonts, receipts = FontShelf.open(given.fonts), read_receipts(given.receipts)
+    fonts, receipts = FontSet.from_folder(given.fonts), read_receipts(given.receipts)
     training, validation = split(receipts, given.validation)
     library = Library.of(fonts, training)
     sheets = receipt_sheets(validation) + rendered_sheets(library, given.drawings)

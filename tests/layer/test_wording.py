@@ -16,7 +16,7 @@ from arr_coc.layer import question_novelty as wording
 from arr_coc.layer.inference import Judgement
 from arr_coc.relevance.coupling import Coupled
 from arr_coc.relevance.realizing import Settings, realized
-from arr_coc.training.documents.phrasings import PLAIN
+from arr_coc.training.documents.questions import PLAIN
 from arr_coc.training.examples import sight_of
 from tests.training import squares
 

@@ -1,9 +1,5 @@
-"""Fonts, a small reader and pictures for the tests of training."""
+"""Fonts, a small reader and pictures for the recipes' tests."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -12,23 +8,9 @@ from PIL import Image
 from arr_coc.adapters.loading import load_processor
 from arr_coc.reader import folder
 from arr_coc.reader.model import TINY, build
-from arr_coc.training.documents.fonts import FontShelf
+from tests.training.conftest import _one_thread, fonts
 
-
-@pytest.fixture(autouse=True, scope="package")
-def _one_thread() -> Iterator[None]:
-    """Networks this small only lose by sharing their work, and on a busy machine they lose a hundredfold."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session")
-def fonts() -> FontShelf:
-    """The DejaVu fonts that matplotlib brings: the same on every machine."""
-    paths = sorted(map(str, Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVu*.ttf")))
-    return FontShelf.of(paths)
+__all__ = ["_one_thread", "fonts"]
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ import torch
 
 from arr_coc.reader.model import TINY
 from arr_coc.training.distributed import joined
-from arr_coc.training.documents.fonts import FontShelf
+from arr_coc.training.documents.page import FontSet
 from recipes.reader.loop import train
 from recipes.reader.recipe import TINY_STEP_KINDS
 from recipes.reader.settings import Settings
@@ -31,7 +31,7 @@ SETTINGS = Settings(
 
 def library() -> Library:
     fonts = sorted(map(str, Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVu*.ttf")))
-    return Library(FontShelf.of(fonts))
+    return Library(FontSet.from_paths(fonts))
 
 
 def main() -> None:

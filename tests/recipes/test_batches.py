@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from arr_coc.reader import vocabulary
-from arr_coc.training.documents.page import Question
+from arr_coc.training.documents.page import PageQuestion
 from recipes.reader.augment import augment
 from recipes.reader.batches import NO_TARGET, pack
 from recipes.reader.cells import SLOTS, cell_colours, cell_loss, cell_targets, colour_loss
@@ -55,7 +55,7 @@ def test_coloured_pictures_keep_their_colours():
 
 def test_only_answers_are_targets():
     text, weights, packed = pack(
-        [Question("a", "hi?", "yo"), Question("b", "long" * 99, "no room"), Question("c", "x", "y")], 12
+        [PageQuestion("a", "hi?", "yo"), PageQuestion("b", "long" * 99, "no room"), PageQuestion("c", "x", "y")], 12
     )
     assert [question.kind for question in packed] == ["a", "c"]
     assert vocabulary.decode([code for code in text[1] if code not in (NO_TARGET, vocabulary.END)]) == "yoy"

@@ -5,13 +5,17 @@ import pytest
 import torch
 
 from arr_coc.reader import vocabulary
-from arr_coc.training.documents.page import Question
+from arr_coc.training.documents.page import PageQuestion
 from recipes.reader.augment import plain
 from recipes.reader.batches import pack
 from recipes.reader.forward import ReaderForward, take_cells, to_patches
 from recipes.reader.missing import all_cells
 
-QUESTIONS = [Question("a", "What is it?", "a cat"), Question("b", "total amount?", "9.00"), Question("c", "?", "x")]
+QUESTIONS = [
+    PageQuestion("a", "What is it?", "a cat"),
+    PageQuestion("b", "total amount?", "9.00"),
+    PageQuestion("c", "?", "x"),
+]
 
 
 @pytest.mark.parametrize("grid", [(8, 9), (16, 5)])

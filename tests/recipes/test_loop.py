@@ -13,7 +13,7 @@ from transformers import Qwen2VLForConditionalGeneration
 
 from arr_coc.reader import folder
 from arr_coc.reader.model import TINY, build
-from arr_coc.training.documents.fonts import FontShelf
+from arr_coc.training.documents.page import FontSet
 from recipes.reader.checkpoint import Run
 from recipes.reader.loop import train
 from recipes.reader.losses import losses
@@ -44,7 +44,7 @@ def loss(trainer: Trainer, library: Library) -> float:
     return (found.answer + found.cell).item()
 
 
-def test_loss_goes_down_and_the_run_can_go_on(fonts: FontShelf, tmp_path: Path):
+def test_loss_goes_down_and_the_run_can_go_on(fonts: FontSet, tmp_path: Path):
     library = Library(fonts)
     trainer = Trainer(SETTINGS, TINY)
     before = loss(trainer, library)
@@ -62,7 +62,7 @@ def test_loss_goes_down_and_the_run_can_go_on(fonts: FontShelf, tmp_path: Path):
 
 
 @pytest.mark.parametrize("request_", [signal.SIGTERM, signal.SIGINT])
-def test_a_call_that_is_told_to_stop_keeps_what_it_learned(fonts: FontShelf, tmp_path: Path, request_: signal.Signals):
+def test_a_call_that_is_told_to_stop_keeps_what_it_learned(fonts: FontSet, tmp_path: Path, request_: signal.Signals):
     library = Library(fonts)
     trainer = Trainer(replace(SETTINGS, steps=None), TINY)
     before = signal.getsignal(request_)
@@ -78,7 +78,7 @@ def test_a_call_that_is_told_to_stop_keeps_what_it_learned(fonts: FontShelf, tmp
 
 
 def test_a_call_without_a_limit_trains_to_the_end_of_the_schedule(
-    fonts: FontShelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fonts: FontSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     library, settings = Library(fonts), replace(SETTINGS, seconds=None, schedule_seconds=1.5, steps=None)
     run = train(Trainer(settings, TINY), library, rendered_sheets(library, 1)[-1:], tmp_path, TINY_STEP_KINDS)
@@ -91,7 +91,7 @@ def test_a_call_without_a_limit_trains_to_the_end_of_the_schedule(
     assert (tmp_path / "checkpoint.pt").read_bytes() == weights
 
 
-def test_weights_are_written_while_training_runs(fonts: FontShelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_weights_are_written_while_training_runs(fonts: FontSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     kept = []
     monkeypatch.setattr(Run, "save", lambda run, path: kept.append(run.step))
     library = Library(fonts)

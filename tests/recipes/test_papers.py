@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from arr_coc.training.documents.fonts import FontShelf
+from arr_coc.training.documents.page import FontSet
 from recipes.reader import export_exam as papers
 
 
-def test_papers_are_what_the_exam_reads(fonts: FontShelf, tmp_path: Path) -> None:
+def test_papers_are_what_the_exam_reads(fonts: FontSet, tmp_path: Path) -> None:
     counts = papers.write(fonts, tmp_path, 2)
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert len(samples) == counts.total() > 20
@@ -25,7 +25,7 @@ def test_papers_are_what_the_exam_reads(fonts: FontShelf, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("held_out", [False, True])
-def test_rare_kinds_are_drawn_for_until_there_are_enough(fonts: FontShelf, tmp_path: Path, held_out: bool) -> None:
+def test_rare_kinds_are_drawn_for_until_there_are_enough(fonts: FontSet, tmp_path: Path, held_out: bool) -> None:
     few = papers.write(fonts, tmp_path / "few", 3, held_out)
     counts = papers.write(fonts, tmp_path / "many", 3, held_out, least=4)
     assert set(counts) == {f"{family}: {kind}" for family, kinds in papers.KINDS.items() for kind in kinds}
@@ -37,7 +37,7 @@ def test_rare_kinds_are_drawn_for_until_there_are_enough(fonts: FontShelf, tmp_p
     assert pictures == {path.name for path in (tmp_path / "many").glob("*.png")}
 
 
-def test_a_kind_that_no_drawing_has_is_told(fonts: FontShelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_that_no_drawing_has_is_told(fonts: FontSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(papers.KINDS, "receipt", ("riddle",))
     monkeypatch.setattr(papers, "_PATIENCE", 3)
     with pytest.raises(RuntimeError, match="'receipt' do not hold 1 of each kind"):

@@ -22,8 +22,7 @@ from arr_coc.embedding.moments import Moments
 from arr_coc.errors import ArrCocError
 from arr_coc.reader import folder, vocabulary
 from arr_coc.reader.model import TINY, build
-from arr_coc.training.documents.fonts import FontShelf
-from arr_coc.training.documents.page import Question
+from arr_coc.training.documents.page import FontSet, PageQuestion
 from arr_coc.vlm.lift import Lift, encoder_identity
 from arr_coc.vlm.texture_vlm import TextureEmbeddingVLM
 from recipes.reader.augment import plain
@@ -61,7 +60,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="module")
-def library(fonts: FontShelf) -> Library:
+def library(fonts: FontSet) -> Library:
     return Library(fonts)
 
 
@@ -124,7 +123,7 @@ def test_the_batched_pass_is_that_of_the_model_for_users(reader: Any, picture: A
     users = TextureEmbeddingVLM.fit(vlm, [picture(224, 252), picture(336, 280)], 8, hidden=16)
     trained_a_little(users.lift)
     forward = TextureForward(model, users.projection, users.lift)
-    question = Question("a", "What is it?", "a cat")
+    question = PageQuestion("a", "What is it?", "a cat")
     text, _, _ = pack([question], 40)
     asked, _, segment, place = (torch.from_numpy(part)[None] for part in text)
     cells = all_cells(1, 72, torch.device("cpu"))
@@ -388,12 +387,12 @@ def test_nothing_is_compiled_while_the_clock_runs(
 
 def test_the_report_counts_pictures_and_kinds() -> None:
     def said(sheet: str, picture: int, kind: str, right: bool) -> Said:
-        return Said(sheet, picture, Question(kind, "?", "9.00"), "9.00" if right else "8.00")
+        return Said(sheet, picture, PageQuestion(kind, "?", "9.00"), "9.00" if right else "8.00")
 
     found = results.report(
         [said("receipts", n, kind, n % 2 == 0) for n in range(8) for kind in ("total", "date")]
         + [said("rendered form", 10 + n, "field", True) for n in range(4)]
-        + [Said("rendered form", 10, Question("field", "?", "not found"), "9.00")]
+        + [Said("rendered form", 10, PageQuestion("field", "?", "not found"), "9.00")]
     )
     assert list(found) == [
         "receipts: all", "receipts: date", "receipts: total", "drawings: all", "rendered form: field",

@@ -1,1 +1,1 @@
-"""Rendered documents with exact places for every character, and questions about them."""
+"""Drawn documents: pictures with the place of every character, and questions with answers and evidence."""

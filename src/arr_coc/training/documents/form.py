@@ -3,78 +3,36 @@
 import random
 from collections.abc import Callable
 
-from arr_coc.training.documents import names, text
-from arr_coc.training.documents.fonts import FontShelf, load
-from arr_coc.training.documents.page import Document, Page, Question
-from arr_coc.training.documents.pen import Pen, pick_pen
-from arr_coc.training.documents.questions import NOT_FOUND, ask
+from arr_coc.training.documents import lexicon, text
+from arr_coc.training.documents.page import Document, FontSet, Page, PageQuestion, Pen, load_font, pick_pen
+from arr_coc.training.documents.questions import NOT_FOUND, phrase
 
 _Maker = Callable[[random.Random], str]
 
 _FIELDS: dict[str, _Maker] = {
-    **dict.fromkeys(
+    key: make
+    for keys, make in (
         (
-            "invoice number",
-            "order number",
-            "reference",
-            "account number",
-            "policy number",
-            "serial number",
-            "ticket number",
-            "tracking number",
-            "customer ID",
-            "batch",
-            "license",
-            "booking code",
+            "invoice number, order number, reference, account number, policy number, serial number, ticket number, "
+            "tracking number, customer ID, batch, license, booking code",
+            text.code,
         ),
-        text.code,
-    ),
-    **dict.fromkeys(
+        ("invoice date, due date, date of birth, issue date, expiry date, delivery date, date, valid until", text.date),
+        ("name, customer, contact, manager, patient, passenger, author, signed by, recipient", text.person),
+        ("company, supplier, bank, employer, carrier", text.company),
+        ("total, amount due, balance, deposit, tax, price, fee, subtotal", text.money),
+        ("phone, fax, mobile", text.phone),
+        ("time, departure, arrival, check-in", text.time),
+        ("quantity, age, gate, room, seat, platform, floor, weight, pages", lambda rng: str(rng.randint(1, 999))),
         (
-            "invoice date",
-            "due date",
-            "date of birth",
-            "issue date",
-            "expiry date",
-            "delivery date",
-            "date",
-            "valid until",
+            "city, country, department, status, colour, destination, product, model, type",
+            lambda rng: text.words(rng, 1, 2),
         ),
-        text.date,
-    ),
-    **dict.fromkeys(
-        ("name", "customer", "contact", "manager", "patient", "passenger", "author", "signed by", "recipient"),
-        text.person,
-    ),
-    **dict.fromkeys(("company", "supplier", "bank", "employer", "carrier"), names.company),
-    **dict.fromkeys(("total", "amount due", "balance", "deposit", "tax", "price", "fee", "subtotal"), text.money),
-    **dict.fromkeys(("phone", "fax", "mobile"), text.phone),
-    **dict.fromkeys(("time", "departure", "arrival", "check-in"), text.time),
-    **dict.fromkeys(
-        ("quantity", "age", "gate", "room", "seat", "platform", "floor", "weight", "pages"),
-        lambda rng: str(rng.randint(1, 999)),
-    ),
-    **dict.fromkeys(
-        ("city", "country", "department", "status", "colour", "destination", "product", "model", "type"),
-        lambda rng: text.words(rng, 1, 2),
-    ),
-    **dict.fromkeys(("address", "deliver to"), lambda rng: names.address(rng)[0].rstrip(" ,.")),
-    "email": lambda rng: f"{text.invented_word(rng)}@{text.invented_word(rng)}.com".lower(),
+        ("address, deliver to", lambda rng: text.address(rng)[0].rstrip(" ,.")),
+        ("email", lambda rng: f"{text.invented_word(rng)}@{text.invented_word(rng)}.com".lower()),
+    )
+    for key in keys.split(", ")
 }
-_HEADINGS = (
-    "INVOICE",
-    "ORDER FORM",
-    "DELIVERY NOTE",
-    "APPLICATION",
-    "CERTIFICATE",
-    "BOARDING PASS",
-    "STATEMENT",
-    "TICKET",
-    "REGISTRATION",
-    "PURCHASE ORDER",
-    "MEDICAL RECORD",
-    "SHIPPING LABEL",
-)
 
 
 def _value(rng: random.Random, key: str, case: text.Case) -> str:
@@ -91,15 +49,15 @@ def _put_pair(pen: Pen, layout: str, key: str, value: str, column: float, bold_p
     if layout == "inline":
         return (pen.line(f"{key}: {value}"),)
     if layout == "columns":
-        key_font = load(bold_path, pen.font.size)
+        key_font = load_font(bold_path, pen.font.size)
         room = pen.width * column - 6
         found = (
-            pen.put(key_font.shortened(key, room) if key_font.width(key) > room else key, font=key_font),
-            pen.put(pen.font.shortened(value, pen.width * (1 - column)), indent=pen.width * column),
+            pen.put(key_font.shorten(key, room) if key_font.width(key) > room else key, font=key_font),
+            pen.put(pen.font.shorten(value, pen.width * (1 - column)), indent=pen.width * column),
         )
         pen.down()
         return found
-    small = pen.resized(-3)  # layout "stacked": a small key above its value
+    small = pen.resize_font(-3)  # layout "stacked": a small key above its value
     first = pen.put(key, font=small)
     pen.down(0.9)
     second = pen.put(value)
@@ -107,21 +65,22 @@ def _put_pair(pen: Pen, layout: str, key: str, value: str, column: float, bold_p
     return (first, second)
 
 
-def render(rng: random.Random, shelf: FontShelf, width: int, height: int, held_out: bool = False) -> Document:
+def render(rng: random.Random, fonts: FontSet, width: int, height: int, held_out: bool = False) -> Document:
     """A form on a gray page: a heading and as many fields as fit."""
     page = Page(width, height, rng.randint(205, 255))
-    pen = pick_pen(page, rng, shelf, ink=rng.randint(0, 110), monospaced=0.3)
+    pen = pick_pen(page, rng, fonts, ink=rng.randint(0, 110), monospaced=0.3)
     key_case, value_case = text.Case.choose(rng, 0.3), text.Case.choose(rng, 0.4)
     layout = rng.choice(("inline", "columns", "columns", "stacked"))
-    column, bold = rng.uniform(0.35, 0.5), shelf.pick(rng, 0.3)
-    questions: list[Question] = []
+    column, bold = rng.uniform(0.35, 0.5), fonts.pick(rng, 0.3)
+    questions: list[PageQuestion] = []
     if rng.random() < 0.7 and pen.rows_left > 3:
-        font = pen.resized(rng.randint(3, 14))
-        heading = font.shortened(
-            text.Case.choose(rng)(rng.choice(_HEADINGS) if rng.random() < 0.7 else text.words(rng, 1, 2)), pen.width
+        font = pen.resize_font(rng.randint(3, 14))
+        heading = font.shorten(
+            text.Case.choose(rng)(rng.choice(lexicon.FORM_HEADINGS) if rng.random() < 0.7 else text.words(rng, 1, 2)),
+            pen.width,
         )
         index = pen.line(heading, rng.choice(("left", "center")), font)
-        questions.append(Question("heading", ask(rng, "heading", held_out), heading, (index,)))
+        questions.append(PageQuestion("heading", phrase(rng, "heading", held_out), heading, (index,)))
         pen.down(rng.uniform(0, 0.6))
     keys = rng.sample(sorted(_FIELDS), min(len(_FIELDS), rng.randint(3, 16)))
     keys = [key if rng.random() < 0.85 else _invented_key(rng) for key in keys]
@@ -136,13 +95,15 @@ def render(rng: random.Random, shelf: FontShelf, width: int, height: int, held_o
             if layout == "inline"
             else pen.width * (1 - column if layout == "columns" else 1)
         )
-        value = pen.font.shortened(value, limit)
-        if layout == "columns" and load(bold, pen.font.size).width(shown) > pen.width * column - 6:
+        value = pen.font.shorten(value, limit)
+        if layout == "columns" and load_font(bold, pen.font.size).width(shown) > pen.width * column - 6:
             continue
         lines = _put_pair(pen, layout, shown, value, column, bold)
         written.append(key)
         questions.append(
-            Question("field", ask(rng, "field", held_out, key=key if rng.random() < 0.7 else shown), value, lines)
+            PageQuestion(
+                "field", phrase(rng, "field", held_out, key=key if rng.random() < 0.7 else shown), value, lines
+            )
         )
         if rng.random() < 0.1:
             pen.rule()
@@ -150,5 +111,5 @@ def render(rng: random.Random, shelf: FontShelf, width: int, height: int, held_o
             pen.down(rng.uniform(0.2, 1))
     absent = [key for key in _FIELDS if not any(key in other or other in key for other in written)]
     for key in rng.sample(absent, rng.choice((0, 1, 1, 2))):
-        questions.append(Question("field", ask(rng, "field", held_out, key=key), NOT_FOUND))
+        questions.append(PageQuestion("field", phrase(rng, "field", held_out, key=key), NOT_FOUND))
     return page.document(questions)

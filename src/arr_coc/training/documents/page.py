@@ -1,27 +1,92 @@
-"""A page to write on, which remembers where every character went."""
+"""Pages to draw on: fonts, a canvas that records the place of every character, and a pen that writes line by line."""
 
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw
-
-from arr_coc.training.documents.colours import UNNAMED
-from arr_coc.training.documents.fonts import Font
+from PIL import Image, ImageDraw, ImageFont
 
 Ink = int | tuple[int, int, int]
+UNNAMED_COLOUR = 0  # of text whose colour is never asked for
+_PRINTABLE = [chr(code) for code in range(32, 127)]
+
+
+@dataclass(frozen=True)
+class Font:
+    """A font at one size. `advances[code]` is the width of a character in pixels."""
+
+    face: ImageFont.FreeTypeFont
+    size: int
+    advances: np.ndarray  # [128]
+    ascent: float  # from the baseline up to the top of a capital
+    descent: float  # from the baseline down to the lowest letter
+    _widths: tuple[float, ...]  # the advances as Python floats, which sum faster
+
+    def width(self, text: str) -> float:
+        """Width of the text without kerning: much faster than the exact width."""
+        return sum(map(self._widths.__getitem__, text.encode("ascii", "replace")))
+
+    def edges(self, text: str) -> np.ndarray:
+        """Left edge of every character and the right edge of the last, from the line's start: [len(text) + 1]."""
+        codes = np.frombuffer(text.encode("ascii"), np.uint8)
+        edges = np.concatenate([[0.0], np.cumsum(self.advances[codes])])
+        # Kerning moves letters by a fraction of a pixel; spreading it over the line keeps the end exact.
+        return edges * (self.face.getlength(text) / edges[-1]) if len(text) and edges[-1] > 0 else edges
+
+    def shorten(self, text: str, width: float) -> str:
+        """Drop last words, then last letters, until `text` fits into `width` pixels."""
+        while len(text) > 1 and self.width(text) > width:
+            text = text.rsplit(" ", 1)[0] if " " in text else text[:-1]
+        return text.strip()
+
+
+@lru_cache(maxsize=4096)
+def load_font(path: str, size: int) -> Font:
+    face = ImageFont.truetype(path, size, layout_engine=ImageFont.Layout.BASIC)
+    advances = np.zeros(128)
+    advances[32:127] = [face.getlength(character) for character in _PRINTABLE]
+    top, bottom = face.getbbox("H", anchor="ls")[1], face.getbbox("gjpq", anchor="ls")[3]
+    return Font(face, size, advances, ascent=-top, descent=bottom, _widths=tuple(advances.tolist()))
+
+
+@dataclass(frozen=True)
+class FontSet:
+    """The fonts of a folder. `monospaced` is drawn from separately, because most receipts use one."""
+
+    paths: tuple[str, ...]
+    monospaced: tuple[str, ...]
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> "FontSet":
+        paths = tuple(sorted(str(path) for path in Path(folder).glob("*.ttf")))
+        if not paths:
+            raise FileNotFoundError(f"expected a folder with .ttf fonts, found none in {folder}")
+        return cls.from_paths(paths)
+
+    @classmethod
+    def from_paths(cls, paths: Sequence[str]) -> "FontSet":
+        faces = ((path, ImageFont.truetype(path, 20, layout_engine=ImageFont.Layout.BASIC)) for path in paths)
+        mono = tuple(path for path, face in faces if face.getlength("i") == face.getlength("M"))
+        return cls(tuple(paths), mono or tuple(paths))
+
+    def pick(self, rng: random.Random, monospaced: float = 0.5) -> str:
+        return rng.choice(self.monospaced if rng.random() < monospaced else self.paths)
 
 
 @dataclass(frozen=True)
 class Line:
     """One written line: its text, its box `(left, top, right, bottom)` and its characters' middles, in pixels.
 
-    `colour` is the number of its colour where texts are told apart by colour.
+    `colour` is the number of its colour on pages that ask for text by colour.
     """
 
     text: str
     box: tuple[float, float, float, float]
     middles: np.ndarray  # [len(text)]
-    colour: int = UNNAMED
+    colour: int = UNNAMED_COLOUR
 
     @classmethod
     def in_box(cls, text: str, box: tuple[float, float, float, float]) -> "Line":
@@ -31,8 +96,8 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Question:
-    """A question about a document; `evidence` are the indices of the lines that one must see to answer it."""
+class PageQuestion:
+    """A question about a document. `evidence` holds the indices of the lines that its answer needs."""
 
     kind: str
     text: str
@@ -42,17 +107,24 @@ class Question:
 
 @dataclass(frozen=True)
 class Document:
-    """A picture, what is written on it and what can be asked about it.
+    """A picture with its text lines and its questions.
 
-    `capitals`: everything on it is answered in capitals, whatever case is printed. `caseless`: the printed case is not
-    even known, because the lines come from labels in capitals.
+    `capitals`: answers are in capitals, whatever case is printed. `caseless`: the printed case is unknown, because the lines
+    come from labels in capitals.
     """
 
     image: np.ndarray  # [H, W] gray or [H, W, 3], uint8
     lines: tuple[Line, ...]
-    questions: tuple[Question, ...]
+    questions: tuple[PageQuestion, ...]
     capitals: bool = False
     caseless: bool = False
+
+    def line_starts(self, cell: int) -> list[tuple[int, int]]:
+        """The cell `(row, column)` in which each line begins, of `cell` x `cell` pixels; (-1, -1) for an empty line."""
+        return [
+            (int((line.box[1] + line.box[3]) / 2 / cell), int(line.middles[0] / cell)) if line.text else (-1, -1)
+            for line in self.lines
+        ]
 
 
 class Page:
@@ -65,7 +137,7 @@ class Page:
         self.lines: list[Line] = []
 
     def write(
-        self, x: float, top: float, text: str, font: Font, ink: Ink, align: str = "left", colour: int = UNNAMED
+        self, x: float, top: float, text: str, font: Font, ink: Ink, align: str = "left", colour: int = UNNAMED_COLOUR
     ) -> int:
         """Write `text` with the top of its capitals at `top`; `x` is its left end, middle or right end.
 
@@ -87,7 +159,80 @@ class Page:
     def rule(self, left: float, right: float, y: float, ink: Ink, width: int = 1) -> None:
         self.draw.line((left, y, right, y), fill=ink, width=width)
 
-    def document(self, questions: list[Question], capitals: bool = False) -> Document:
+    def document(self, questions: list[PageQuestion], capitals: bool = False) -> Document:
         """The finished document; questions about lines that run off the page are left out."""
         seen = [q for q in questions if all(self.visible(index) for index in q.evidence)]
         return Document(np.asarray(self.image), tuple(self.lines), tuple(seen), capitals)
+
+
+class Pen:
+    """Writes on `page` between `left` and `right`, from `y` down to `bottom`."""
+
+    def __init__(
+        self,
+        page: Page,
+        rng: random.Random,
+        path: str,
+        size: int,
+        left: float,
+        right: float,
+        y: float,
+        bottom: float,
+        ink: int,
+    ):
+        self.page, self.rng, self.path, self.ink = page, rng, path, ink
+        self.left, self.right, self.y, self.bottom = left, right, y, bottom
+        self.font = load_font(path, size)
+        self.step = size * rng.uniform(1.1, 1.6)
+
+    @property
+    def width(self) -> float:
+        return self.right - self.left
+
+    @property
+    def rows_left(self) -> int:
+        return int((self.bottom - self.y) // self.step)
+
+    def resize_font(self, change: int) -> Font:
+        return load_font(self.path, max(7, self.font.size + change))
+
+    def put(self, text: str, at: str = "left", font: Font | None = None, indent: float = 0.0) -> int:
+        """Write at the left margin, in the middle or at the right margin without going down a line."""
+        font = font or self.font
+        x = {"left": self.left + indent, "center": (self.left + self.right) / 2, "right": self.right - indent}[at]
+        ink = min(255, max(0, self.ink + self.rng.randint(-12, 12)))
+        return self.page.write(x, self.y, text, font, ink, at)
+
+    def down(self, rows: float = 1.0) -> None:
+        self.y += self.step * rows
+
+    def line(self, text: str, at: str = "left", font: Font | None = None) -> int:
+        """Write one line, shortened to the margins, and go down."""
+        font = font or self.font
+        index = self.put(font.shorten(text, self.width), at, font)
+        self.down(max(1.0, font.size / self.font.size))
+        return index
+
+    def rule(self) -> None:
+        """A horizontal rule: drawn, or typed with dashes."""
+        if self.rng.random() < 0.5:
+            self.page.rule(self.left, self.right, self.y + self.step * 0.4, self.ink)
+        else:
+            mark = self.rng.choice("--=*_.")
+            count = int(self.width / max(1.0, self.font.width(mark)))
+            self.put(mark * min(count, 60))
+        self.down(self.rng.uniform(0.7, 1.0))
+
+
+def text_size(rng: random.Random, width: int) -> int:
+    """A letter size for a page `width` pixels wide: mostly that of scanned receipts, at times small or large."""
+    size = rng.lognormvariate(2.86, 0.24)  # median 17.5 px
+    return int(min(max(size, 8), 30, width / 15))
+
+
+def pick_pen(page: Page, rng: random.Random, fonts: FontSet, ink: int, monospaced: float = 0.5) -> Pen:
+    """A pen with a random font and random margins, for a page on which text fills most of the width."""
+    size = text_size(rng, page.width)
+    left, right = rng.uniform(4, page.width * 0.1), page.width - rng.uniform(4, page.width * 0.1)
+    top = rng.uniform(4, max(6.0, page.height * rng.choice((0.06, 0.06, 0.35))))
+    return Pen(page, rng, fonts.pick(rng, monospaced), size, left, right, top, page.height - 4, ink)

@@ -1,13 +1,11 @@
-"""Small tables: a header row, named rows and values to look up where the two cross."""
+"""Small tables: a header row, named rows, and questions for the value of a row and a column."""
 
 import random
 from collections.abc import Callable
 
 from arr_coc.training.documents import text
-from arr_coc.training.documents.fonts import FontShelf
-from arr_coc.training.documents.page import Document, Page, Question
-from arr_coc.training.documents.pen import Pen, pick_pen
-from arr_coc.training.documents.questions import NOT_FOUND, ask
+from arr_coc.training.documents.page import Document, FontSet, Page, PageQuestion, Pen, pick_pen
+from arr_coc.training.documents.questions import NOT_FOUND, phrase
 
 _COLUMNS: dict[str, Callable[[random.Random], str]] = {
     "quantity": lambda rng: str(rng.randint(1, 500)),
@@ -41,7 +39,7 @@ def _grid(
 
     pen.put(case(rng.choice(("item", "name", "product", "part", "city", "team"))))
     heads = [
-        pen.put(pen.font.shortened(case(column), room - 6), at, indent=indent(k)) for k, column in enumerate(columns)
+        pen.put(pen.font.shorten(case(column), room - 6), at, indent=indent(k)) for k, column in enumerate(columns)
     ]
     pen.down(1.2)
     found: list[tuple[str, str, str, tuple[int, ...]]] = []
@@ -65,28 +63,30 @@ def _grid(
     return found
 
 
-def render(rng: random.Random, shelf: FontShelf, width: int, height: int, held_out: bool = False) -> Document:
+def render(rng: random.Random, fonts: FontSet, width: int, height: int, held_out: bool = False) -> Document:
     """A table with one to four columns of values on a gray page."""
     page = Page(width, height, rng.randint(205, 255))
-    pen = pick_pen(page, rng, shelf, ink=rng.randint(0, 110), monospaced=0.3)
+    pen = pick_pen(page, rng, fonts, ink=rng.randint(0, 110), monospaced=0.3)
     case = text.Case.choose(rng, 0.4)
-    questions: list[Question] = []
+    questions: list[PageQuestion] = []
     if rng.random() < 0.5 and pen.rows_left > 5:
-        heading = pen.resized(6).shortened(case(text.words(rng, 1, 3)), pen.width)
-        index = pen.line(heading, "left", pen.resized(6))
-        questions.append(Question("heading", ask(rng, "heading", held_out), heading, (index,)))
+        heading = pen.resize_font(6).shorten(case(text.words(rng, 1, 3)), pen.width)
+        index = pen.line(heading, "left", pen.resize_font(6))
+        questions.append(PageQuestion("heading", phrase(rng, "heading", held_out), heading, (index,)))
         pen.down(0.5)
     columns = rng.sample(sorted(_COLUMNS), rng.randint(1, 4 if width > 400 else 2))
     names: list[str] = []
     for _ in range(rng.randint(2, 14)):
-        name = pen.font.shortened(case(text.words(rng, 1, 2)), pen.width * 0.33)
+        name = pen.font.shorten(case(text.words(rng, 1, 2)), pen.width * 0.33)
         if not any(name in other or other in name for other in names):
             names.append(name)
     values = _grid(rng, pen, names, columns, case)
     for name, column, value, lines in rng.sample(values, min(len(values), 8)):
-        questions.append(Question("table", ask(rng, "table", held_out, column=column, row=name), value, lines))
+        questions.append(PageQuestion("table", phrase(rng, "table", held_out, column=column, row=name), value, lines))
     if rng.random() < 0.6:
         stranger = case(text.words(rng, 1, 2))
         if not any(stranger in name or name in stranger for name in names):
-            questions.append(Question("table", ask(rng, "table", held_out, column=columns[0], row=stranger), NOT_FOUND))
+            questions.append(
+                PageQuestion("table", phrase(rng, "table", held_out, column=columns[0], row=stranger), NOT_FOUND)
+            )
     return page.document(questions)

@@ -5,9 +5,17 @@ import random
 import numpy as np
 import pytest
 
-from arr_coc.training.documents import colours, form, names, notice, receipt, table
-from arr_coc.training.documents.phrasings import FRAMES, HELD_OUT, PLAIN, QUESTIONS, THINGS
-from arr_coc.training.documents.questions import NOT_FOUND, ask, bare
+from arr_coc.training.documents import form, notice, receipt, table, text
+from arr_coc.training.documents.questions import (
+    FRAMES,
+    HELD_OUT,
+    NOT_FOUND,
+    PLAIN,
+    QUESTIONS,
+    THINGS,
+    normalize_phrasing,
+    phrase,
+)
 
 FAMILIES = [receipt, form, table, notice]
 
@@ -30,7 +38,7 @@ def test_answers_are_on_the_page(fonts, family, size):
             if question.answer == NOT_FOUND:
                 assert not question.evidence or question.kind == "notice"
             elif question.kind == "colour":
-                assert question.answer in colours.NAMES
+                assert question.answer in notice.COLOUR_NAMES
             else:
                 assert question.answer in (shown.upper() if document.capitals else shown)
 
@@ -54,15 +62,15 @@ def test_phrasings_for_measuring_are_not_trained_with():
     slots = {name: f"{{{name}}}" for name in ("item", "prefix", "row", "column", "key", "which", "words")}
     assert PLAIN.keys() == QUESTIONS.keys() == HELD_OUT.keys() >= THINGS.keys()
     for kind in PLAIN:
-        asked = {bare(ask(random.Random(seed), kind, **slots)) for seed in range(1500)}
-        assert not asked & {bare(phrasing) for phrasing in HELD_OUT[kind]}
+        asked = {normalize_phrasing(phrase(random.Random(seed), kind, **slots)) for seed in range(1500)}
+        assert not asked & {normalize_phrasing(phrasing) for phrasing in HELD_OUT[kind]}
         assert len(asked) >= min(200, len(QUESTIONS[kind]) + len(FRAMES) * len(THINGS.get(kind, ())) // 3)
 
 
 def test_hardly_two_names_or_addresses_are_alike():
     rng = random.Random(0)
-    companies = [names.company(rng) for _ in range(500)]
-    addresses = [" ".join(names.address(rng, widest=30)) for _ in range(500)]
+    companies = [text.company(rng) for _ in range(500)]
+    addresses = [" ".join(text.address(rng, widest=30)) for _ in range(500)]
     assert len(set(companies)) > 480
     assert len(set(addresses)) == 500
     assert all(part == part.strip() and part for part in companies + addresses)
@@ -85,18 +93,18 @@ def test_the_shop_is_asked_for_without_its_registration_number(fonts):
 def test_texts_of_a_notice_have_the_colour_they_are_asked_for_by(fonts):
     for seed in range(40):
         document = notice.render(random.Random(seed), fonts, 504, 336)
-        paper = colours.paper(random.Random(seed))
+        paper = notice.paper_colour(random.Random(seed))
         for line in document.lines:
-            name = colours.NAMES[line.colour - 1]
+            name = notice.COLOUR_NAMES[line.colour - 1]
             left, top, right, bottom = (round(edge) for edge in line.box)
             pixels = document.image[max(0, top) : bottom, max(0, left) : right].reshape(-1, 3).astype(int)
             if not len(pixels):  # a font that has no such letter
                 continue
             ink = pixels[np.abs(pixels - np.array(paper)).sum(1).argmax()]
-            if name == colours.GRAY:
+            if name == notice.GRAY:
                 assert np.ptp(ink) < 12
             else:
-                near = (colours.ON_DARK if colours.is_dark(paper) else colours.ON_LIGHT)[name]
+                near = (notice.ON_DARK if notice.is_dark(paper) else notice.ON_LIGHT)[name]
                 assert np.abs(ink - np.array(near)).max() < 60
 
 
