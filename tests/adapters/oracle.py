@@ -10,8 +10,8 @@ import torch
 from transformers import AttentionInterface
 from transformers.vision_utils import get_vision_window_index
 
-from arr_coc.adapters.assembly import assemble, keywords
 from arr_coc.adapters.base import Adapter, Encoded, Visual
+from arr_coc.adapters.packing import assemble, model_kwargs
 
 
 def choose(visuals: list[Visual], share: float = 0.4, seed: int = 3) -> list[torch.Tensor]:
@@ -39,7 +39,7 @@ def sparse(
     encoded = adapter.encode(inputs, visuals, None, ()) if encoded is None else encoded
     keeps = [seen.cells for seen in encoded] if keeps is None else keeps
     packed, kept = assemble(adapter, inputs, visuals, encoded, keeps)
-    return keywords(adapter, packed, kept), packed.source
+    return model_kwargs(adapter, packed, kept), packed.source
 
 
 def masked(adapter: Adapter, inputs: dict[str, Any], keeps: list[torch.Tensor]) -> dict[str, Any]:

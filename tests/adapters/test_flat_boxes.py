@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 
-from arr_coc.adapters import anyres
-from arr_coc.adapters.internvl import layout
+from arr_coc.adapters.internvl import tile_layout
 from arr_coc.adapters.llava import seen_area
+from arr_coc.adapters.llava_next import best_canvas, mosaic
 from arr_coc.types.grid import Cells, Grid
 from tests.adapters import tiny_llava as tiny
 from tests.adapters import tiny_llava_processor
@@ -79,9 +79,10 @@ def test_several_pictures_of_onevision_are_padded_to_squares() -> None:
 
 
 def test_line_ends_are_no_cells() -> None:
-    grid = anyres.mosaic((80, 50), (96, 96), 32, 4, None)
-    at = anyres.cell_tokens(grid)
-    assert anyres.token_count(grid) == 16 + 8 * 13
+    reader = wrapped("llava_next").adapter
+    grid = mosaic((80, 50), (96, 96), 32, 4, None)
+    at = reader.cell_tokens(grid)
+    assert reader.token_count(grid) == 16 + 8 * 13
     assert len(at) == grid.n == 16 + 8 * 12
     assert sorted(set(range(16 + 8 * 13)) - set(at.tolist())) == [16 + 13 * row + 12 for row in range(8)]
 
@@ -102,7 +103,7 @@ def test_internvl_layouts_are_the_processor_s(size: tuple[int, int], most: int) 
 
     columns, rows = get_optimal_tiled_canvas((size[1], size[0]), (32, 32), 1, most)
     if columns * rows > 1:
-        assert layout(columns * rows, size) == (columns, rows)
+        assert tile_layout(columns * rows, size) == (columns, rows)
 
 
 def test_internvl_tiles_of_unknown_pictures_stand_for_the_whole() -> None:
@@ -129,7 +130,7 @@ def view_pixels(family: str, inputs: dict[str, Any], grid: Cells) -> list[torch.
     tiles = tiles[0] if tiles.ndim == 5 else tiles
     if family not in ("llava_next", "llava_onevision"):
         return list(tiles)
-    columns, rows = (side // 32 for side in anyres.best_canvas((90, 40), tiny.PINPOINTS))
+    columns, rows = (side // 32 for side in best_canvas((90, 40), tiny.PINPOINTS))
     canvas = (
         tiles[1 : 1 + rows * columns].view(rows, columns, 3, 32, 32).permute(2, 0, 3, 1, 4).reshape(3, rows * 32, -1)
     )

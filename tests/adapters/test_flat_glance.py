@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from arr_coc.adapters import tower
+from arr_coc.adapters import internvl, llava
 from arr_coc.adapters.base import Visual
+from arr_coc.adapters.encoder_attention import CLIP_BLOCK, TileRecorder
 from arr_coc.adapters.families import adapter
 from arr_coc.errors import ModelError
 from tests.adapters import tiny_llava as tiny
@@ -87,13 +88,13 @@ def test_encoding_all_cells_is_the_stock_encoder(family: str) -> None:
     stocks = reader.encode(inputs, visuals, None, ())
     for ours, theirs in zip(reader.encode(inputs, visuals, everything, ()), stocks, strict=True):
         assert torch.equal(ours.tokens, theirs.tokens)
-    blocks = tower.Received(reader.blocks, tower.SIGLIP, ())
+    blocks = TileRecorder(reader.blocks, CLIP_BLOCK, ())
     if family.startswith("llava"):
-        made = reader._glance(inputs["pixel_values"], [v.number for v in visuals], everything, blocks)
+        made = reader._encode_some(inputs["pixel_values"], [v.number for v in visuals], everything, blocks)
         made = [tokens[reader.extras :] for tokens in made]
     else:
         starts = [sum(v.n for v in visuals if v.number < visual.number) // reader.side**2 for visual in visuals]
-        made = reader._glance(inputs, starts, sum(v.n for v in visuals) // reader.side**2, everything, blocks)
+        made = reader._encode_some(inputs, starts, sum(v.n for v in visuals) // reader.side**2, everything, blocks)
     for tokens, theirs in zip(made, stocks, strict=True):
         assert (tokens - theirs.tokens).abs().max() < 2e-6  # the patches come in another order
 
@@ -106,12 +107,13 @@ def test_wrong_positions_fail_the_oracle(family: str, monkeypatch: pytest.Monkey
     visuals = reader.visuals(inputs)
     keeps = choose(visuals)
     expected = truth(family, stock, inputs, visuals, keeps)[0]
-    run = tower.run
+    run = llava.run_blocks
 
     def shifted(blocks: Any, layout: Any, hidden: torch.Tensor, chosen: Any, *rest: Any) -> Any:
         return run(blocks, layout, hidden.roll(1, 1), chosen, *rest)
 
-    monkeypatch.setattr(tower, "run", shifted)
+    monkeypatch.setattr(internvl, "run_blocks", shifted)
+    monkeypatch.setattr(llava, "run_blocks", shifted)
     assert (reader.encode(inputs, visuals, keeps, ())[0].tokens - expected).abs().max() > 1e-2
 
 

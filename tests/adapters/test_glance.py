@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from arr_coc.adapters import patch_index as glance
+from arr_coc.adapters import patch_index, qwen2_vl
+from arr_coc.adapters.encoder_attention import Recorder
 from arr_coc.adapters.families import adapter
 from arr_coc.adapters.qwen2_vl import PIXELS
 from arr_coc.types.grid import Grid
@@ -88,9 +89,9 @@ def test_the_plan_for_all_cells_is_the_encoder_s_own(model: Any, case: str) -> N
             continue
         grids = reader.grids(inputs, kind, None)
         cells = [torch.arange(grid.n) for grid in grids]
-        plan = reader.plan(grids, cells)
+        plan = reader._index(grids, cells)
         planned = model.model.visual(
-            inputs[pixels], grid_thw=inputs[thw], return_dict=True, **reader.plan_keywords(plan)
+            inputs[pixels], grid_thw=inputs[thw], return_dict=True, **reader._encoder_kwargs(plan)
         )
         stock = model.model.visual(inputs[pixels], grid_thw=inputs[thw], return_dict=True)
         assert torch.equal(planned.pooler_output, stock.pooler_output)
@@ -110,10 +111,10 @@ def test_one_call_for_all_segments_is_one_call_each(family: str, case: str) -> N
             continue
         grids = [v.grid.views[0] for v in sorted((v for v in visuals if v.kind == kind), key=lambda v: v.number)]
         for cells in ([torch.arange(g.n) for g in grids], [torch.arange(0, g.n, 3) for g in grids]):
-            plan = reader.plan(grids, cells)
+            plan = reader._index(grids, cells)
             some = inputs[pixels][plan.rows]
-            together, deep = reader._run(some, plan, reader.watch(()))
-            keywords = reader.plan_keywords(plan)
+            together, deep = reader._run(some, plan, Recorder(model.model.visual.blocks, (), 4))
+            keywords = reader._encoder_kwargs(plan)
             apart = model.model.visual(some, grid_thw=inputs[thw], return_dict=True, **keywords)
             assert (together - apart.pooler_output).abs().max() < 1e-6
             for level, stock in zip(deep, getattr(apart, "deepstack_features", ()), strict=True):
@@ -129,13 +130,13 @@ def test_wrong_places_fail_the_oracle(family: str, monkeypatch: pytest.MonkeyPat
     visuals = reader.visuals(inputs)
     keeps = choose(visuals)
     expected, _ = truth(model, inputs, keeps)["image", 0]
-    real = glance.patches
+    real = patch_index.index_patches
 
-    def shifted(*args: Any) -> glance.Patches:
+    def shifted(*args: Any) -> patch_index.PatchIndex:
         plan = real(*args)
-        return glance.Patches(plan.rows, plan.places.flip(0), plan.sizes, plan.frames)
+        return patch_index.PatchIndex(plan.rows, plan.places.flip(0), plan.sizes, plan.frames)
 
-    monkeypatch.setattr(glance, "patches", shifted)
+    monkeypatch.setattr(qwen2_vl, "index_patches", shifted)
     assert (reader.encode(inputs, visuals, keeps, ())[0].tokens - expected).abs().max() > 1e-2
 
 
@@ -148,7 +149,9 @@ def test_windows_that_ignore_the_picture_fail_the_oracle(monkeypatch: pytest.Mon
     keeps = choose(visuals)
     expected, _ = truth(model, inputs, keeps)["image", 0]
     monkeypatch.setattr(
-        glance, "windows", lambda grids, cells, side: (torch.arange(len(cells[0])), torch.tensor([len(cells[0])]))
+        qwen2_vl,
+        "sort_by_window",
+        lambda grids, cells, side: (torch.arange(len(cells[0])), torch.tensor([len(cells[0])])),
     )
     assert (reader.encode(inputs, visuals, keeps, ())[0].tokens - expected).abs().max() > 1e-2
 
@@ -195,26 +198,28 @@ def test_received_attention_is_the_attention_maps_column_mean(family: str, atten
     keeps = None if cells is None else choose(visuals)
     seen = reader.encode(inputs, visuals, keeps, (1.0,))[0]
     grid = visuals[0].grid.views[0]
-    plan = reader.plan([grid], [seen.cells])
+    plan = reader._index([grid], [seen.cells])
     maps = []
 
     def attend(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **given: Any) -> Any:
         maps.append((query @ key.transpose(2, 3) * given["scaling"]).softmax(-1))
         return (maps[-1] @ value).transpose(1, 2), None
 
-    keywords = reader.plan_keywords(plan)
+    keywords = reader._encoder_kwargs(plan)
     with attending(model.model.visual, attend):
         model.model.visual(
             inputs["pixel_values"][plan.rows], grid_thw=inputs["image_grid_thw"], return_dict=True, **keywords
         )
     # The last layer attends across the whole picture in every family: one map.
     columns = maps[-1][0].mean(0).mean(0).view(-1, 4).mean(1)
-    assert (seen.attention[1.0] - reader._in_order(columns, plan)).abs().max() < 1e-6
+    assert (seen.attention[1.0] - reader._by_cell(columns, plan)).abs().max() < 1e-6
     assert columns.std() > 1e-3
 
 
 def test_windows_cover_every_cell_once() -> None:
-    order, lengths = glance.windows([Grid(2, 5, 7), Grid(1, 3, 3)], [torch.arange(70), torch.tensor([0, 4, 8])], 2)
+    order, lengths = patch_index.sort_by_window(
+        [Grid(2, 5, 7), Grid(1, 3, 3)], [torch.arange(70), torch.tensor([0, 4, 8])], 2
+    )
     assert sorted(order.tolist()) == list(range(73))
     assert int(lengths.sum()) == 73
     assert len(lengths) == 2 * 3 * 4 + 2  # two of the second picture's four windows have a cell

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from arr_coc.adapters.pointing import point
+from arr_coc.adapters.attention_probe import answer_attention
 from arr_coc.errors import PromptError
 from tests.adapters import tiny
 from tests.adapters.tiny_vlm import GREEDY, picture, wrapped
@@ -18,7 +18,7 @@ def test_a_map_is_the_mean_of_the_model_s_attention(family: str) -> None:
     vlm = wrapped(family, "eager")
     prepared = vlm.prepare([picture(), picture(40, 64, 1)], "Which?", budget=["40%", "all"])
     answer = vlm.generate(prepared, **GREEDY)[0]
-    maps = point(vlm.adapter, prepared, answer.ids, since=0.0)
+    maps = answer_attention(vlm.adapter, prepared, answer.ids, since=0.0)
     given = dict(prepared)
     steps = torch.arange(1, 13)
     with torch.no_grad():
@@ -49,5 +49,5 @@ def test_nothing_to_point_at(vlm: Any) -> None:
 
 def test_a_batch_is_refused(vlm: Any) -> None:
     prepared = vlm.prepare([[picture()], [picture()]], ["a", "b"])
-    with pytest.raises(PromptError, match="one row to point into, got 2"):
+    with pytest.raises(PromptError, match="one row, got 2"):
         vlm.point(prepared, vlm.generate(prepared, **GREEDY)[0])

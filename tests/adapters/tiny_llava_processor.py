@@ -17,7 +17,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 
 import arr_coc
 from arr_coc.adapters.loading import without_video
-from arr_coc.adapters.square_frames import SquareFrames
+from arr_coc.adapters.video_processor import SquareVideoProcessor
 from tests.adapters import tiny_llava as tiny
 
 SPECIAL = (
@@ -69,7 +69,7 @@ def processor(family: str) -> Any:
         images = LlavaOnevisionImageProcessorPil(size=SQUARE, image_grid_pinpoints=tiny.PINPOINTS)
         more = {"num_image_tokens": 16, "vision_feature_select_strategy": "full", "vision_aspect_ratio": "anyres_max_4"}
         made = without_video(transformers.LlavaOnevisionProcessor)(images, words, **given, **more)
-        made.video_processor = SquareFrames.of(images, {})
+        made.video_processor = SquareVideoProcessor.from_settings(images, {})
         return made
     if family == "internvl":
         images = GotOcr2ImageProcessorPil(size=SQUARE, max_patches=6)

@@ -1,106 +1,173 @@
-"""Scouting: what the language model looks for before it has said a word, from a short run over some of the cells.
+"""The language model's attention to visual tokens, read from a forward pass.
 
-The prompt is read as far as the deepest layer that is asked for and no further. Nothing is generated, and nothing of it stays.
+`prompt_attention` probes it before anything is generated: a partial prefill, stopped at the deepest layer asked for.
+`answer_attention` reads a finished answer again and finds the cells that its tokens attended to.
+The maps are computed from each layer's input, so they do not depend on the attention implementation.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from arr_coc.adapters import assembly
-from arr_coc.adapters.attention import causal_attention
-from arr_coc.adapters.base import Adapter, Encoded, Inputs, Visual
+from arr_coc.adapters.base import Adapter, Encoded, Inputs, Visual, pre_hooks
+from arr_coc.adapters.packing import assemble, model_kwargs
+from arr_coc.errors import PromptError
+from arr_coc.types.answer import Prepared
+
+ANSWER_DEPTH = 0.5  # layers from this depth on locate an answer: the earlier ones gather the question
 
 
-def scout(
+def prompt_attention(
     adapter: Adapter, inputs: Inputs, visuals: Sequence[Visual], encoded: Sequence[Encoded], number: int,
     cells: torch.Tensor, depths: Sequence[float],
 ) -> torch.Tensor:  # fmt: skip
-    """The attention `[K]` that `cells` of picture `number` get from the prompt's last token, averaged over heads and depths.
+    """The attention `[K]` from the prompt's last token to `cells` of visual `number`, averaged over heads and depths.
 
-    The prompt's other pictures are left out: each is scouted by itself. `depths` are shares of the layers.
+    The prompt's other visuals are left out: each is probed separately. `depths` are shares of the layers.
     """
     visual, cells = visuals[number], cells.contiguous()
-    mine = [i for i, other in enumerate(visuals) if other.row == visual.row]
-    nothing = cells[:0]
-    alone = {
-        name: value[visual.row : visual.row + 1]
-        for name, value in inputs.items()
-        if name in ("input_ids", "attention_mask")
-    }
-    positions = adapter.positions(inputs)[..., visual.row : visual.row + 1, :]
-    packed, kept = assembly.assemble(
-        adapter, alone, [_first_row(visuals[i]) for i in mine], [encoded[i] for i in mine],
-        [cells if i == number else nothing for i in mine], positions=positions,
-    )  # fmt: skip
-    wanted = run_layers(depths, len(adapter.text_model.layers))
-    length = packed.input_ids.shape[1]
-    last = torch.tensor([length - 1], device=adapter.device)
-    seen = attention_maps(adapter, assembly.keywords(adapter, packed, kept), wanted, lambda tokens: last)
+    in_row = [i for i, other in enumerate(visuals) if other.row == visual.row]
+    row = slice(visual.row, visual.row + 1)
+    packed, kept = assemble(
+        adapter,
+        {name: inputs[name][row] for name in ("input_ids", "attention_mask")},
+        [replace(visuals[i], row=0) for i in in_row],
+        [encoded[i] for i in in_row],
+        [cells if i == number else cells[:0] for i in in_row],
+        positions=adapter.positions(inputs)[..., row, :],
+    )
+    layers = probe_layers(depths, len(adapter.text_model.layers))
+    last = torch.tensor([packed.input_ids.shape[1] - 1], device=adapter.device)
+    maps = attention_maps(adapter, model_kwargs(adapter, packed, kept), layers, lambda tokens: last)
     places = torch.searchsorted(packed.source[0], visual.cell_places[cells])
-    return torch.stack([seen[layer].mean((0, 1))[places] for layer in wanted]).mean(0)
+    return torch.stack([maps[layer].mean((0, 1))[places] for layer in layers]).mean(0)
 
 
-def run_layers(depths: Sequence[float], count: int) -> list[int]:
-    """The layers of `count` whose attention is looked at; all before the last of them run.
+def probe_layers(depths: Sequence[float], count: int) -> list[int]:
+    """The layers of `count` that are probed; the layers before the last of them run.
 
-    >>> run_layers((0.5, 2 / 3), 6)
+    >>> probe_layers((0.5, 2 / 3), 6)
     [3, 4]
     """
     return sorted({min(round(depth * count), count - 1) for depth in depths})
 
 
-class _FarEnough(Exception):
-    """The deepest layer that was asked for has been reached."""
+def answer_attention(
+    adapter: Adapter, prepared: Prepared, answer: torch.Tensor, since: float = ANSWER_DEPTH
+) -> list[torch.Tensor]:
+    """For each visual the attention `[N]` from the answer's tokens `[A]` to its cells; 0 where a cell was dropped.
+
+    Prompt and answer are read in one forward pass. The maps are averaged over the answer's tokens, the heads, and the
+    layers from depth `since` on. Each visual's map is scaled to a maximum of 1.
+    """
+    if prepared.rows != 1:
+        raise PromptError(f"expected a prompt of one row, got {prepared.rows}: locate one answer at a time")
+    if not prepared.allocations or len(answer) == 0:
+        return [torch.zeros(allocation.n) for allocation in prepared.allocations]
+    queries = answer_queries(prepared, answer)
+    maps = attention_maps(adapter, append_answer(prepared, answer), late_layers(adapter, since), lambda tokens: queries)
+    return [cells / cells.max().clamp_min(1e-12) for cells in split_by_visual(prepared, mean_attention(maps))]
+
+
+def append_answer(prepared: Prepared, answer: torch.Tensor) -> dict[str, Any]:
+    """The model's keyword arguments for a one-row prompt followed by the answer `[A]`."""
+    given = prepared.make()
+    answer = answer.to(given["input_ids"].device)[None]
+    steps = torch.arange(1, answer.shape[1] + 1, device=answer.device)
+    given["input_ids"] = torch.cat([given["input_ids"], answer], 1)
+    given["attention_mask"] = torch.cat([given["attention_mask"], torch.ones_like(answer)], 1)
+    given["position_ids"] = torch.cat([given["position_ids"], given["position_ids"][..., -1:] + steps], -1)
+    return given
+
+
+def answer_queries(prepared: Prepared, answer: torch.Tensor) -> torch.Tensor:
+    """The tokens `[A]` that predict the answer's tokens: the one before each."""
+    first = prepared.length - 1
+    return torch.arange(first, first + len(answer), device=prepared["input_ids"].device)
+
+
+def late_layers(adapter: Adapter, since: float = ANSWER_DEPTH) -> range:
+    """The layers from depth `since` on."""
+    count = len(adapter.text_model.layers)
+    return range(round(since * (count - 1)), count)
+
+
+def mean_attention(maps: Mapping[int, torch.Tensor]) -> torch.Tensor:
+    """The attention that each token `[T]` receives, averaged over layers, heads and queries."""
+    return torch.stack([one.mean((0, 1)) for one in maps.values()]).mean(0)
+
+
+def split_by_visual(prepared: Prepared, tokens: torch.Tensor) -> list[torch.Tensor]:
+    """Values of a prompt's tokens `[T]` as values of each visual's cells `[N]`; 0 where a cell was dropped."""
+    maps = []
+    for allocation, places in zip(prepared.allocations, prepared.places, strict=True):
+        cells = torch.zeros(allocation.n)
+        cells[allocation.keep] = tokens[torch.searchsorted(prepared.source[0], places)]
+        maps.append(cells)
+    return maps
+
+
+class _DeepestLayerReached(Exception):
+    """Ends a forward pass early."""
 
 
 @torch.no_grad()
 def attention_maps(
-    adapter: Adapter, given: Mapping[str, Any], wanted: Sequence[int], queries: Callable[[int], torch.Tensor]
+    adapter: Adapter, given: Mapping[str, Any], layers: Sequence[int], queries: Callable[[int], torch.Tensor]
 ) -> dict[int, torch.Tensor]:
-    """Attention `[heads, Q, T]` of some tokens of a one-row prompt in the layers `wanted`; later layers do not run.
+    """Layer -> attention `[heads, Q, T]` of some tokens of a one-row prompt. Layers after the last of `layers` do not run.
 
-    `queries(T)` says which tokens, `[Q]`.
+    `queries(T)` returns which tokens, `[Q]`.
     """
-    with suppress(_FarEnough), watching(adapter, wanted, queries, stop=True) as found:
+    with suppress(_DeepestLayerReached), record_attention(adapter, layers, queries, stop=True) as found:
         adapter.model(**given, use_cache=False)
     return found
 
 
 @contextmanager
-def watching(
-    adapter: Adapter, wanted: Sequence[int], queries: Callable[[int], torch.Tensor], stop: bool = False
+def record_attention(
+    adapter: Adapter, layers: Sequence[int], queries: Callable[[int], torch.Tensor], stop: bool = False
 ) -> Iterator[dict[int, torch.Tensor]]:
-    """Inside, a run of the model leaves those maps behind; `stop`: it ends where the last of them is taken."""
-    thread = threading.get_ident()
+    """Inside the `with`, a forward pass fills the dict with those maps; `stop`: it ends at the last of `layers`."""
     found: dict[int, torch.Tensor] = {}
 
-    def hooked(number: int) -> Any:
-        def hook(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if threading.get_ident() != thread:
-                return
-            hidden = args[0] if args else kwargs["hidden_states"]
-            cos, sin = (table[0] for table in kwargs["position_embeddings"])
-            maps = causal_attention(layer, hidden[0], cos, sin, queries(hidden.shape[1]))
-            found[number] = maps.cpu()
-            if stop and number == max(wanted):
-                raise _FarEnough
+    def hook(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        hidden = args[0] if args else kwargs["hidden_states"]
+        cos, sin = (table[0] for table in kwargs["position_embeddings"])
+        layer = adapter.text_model.layers[number]
+        found[number] = causal_attention(layer, hidden[0], cos, sin, queries(hidden.shape[1])).cpu()
+        if stop and number == max(layers):
+            raise _DeepestLayerReached
 
-        return hook
-
-    layers = list(adapter.text_model.layers)
-    handles = [layers[number].register_forward_pre_hook(hooked(number), with_kwargs=True) for number in wanted]
-    try:
+    with pre_hooks({number: adapter.text_model.layers[number] for number in layers}, hook):
         yield found
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
-def _first_row(visual: Visual) -> Visual:
-    return Visual(0, visual.kind, visual.number, visual.grid, visual.places, visual.cells)
+def causal_attention(
+    layer: Any, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, queries: torch.Tensor
+) -> torch.Tensor:
+    """Attention of the tokens `queries` `[Q]` in a decoder layer with input `[T, D]`: `[heads, Q, T]`.
+
+    `cos` and `sin` `[T, d]` are the tokens' rotary tables.
+    """
+    attention = layer.self_attn
+    states = layer.input_layernorm(hidden)
+    query = _project(attention, "q", states[queries], cos[queries], sin[queries])
+    key = _project(attention, "k", states, cos, sin).repeat_interleave(attention.num_key_value_groups, 0)
+    scores = query @ key.transpose(1, 2) * attention.scaling
+    future = torch.arange(len(states), device=queries.device)[None] > queries[:, None]
+    return scores.float().masked_fill(future, -torch.inf).softmax(-1)
+
+
+def _project(attention: Any, which: str, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Queries or keys with rotary positions: `[T, D]` to `[H, T, d]`."""
+    heads = getattr(attention, f"{which}_proj")(states).view(len(states), -1, attention.head_dim)
+    norm = getattr(attention, f"{which}_norm", None)
+    heads = (heads if norm is None else norm(heads)).transpose(0, 1)
+    first, second = heads.chunk(2, dim=-1)
+    return heads * cos + torch.cat([-second, first], dim=-1) * sin

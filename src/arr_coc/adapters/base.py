@@ -5,15 +5,16 @@ The model is read and called, never changed. Everything that a call needs travel
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 
-from arr_coc.devices import placed
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.grid import Cells
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from arr_coc.layer.model import ArrCocLayer
 
 Inputs = Mapping[str, Any]  # what a processor returns
+Features = tuple[torch.Tensor, tuple[torch.Tensor, ...]]  # tokens [K, D], and [K, D] for each DeepStack level
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,9 +124,7 @@ class Adapter(ABC):
         """Every token's position in the dense prompt: `[B, T]`, or `[3, B, T]` for time, row and column."""
 
     @abstractmethod
-    def encoder_outputs(
-        self, kept: Mapping[str, list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]]]
-    ) -> dict[str, Any]:
+    def encoder_outputs(self, kept: Mapping[str, list[Features]]) -> dict[str, Any]:
         """`mm_encoder_outputs` from each row's kept tokens `[K, D]` and deep features, by kind."""
 
     # What families share.
@@ -219,43 +219,17 @@ class Adapter(ABC):
             )
 
 
-def to_rows(
-    visuals: Sequence[Visual], encoded: Sequence[Encoded], keeps: Sequence[torch.Tensor], rows: int,
-    replaced: Sequence[torch.Tensor | None],
-) -> dict[str, list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]]]:  # fmt: skip
-    """Each row's kept tokens, one tensor a row and kind, in the order of the prompt."""
-    gathered: dict[str, list[list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]]]] = {}
-    for visual, seen, keep, features in zip(visuals, encoded, keeps, replaced, strict=True):
-        # What is kept whole is not copied.
-        index = None if len(keep) == len(seen.cells) else placed(seen.rows(keep), seen.tokens.device)
-        tokens = (
-            features.to(seen.tokens) if features is not None else seen.tokens if index is None else seen.tokens[index]
-        )
-        if seen.extra is not None and visual.cells is not None:
-            tokens = _woven(visual, seen.extra, tokens, keep)
-        gathered.setdefault(visual.kind, [[] for _ in range(rows)])[visual.row].append(
-            (tokens, seen.deep if index is None else tuple(level[index] for level in seen.deep))
-        )
-    return {kind: [_joined(parts) for parts in by_row if parts] for kind, by_row in gathered.items()}
+@contextmanager
+def pre_hooks(layers: Mapping[int, Any], hook: Callable[[int, tuple[Any, ...], dict[str, Any]], Any]) -> Iterator[None]:
+    """Inside the `with`, call `hook(number, args, kwargs)` before each of `layers`, in the calling thread only."""
+    thread = threading.get_ident()
 
+    def in_thread(number: int) -> Any:
+        return lambda _, args, kwargs: hook(number, args, kwargs) if threading.get_ident() == thread else None
 
-def _woven(visual: Visual, extra: torch.Tensor, tokens: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
-    """Kept cells and the tokens that always stay, in the order of the prompt."""
-    is_cell = torch.zeros(len(visual.places), dtype=torch.bool)
-    assert visual.cells is not None
-    is_cell[visual.cells] = True
-    is_cell = is_cell[visual.tokens_kept(keep)].to(tokens.device)
-    woven = tokens.new_empty(len(is_cell), tokens.shape[-1])
-    woven[is_cell] = tokens
-    woven[~is_cell] = extra.to(tokens)
-    return woven
-
-
-def _joined(
-    parts: list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]],
-) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    if len(parts) == 1:
-        return parts[0]
-    return torch.cat([tokens for tokens, _ in parts]), tuple(
-        torch.cat(levels) for levels in zip(*(deep for _, deep in parts), strict=True)
-    )
+    handles = [layer.register_forward_pre_hook(in_thread(number), with_kwargs=True) for number, layer in layers.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -10,9 +10,7 @@ from arr_coc.adapters.internvl import InternVL
 from arr_coc.adapters.llava import Llava
 from arr_coc.adapters.llava_next import LlavaNext
 from arr_coc.adapters.llava_onevision import LlavaOnevision
-from arr_coc.adapters.qwen2_5_vl import Qwen25VL
-from arr_coc.adapters.qwen2_vl import Qwen2VL
-from arr_coc.adapters.qwen3_vl import Qwen3VL
+from arr_coc.adapters.qwen2_vl import Qwen2VL, Qwen3VL, Qwen25VL
 from arr_coc.errors import ModelError
 
 OLDEST_TRANSFORMERS = (5, 18)

@@ -1,7 +1,7 @@
 """Idefics3 and SmolVLM: tiles and the whole picture, each a run of image tokens with a tag before it.
 
-A picture's last run is the whole picture, so the tag before the prompt's last run tells where each picture ends. Between
-tiles of one row stand two tokens (a border and a tag); a line break more ends the row.
+The last run of a picture is the whole picture, so the tag before the prompt's last run marks where each picture ends.
+Between two tiles of a row are two tokens, a border and a tag; a newline token after them ends the row.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any, ClassVar
 import torch
 
 from arr_coc.adapters.base import Inputs
-from arr_coc.adapters.tiles import Tiled
+from arr_coc.adapters.internvl import TiledAdapter
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.grid import Cells, Grid
 
 TAGS = 2  # tokens between two tiles of a row
 
 
-class Idefics3(Tiled):
+class Idefics3(TiledAdapter):
     family: ClassVar[str] = "Idefics3"
     model_types: ClassVar[tuple[str, ...]] = ("idefics3",)
     processor: ClassVar[str] = "Idefics3Processor"
-    images_by_row: ClassVar[bool] = True  # the pixels of a row's tiles lie together
+    images_by_row: ClassVar[bool] = True  # the pixels of a row's tiles are stored together
 
     @property
     def text_model(self) -> Any:
@@ -62,7 +62,7 @@ class Idefics3(Tiled):
             columns = 1
             while columns < len(tiles) and tiles[columns][1] - tiles[columns - 1][2] == TAGS:
                 columns += 1
-            found.append(self.tiled(len(tiles) // columns, columns) if tiles else Grid(1, self.side, self.side))
+            found.append(self.tile_grid(len(tiles) // columns, columns) if tiles else Grid(1, self.side, self.side))
             tiles = []
         return found
 
@@ -74,9 +74,9 @@ class Idefics3(Tiled):
 
     def _tile_pixels(self, inputs: Inputs) -> torch.Tensor:
         tiles = self.pixels(inputs).to(self.core.dtype).flatten(0, 1)
-        return tiles[(tiles != 0).flatten(1).any(1)]  # tiles of nothing but zeros only fill up a row
+        return tiles[(tiles != 0).flatten(1).any(1)]  # tiles of zeros are padding
 
-    def _stock(self, inputs: Inputs) -> torch.Tensor:
+    def _encode_all(self, inputs: Inputs) -> torch.Tensor:
         mask = inputs.get("pixel_attention_mask")
         mask = None if mask is None else mask.to(self.device)
         answer = self.core.get_image_features(self.pixels(inputs), mask, return_dict=True).pooler_output
@@ -88,7 +88,7 @@ class Idefics3(Tiled):
         whole = torch.ones(len(tiles), patches, patches, dtype=torch.bool, device=tiles.device)
         return self.core.vision_model.embeddings(pixel_values=tiles, patch_attention_mask=whole)
 
-    def _finish(self, cells: torch.Tensor) -> torch.Tensor:
+    def _project(self, cells: torch.Tensor) -> torch.Tensor:
         channels = self.config.vision_config.hidden_size
         normed = self.core.vision_model.post_layernorm(cells.view(-1, channels)).view(len(cells), -1)
         return self.core.connector.modality_projection(normed)
@@ -108,7 +108,7 @@ class SmolVLM(Idefics3):
         try:
             with torch.no_grad():
                 merge(torch.full((1, 1), self.token_id("image"), device=self.device), one, one)
-        except RuntimeError as error:  # some versions want as many image tokens as whole tiles have
+        except RuntimeError as error:  # some versions take whole tiles of image tokens only
             import transformers
 
             raise ModelError(

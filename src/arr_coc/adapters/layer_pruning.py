@@ -1,12 +1,11 @@
-"""Dropping visual tokens between two layers of the language model, for selectors that want to see its attention first.
+"""Dropping visual tokens between two layers of the language model, for selectors that read its attention first.
 
-During one `generate` call, hooks on the decoder layers shorten what goes into them: from the chosen layer on, dropped
-tokens are neither computed nor kept in the cache. The hooks act in the calling thread only and are gone afterwards.
+During one `generate` call, hooks on the decoder layers shorten their inputs: from the chosen layer on, dropped tokens are
+neither computed nor cached. The hooks act in the calling thread only and are removed afterwards.
 """
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,9 +14,8 @@ from typing import Any
 
 import torch
 
-from arr_coc.adapters.attention import causal_attention
-from arr_coc.adapters.base import Adapter
-from arr_coc.adapters.shortening import shortened
+from arr_coc.adapters.attention_probe import causal_attention
+from arr_coc.adapters.base import Adapter, pre_hooks
 from arr_coc.errors import AllocationError, SelectorError, first_line
 from arr_coc.selectors import Choice, Inside, Selector
 from arr_coc.selectors.ranking import unit_range
@@ -30,8 +28,8 @@ from arr_coc.vlm.fallback import FallbackWarning
 
 
 @dataclass(frozen=True)
-class Request:
-    """A selector that works inside the language model, and what it may keep."""
+class PruningRequest:
+    """A selector that works inside the language model, and its budget."""
 
     selector: Selector
     budget: Budget | Sequence[Budget]
@@ -40,31 +38,31 @@ class Request:
 
 
 @dataclass(eq=False)
-class Pruner:
-    """One `generate` call's dropping: what each row still holds, layer by layer."""
+class LayerPruner:
+    """The state of one `generate` call: the cells that each row still holds, layer by layer."""
 
     adapter: Adapter
-    request: Request
-    cells: torch.Tensor  # [B, L] the cell (of the row's pictures together) at each place of the prompt; -1: not a cell
+    request: PruningRequest
+    cells: torch.Tensor  # [B, L] each token's cell, counted over all pictures of its row; -1: not a cell
     totals: list[int]  # cells of each row
-    limits: list[Limit]  # of each row: its pictures' together, to spend on them as the selector likes
+    limits: list[Limit]  # of each row: the sum over its pictures, which the selector may distribute freely
     real: torch.Tensor  # [B, L] not padding
     layers: dict[int, float]  # layer before which to drop -> the selector's depth
-    index: dict[int, torch.Tensor] = field(default_factory=dict)  # layer -> [B', L'] places that it and later ones see
+    index: dict[int, torch.Tensor] = field(default_factory=dict)  # layer -> [B', L'] tokens that it and later ones read
     alive: dict[int, torch.Tensor] = field(default_factory=dict)  # layer -> [B', L'] those that are not padding
-    previous: tuple[torch.Tensor, Any] | None = None  # what went into the layer before
-    held: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # layer -> each row's cells from there on
-    reasons: dict[int, str] = field(default_factory=dict)
-    worth: dict[int, torch.Tensor] = field(default_factory=dict)  # row -> [N] what the selector said of its cells
+    previous: tuple[torch.Tensor, Any] | None = None  # the input of the layer before
+    kept: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # layer -> each row's cells from there on
+    reasons: dict[int, str] = field(default_factory=dict)  # row -> why the selector failed
+    relevance: dict[int, torch.Tensor] = field(default_factory=dict)  # row -> [N] the selector's scores
 
     def before(self, number: int, hidden: torch.Tensor, given: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
-        """What layer `number` gets in place of `hidden` `[B, T, D]` and its keywords."""
+        """Layer `number`'s input in place of `hidden` `[B, T, D]` and its keyword arguments."""
         prefill = hidden.shape[1] > 1
         if prefill and number in self.layers:
             hidden = self._drop(number, hidden)
         stage = max((layer for layer in self.index if layer <= number), default=None)
         if stage is not None:
-            given = shortened(given, self.index[stage], self.alive[stage], self.cells.shape[1], prefill)
+            given = shorten_kwargs(given, self.index[stage], self.alive[stage], self.cells.shape[1], prefill)
         if prefill:
             self.previous = (hidden, given)
         return hidden, given
@@ -78,43 +76,43 @@ class Pruner:
             self.index[earlier] if earlier is not None else torch.arange(self.cells.shape[1]).expand(len(hidden), -1)
         )
         alive = self.alive[earlier] if earlier is not None else self.real[rows]
-        held = torch.where(alive, self.cells[rows].gather(1, places), -1)  # [B', T]
+        here = torch.where(alive, self.cells[rows].gather(1, places), -1)  # [B', T]
         last = number == max(self.layers)
         stay = alive.clone()
         for b in range(len(hidden)):
             if b % copies == 0:  # beams and sequences of one row start from the same prompt
-                kept = self._ask(int(rows[b]), b, number, hidden, held[b], alive[b], last)
-                self.held.setdefault(number, []).append(kept)
-            stay[b] &= (held[b] < 0) | torch.isin(held[b], kept)
+                kept = self._select(int(rows[b]), b, number, hidden, here[b], alive[b], last)
+                self.kept.setdefault(number, []).append(kept)
+            stay[b] &= (here[b] < 0) | torch.isin(here[b], kept)
         length = int(stay.sum(1).max())
         order = stay.int().argsort(dim=1, stable=True)[:, -length:]
         self.index[number], self.alive[number] = places.gather(1, order), stay.gather(1, order)
         return hidden.gather(1, order.to(hidden.device)[..., None].expand(-1, -1, hidden.shape[-1]))
 
-    def _ask(
-        self, row: int, b: int, number: int, hidden: torch.Tensor, held: torch.Tensor, alive: torch.Tensor, last: bool
+    def _select(
+        self, row: int, b: int, number: int, hidden: torch.Tensor, cells: torch.Tensor, alive: torch.Tensor, last: bool
     ) -> torch.Tensor:
-        """The cells that a row keeps; evenly spaced ones, and a warning, where the selector fails."""
-        present = held[held >= 0]
+        """The cells that a row keeps. Where the selector fails: evenly spaced cells, and a warning."""
+        present = cells[cells >= 0]
         bound = self.limits[row]
         if bound.everything or len(present) == 0:
             return present
         real = alive.nonzero()[:, 0]
-        here = real.to(hidden.device)
-        sight = Inside(
-            depth=self.layers[number], layer=number, hidden=hidden[b, here], cells=held[real],
-            attend=lambda queries: self._attention(number, b, here, queries), k=bound.k, seed=self.request.seed,
+        tokens = real.to(hidden.device)
+        state = Inside(
+            depth=self.layers[number], layer=number, hidden=hidden[b, tokens], cells=cells[real],
+            attend=lambda queries: self._attention(number, b, tokens, queries), k=bound.k, seed=self.request.seed,
         )  # fmt: skip
         selector = self.request.selector
         try:
-            answer = selector.at_layer(sight)
+            answer = selector.at_layer(state)
             choice = answer if isinstance(answer, Choice) else Choice(answer)
             keep = checked(choice.keep, Grid(1, 1, self.totals[row]), "kept cells")
             if not torch.isin(keep, present).all():
                 raise AllocationError("expected cells that are still there")
             if last and bound.k is not None and len(keep) > bound.k:
                 raise AllocationError(f"expected at most {bound.k} cells, got {len(keep)}")
-            self._remember(row, number, present, choice.relevance)
+            self._store_relevance(row, number, present, choice.relevance)
             return keep
         except SelectorError:
             raise
@@ -127,8 +125,8 @@ class Pruner:
             count = len(present) if bound.k is None else min(bound.k, len(present))
             return present[((torch.arange(count) + 0.5) * len(present) / max(count, 1)).long()]
 
-    def _remember(self, row: int, number: int, present: torch.Tensor, relevance: torch.Tensor | None) -> None:
-        """Relevance `[V]` of the cells that are still there; with each layer, those that have come so far rank higher."""
+    def _store_relevance(self, row: int, number: int, present: torch.Tensor, relevance: torch.Tensor | None) -> None:
+        """Store the scores `[V]` of the cells present; cells that reach a later layer rank above those dropped before."""
         if relevance is None:
             return
         if tuple(relevance.shape) != tuple(present.shape) or not torch.isfinite(relevance).all():
@@ -136,41 +134,41 @@ class Pruner:
                 f"expected {len(present)} finite values as relevance, got shape {list(relevance.shape)}"
             )
         stage = sorted(self.layers).index(number)
-        worth = self.worth.setdefault(row, torch.zeros(self.totals[row]))
-        worth[present] = (stage + unit_range(relevance.detach().float().cpu())) / len(self.layers)
+        scores = self.relevance.setdefault(row, torch.zeros(self.totals[row]))
+        scores[present] = (stage + unit_range(relevance.detach().float().cpu())) / len(self.layers)
 
     def _attention(self, number: int, b: int, real: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
-        """`[heads, Q, T]`: row `b`'s attention in the layer before `number`, over the tokens that came out of it."""
+        """Row `b`'s attention in the layer before `number`: `[heads, Q, T]`."""
         assert self.previous is not None
-        entered, given = self.previous
+        hidden, given = self.previous
         cos, sin = (table[b if len(table) > 1 else 0, real] for table in given["position_embeddings"])
         layer = self.adapter.text_model.layers[number - 1]
-        return causal_attention(layer, entered[b, real], cos, sin, queries.to(entered.device))
+        return causal_attention(layer, hidden[b, real], cos, sin, queries.to(hidden.device))
 
-    def read(self, cells: torch.Tensor, row: int) -> float:
-        """How many of a row's `cells` a language layer reads, on average over all layers."""
+    def mean_cells_read(self, cells: torch.Tensor, row: int) -> float:
+        """The number of a row's `cells` that a language layer reads, averaged over all layers."""
         count = len(self.adapter.text_model.layers)
-        stages = sorted(self.held)
+        stages = sorted(self.kept)
         spans = zip([0, *stages], [*stages, count], strict=True)
-        still = [cells, *(cells[torch.isin(cells, self.held[stage][row])] for stage in stages)]
+        still = [cells, *(cells[torch.isin(cells, self.kept[stage][row])] for stage in stages)]
         return sum(len(some) * (stop - start) for some, (start, stop) in zip(still, spans, strict=True)) / count
 
     def allocations(self, prepared: Prepared) -> tuple[Allocation, ...]:
-        """What was kept in the end, picture by picture."""
+        """The cells kept in the end, picture by picture."""
         out, start, row = [], 0, 0
         for allocation in prepared.allocations:
             start, row = (0, allocation.row) if allocation.row != row else (start, row)
-            kept = self.held[max(self.layers)][allocation.row]
-            worth = None if allocation.row in self.reasons else self.worth.get(allocation.row)
+            kept = self.kept[max(self.layers)][allocation.row]
+            scores = None if allocation.row in self.reasons else self.relevance.get(allocation.row)
             mine = kept[(kept >= start) & (kept < start + allocation.n)] - start
             out.append(
                 replace(
                     allocation,
                     keep=mine,
-                    read=self.read(torch.arange(start, start + allocation.n), allocation.row),
+                    read=self.mean_cells_read(torch.arange(start, start + allocation.n), allocation.row),
                     selector=self.request.selector.name,
                     strategy=f"{self.request.selector.name} before layer {', '.join(map(str, sorted(self.layers)))}",
-                    relevance=worth[start : start + allocation.n] if worth is not None else None,
+                    relevance=scores[start : start + allocation.n] if scores is not None else None,
                     fallback=self.reasons.get(allocation.row, ""),
                     notes=(*allocation.notes, *filter(None, [self.limits[allocation.row].note])),
                 )
@@ -180,7 +178,7 @@ class Pruner:
 
 
 def check_options(selector: Selector, options: Mapping[str, Any]) -> None:
-    """One sentence where `generate` is asked for what dropping inside the model does not go with."""
+    """Raise for options of `generate` that cannot be combined with dropping inside the model."""
     config = options.get("generation_config")
     for name in ("assistant_model", "prompt_lookup_num_tokens", "prefill_chunk_size"):
         if options.get(name, getattr(config, name, None)) is not None:
@@ -192,38 +190,24 @@ def check_options(selector: Selector, options: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def pruning(adapter: Adapter, prepared: Prepared, request: Request | None) -> Iterator[Pruner | None]:
-    """Let `request`'s selector drop tokens inside the model while the `with` lasts; without a request, do nothing."""
+def prune_layers(adapter: Adapter, prepared: Prepared, request: PruningRequest | None) -> Iterator[LayerPruner | None]:
+    """Inside the `with`, `request`'s selector drops tokens inside the model; without a request, nothing happens."""
     if request is None or not prepared.allocations:
         yield None
         return
-    pruner = _pruner(adapter, prepared, request)
-    thread = threading.get_ident()
+    pruner = _build_pruner(adapter, prepared, request)
 
-    def hooked(number: int) -> Any:
-        def hook(layer: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-            if threading.get_ident() != thread:
-                return None
-            hidden, given = pruner.before(number, args[0] if args else given["hidden_states"], dict(given))
-            given.pop("hidden_states", None)
-            return (hidden, *args[1:]), given
+    def hook(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        hidden, given = pruner.before(number, args[0] if args else kwargs["hidden_states"], dict(kwargs))
+        given.pop("hidden_states", None)
+        return (hidden, *args[1:]), given
 
-        return hook
-
-    first = min(pruner.layers)
-    handles = [
-        layer.register_forward_pre_hook(hooked(number), with_kwargs=True)
-        for number, layer in enumerate(adapter.text_model.layers)
-        if number >= first - 1
-    ]
-    try:
+    first = min(pruner.layers) - 1  # the attention before a drop is that of the layer before
+    with pre_hooks({n: layer for n, layer in enumerate(adapter.text_model.layers) if n >= first}, hook):
         yield pruner
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
-def _pruner(adapter: Adapter, prepared: Prepared, request: Request) -> Pruner:
+def _build_pruner(adapter: Adapter, prepared: Prepared, request: PruningRequest) -> LayerPruner:
     layers = layers_at(request.selector.depths, len(adapter.text_model.layers), max(1, adapter.deep_layers))
     cells = torch.full(prepared.source.shape, -1)
     totals = [0] * prepared.rows
@@ -240,11 +224,11 @@ def _pruner(adapter: Adapter, prepared: Prepared, request: Request) -> Pruner:
         if any(len(rest) for rest in left.values()):
             raise _not_from_the_start(request)
     limits = _row_limits(request, prepared, totals)
-    return Pruner(adapter, request, cells, totals, limits, prepared.source >= 0, layers)
+    return LayerPruner(adapter, request, cells, totals, limits, prepared.source >= 0, layers)
 
 
 def layers_at(depths: Sequence[float], count: int, earliest: int = 1) -> dict[int, float]:
-    """The layer of `count` before which each depth drops; two depths share one only where there are too few layers.
+    """The layer of `count` before which each depth drops; depths share a layer only where there are too few.
 
     >>> layers_at((2 / 32, 6 / 32, 15 / 32), 6)
     {1: 0.0625, 2: 0.1875, 3: 0.46875}
@@ -256,8 +240,8 @@ def layers_at(depths: Sequence[float], count: int, earliest: int = 1) -> dict[in
     return found
 
 
-def _row_limits(request: Request, prepared: Prepared, totals: list[int]) -> list[Limit]:
-    """What each row may keep: the sum of its pictures' limits; `auto` where any of them is."""
+def _row_limits(request: PruningRequest, prepared: Prepared, totals: list[int]) -> list[Limit]:
+    """Each row's limit: the sum over its pictures; `auto` if any of them is."""
     bounds = wishes.limits(request.budget, prepared.allocations, "budget", request.shared)
     found = []
     for row, total in enumerate(totals):
@@ -268,7 +252,67 @@ def _row_limits(request: Request, prepared: Prepared, totals: list[int]) -> list
     return found
 
 
-def _not_from_the_start(request: Request) -> SelectorError:
+def _not_from_the_start(request: PruningRequest) -> SelectorError:
     return SelectorError(
-        f"selector {request.selector.name!r} starts from every visual token: leave glance and allocation alone"
+        f"selector {request.selector.name!r} starts from every visual token: leave glance and allocation out"
     )
+
+
+def shorten_kwargs(
+    given: dict[str, Any], index: torch.Tensor, alive: torch.Tensor, length: int, prefill: bool
+) -> dict[str, Any]:
+    """A layer's keyword arguments for a prompt of `length` tokens, cut to the tokens `index` `[B, L']` that are left.
+
+    `alive` `[B, L']`: those that are not padding. `prefill`: the layer reads the prompt, not a generated token.
+    """
+    made = dict(given)
+    cache = given.get("past_key_values")
+    if cache is not None and type(cache).__name__ != "DynamicCache":
+        raise SelectorError(
+            f"dropping tokens inside the language model needs a dynamic cache, got {type(cache).__name__}"
+        )
+    device = given["position_embeddings"][0].device
+    index, alive = index.to(device), alive.to(device)
+    if prefill:
+        made["position_embeddings"] = tuple(
+            table.expand(len(index), -1, -1).gather(1, index[..., None].expand(-1, -1, table.shape[-1]))
+            for table in given["position_embeddings"]
+        )
+        if isinstance(given.get("position_ids"), torch.Tensor) and given["position_ids"].ndim == 2:
+            made["position_ids"] = given["position_ids"].expand(len(index), -1).gather(1, index)
+    made["attention_mask"] = _shorten_mask(given.get("attention_mask"), index, alive, length, prefill, cache)
+    return made
+
+
+def _shorten_mask(
+    mask: torch.Tensor | None, index: torch.Tensor, alive: torch.Tensor, length: int, prefill: bool, cache: Any
+) -> torch.Tensor | None:
+    whole = bool(alive.all())
+    if mask is None and whole:
+        return None
+    if mask is None:  # no padding before, but rows differ in length now
+        if prefill:
+            square = torch.ones(index.shape[1], index.shape[1], dtype=torch.bool, device=index.device).tril()
+            return _open_diagonal(square & alive[:, None, None])
+        new = torch.ones(len(alive), _generated_count(cache, length), dtype=torch.bool, device=index.device)
+        return torch.cat([alive, new], 1)[:, None, None]
+    if mask.ndim == 2:
+        return torch.cat([mask.gather(1, index) * alive, mask[:, length:]], 1)
+    old, new = mask[..., :length].expand(len(index), -1, -1, -1), mask[..., length:]
+    columns = old.gather(3, index[:, None, None].expand(-1, 1, old.shape[2], -1))
+    dead = ~alive[:, None, None]
+    columns = columns & ~dead if mask.dtype == torch.bool else columns.masked_fill(dead, torch.finfo(mask.dtype).min)
+    if not prefill:
+        return torch.cat([columns, new.expand(len(index), -1, -1, -1)], 3)
+    rows = columns.gather(2, index[:, None, :, None].expand(-1, 1, -1, columns.shape[3]))
+    return _open_diagonal(rows) if mask.dtype == torch.bool else rows
+
+
+def _generated_count(cache: Any, length: int) -> int:
+    """Tokens after the prompt, the current one included: the first layer has cached it already."""
+    return int(cache.get_seq_length()) - length
+
+
+def _open_diagonal(mask: torch.Tensor) -> torch.Tensor:
+    """Let a padded query attend to itself: a softmax over nothing is NaN."""
+    return mask | torch.eye(mask.shape[-1], dtype=torch.bool, device=mask.device)

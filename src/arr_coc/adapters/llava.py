@@ -1,27 +1,136 @@
-"""LLaVA-1.5: one view of each picture through CLIP (or SigLIP), one token for each patch.
+"""LLaVA-1.5, and what it shares with the other families that have one position per token and a plain vision transformer.
 
-Notable:
-- its processor cuts the picture's middle out (or pads it to a square): the grid's area says which part was seen;
-- the features come from a block before the last one, so a glance leaves the later blocks out.
+- A plain ViT gives every token its own learned position and attends within a tile, so leaving a token out equals masking
+  it in every layer.
+- The processor crops the picture's centre, or pads it to a square: the grid's area is the part that the model sees.
+- The features come from a block before the last one; the later blocks do not run on a part of the patches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
 
-from arr_coc.adapters import tower
-from arr_coc.adapters.base import Encoded, Inputs, Visual
-from arr_coc.adapters.flat import Flat
-from arr_coc.errors import ModelError
+from arr_coc.adapters.base import Adapter, Encoded, Features, Inputs, Visual
+from arr_coc.adapters.encoder_attention import CLIP_BLOCK, BlockNames, TileRecorder
+from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.grid import Cells, Grid
 
 TOWERS = {"clip_vision_model": 1, "siglip_vision_model": 0}  # tokens before the patches (CLIP: the class token)
 
 
-class Llava(Flat):
+class OnePositionPerToken(Adapter):
+    """Families whose positions `[B, T]` count visual tokens like text, as the model's own `generate` does."""
+
+    as_tensor: ClassVar[tuple[str, ...]] = ()  # kinds whose features the model takes as one tensor, not one per row
+
+    def positions(self, inputs: Inputs) -> torch.Tensor:
+        self._check_attention()
+        mask = inputs["attention_mask"].long()
+        return (mask.cumsum(-1) - 1).masked_fill(mask == 0, 0)
+
+    def encoder_outputs(self, kept: Mapping[str, list[Features]]) -> dict[str, Any]:
+        from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+        made: dict[str, Any] = {}
+        for kind, rows in kept.items():
+            tokens: Any = tuple(tokens for tokens, _ in rows)  # one tensor per row
+            if kind not in self.as_tensor:
+                made[kind] = BaseModelOutputWithPooling(pooler_output=tokens)
+            elif any(len(part) for part in tokens):  # without tokens the model takes no features
+                made[kind] = _row_repeating_output()(pooler_output=torch.cat(tokens)[:, None])  # [K, 1, D]
+                made[kind].counts = [len(part) for part in tokens]
+        return made
+
+    def pixels(self, inputs: Inputs, key: str = "pixel_values") -> torch.Tensor:
+        """The processor's pixels, on the model's device."""
+        pixels = inputs.get(key)
+        if pixels is None:
+            raise PromptError(f"expected {key} for the visual tokens of the prompt, got none: pass it in the inputs")
+        return pixels.to(self.device)
+
+    @property
+    def width(self) -> int:
+        return int(self.config.get_text_config().hidden_size)
+
+    def no_features(self) -> torch.Tensor:
+        """Features of no token: `[0, D]`."""
+        return torch.zeros(0, self.width, device=self.device, dtype=self.model.dtype)
+
+    def check(self) -> None:
+        super().check()
+        text = self.config.get_text_config()
+        if not hasattr(self.text_model, "rotary_emb"):
+            raise ModelError(
+                f"expected a language model with rotary positions, got {text.model_type!r}: "
+                "kept tokens could not keep their own positions"
+            )
+        self._check_attention()
+
+    def _check_attention(self) -> None:
+        # Flash attention reads a gap in the positions of a single row as the start of another sequence.
+        chosen = self.config.get_text_config()._attn_implementation
+        if chosen and "flash" in chosen:
+            raise ModelError(
+                f"expected attn_implementation='sdpa' for {self.family}, got {chosen!r}, which reads a gap in the positions "
+                "as the start of another text: load the model with attn_implementation='sdpa'"
+            )
+
+
+@cache
+def _row_repeating_output() -> type:
+    """An output class for features `[K, 1, D]` of rows with `counts` tokens each, which beam search repeats row by row.
+
+    Some versions of transformers repeat each token instead, and assign a list of tokens in that wrong order.
+    """
+    from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+    class RowRepeatingOutput(BaseModelOutputWithPooling):
+        counts: ClassVar[Sequence[int]] = ()
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "pooler_output" and isinstance(value, list) and self.counts:
+                times = len(value) // sum(self.counts)
+                whole: Any = self.pooler_output
+                rows = whole.split(list(self.counts))
+                value = [token for row in rows for _ in range(times) for token in row]
+            super().__setattr__(name, value)
+
+    return dataclass(RowRepeatingOutput)
+
+
+def run_blocks(
+    blocks: Sequence[Any], names: BlockNames, hidden: torch.Tensor, chosen: Sequence[torch.Tensor],
+    outputs: Sequence[int], recorder: TileRecorder,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Run the chosen tokens `[s]` of each tile through the blocks, tiles with equally many of them in one batch.
+
+    `hidden` `[T, S, D]` is the first block's input. Returns, for each tile, the inputs of the blocks `outputs` (the number
+    of blocks: the last one's output), concatenated: `[s, D * len(outputs)]`.
+    """
+    out = [hidden.new_zeros(0, hidden.shape[-1] * len(outputs))] * len(chosen)
+    by_count: dict[int, list[int]] = {}
+    for tile, tokens in enumerate(chosen):
+        by_count.setdefault(len(tokens), []).append(tile)
+    by_count.pop(0, None)
+    for tiles in by_count.values():
+        state = torch.stack([hidden[tile, chosen[tile].to(hidden.device)] for tile in tiles])  # [G, s, D]
+        states = [state]
+        for number in range(max(outputs)):
+            recorder.record(number, state, tiles)
+            block = blocks[number]
+            state = block(state, None) if names.takes_mask else block(state)
+            states.append(state)
+        for tile, features in zip(tiles, torch.cat([states[number] for number in outputs], -1), strict=True):
+            out[tile] = features
+    return out
+
+
+class Llava(OnePositionPerToken):
     family: ClassVar[str] = "LLaVA-1.5"
     model_types: ClassVar[tuple[str, ...]] = ("llava",)
     processor: ClassVar[str] = "LlavaProcessor"
@@ -38,20 +147,20 @@ class Llava(Flat):
 
     @property
     def extras(self) -> int:
-        """Tokens before the first patch that the language model reads, too."""
+        """Tokens before the first patch that the language model also reads."""
         return self.first if self.config.vision_feature_select_strategy == "full" else 0
 
     @property
-    def wanted(self) -> list[int]:
-        """The blocks whose input the features are (their count: the last one's output)."""
+    def outputs(self) -> list[int]:
+        """The blocks whose inputs are the features (the number of blocks: the last one's output)."""
         chosen = self.config.vision_feature_layer
         count = len(self.vision.encoder.layers)
         return [layer % (count + 1) for layer in ([chosen] if isinstance(chosen, int) else chosen)]
 
     @property
     def blocks(self) -> Any:
-        """The tower's blocks that have a part in the features."""
-        return self.vision.encoder.layers[: max(self.wanted)]
+        """The tower's blocks that the features depend on."""
+        return self.vision.encoder.layers[: max(self.outputs)]
 
     def grids(self, inputs: Inputs, kind: str, sizes: Sequence[tuple[int, int]] | None) -> list[Cells]:
         pixels = inputs.get("pixel_values")
@@ -76,27 +185,27 @@ class Llava(Flat):
         self, inputs: Inputs, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None, depths: Sequence[float]
     ) -> list[Encoded]:
         pixels = self.pixels(inputs)
-        received = tower.Received(self.blocks, tower.SIGLIP, depths)
+        recorder = TileRecorder(self.blocks, CLIP_BLOCK, depths)
         if cells is None or all(len(c) == v.n for c, v in zip(cells, visuals, strict=True)):
-            with received.watching():  # everything: the stock encoder, bit for bit
+            with recorder.attached():  # all cells: the stock encoder, bit for bit
                 answer = self.core.get_image_features(pixels, return_dict=True)
             features = [answer.pooler_output[visual.number] for visual in visuals]
             cells = [torch.arange(visual.n) for visual in visuals]
         else:
-            features = self._glance(pixels, [visual.number for visual in visuals], cells, received)
+            features = self._encode_some(pixels, [visual.number for visual in visuals], cells, recorder)
         return [
             Encoded(
                 chosen, tokens[self.extras :], extra=tokens[: self.extras] if self.extras else None,
-                attention={depth: values[self.first :] for depth, values in received.of(visual.number).items()},
+                attention={depth: values[self.first :] for depth, values in recorder.tile(visual.number).items()},
             )
             for visual, chosen, tokens in zip(visuals, cells, features, strict=True)
         ]  # fmt: skip
 
-    def _glance(
-        self, pixels: torch.Tensor, numbers: Sequence[int], cells: Sequence[torch.Tensor], received: tower.Received
+    def _encode_some(
+        self, pixels: torch.Tensor, numbers: Sequence[int], cells: Sequence[torch.Tensor], recorder: TileRecorder
     ) -> list[torch.Tensor]:
-        """Each picture's tokens `[K, D]` (the class token before them where it is read), from its chosen patches only."""
-        hidden = self.vision.embeddings(pixels)  # [P, S, D], cheap beside the blocks
+        """Each picture's tokens `[K, D]` from its chosen patches only, after the class token where that is read."""
+        hidden = self.vision.embeddings(pixels)  # [P, S, D], cheap compared with the blocks
         norm = getattr(self.vision, "pre_layrnorm", None)
         hidden = hidden if norm is None else norm(hidden)
         chosen = [torch.zeros(0, dtype=torch.long)] * len(pixels)
@@ -104,7 +213,7 @@ class Llava(Flat):
         for number, some in zip(numbers, cells, strict=True):
             if len(some) or self.extras:
                 chosen[number] = torch.cat([before, some + self.first])
-        states = tower.run(self.blocks, tower.SIGLIP, hidden, chosen, self.wanted, received)
+        states = run_blocks(self.blocks, CLIP_BLOCK, hidden, chosen, self.outputs, recorder)
         read = [states[number][self.first - self.extras :] for number in numbers]
         tokens = self.core.multi_modal_projector(torch.cat(read))
         return list(tokens.split([len(part) for part in read]))
@@ -115,7 +224,7 @@ class Llava(Flat):
 
 
 def check_tower(config: Any, family: str) -> None:
-    """One clear sentence where the vision tower is not one of the plain ones."""
+    """Raise where the vision tower, or its settings, are not supported."""
     kind = config.vision_config.model_type
     if kind not in TOWERS:
         raise ModelError(
@@ -123,16 +232,16 @@ def check_tower(config: Any, family: str) -> None:
         )
     if config.vision_feature_select_strategy == "default" and not TOWERS[kind]:
         raise ModelError(
-            f"expected vision_feature_select_strategy='full' beside {kind!r}, which has no class token, got 'default', "
+            f"expected vision_feature_select_strategy='full' with {kind!r}, which has no class token, got 'default', "
             "which drops the first patch: correct the model's configuration"
         )
 
 
 def seen_area(settings: Any, size: tuple[int, int], seen: tuple[int, int]) -> tuple[float, float, float, float]:
-    """The part of a picture of `size` that an image processor turned into `seen` pixels (both width, height), as shares.
+    """The part of a picture of `size` that an image processor turned into `seen` pixels (both width, height), as fractions.
 
-    Without `settings`: the shorter side is brought to the size of `seen` and the middle cut out, as CLIP does. Where
-    pixels were added around the picture the area goes beyond 0 and 1, so that every cell's box lies where its pixels are.
+    Without `settings`: the shorter side is resized to that of `seen` and the centre cropped, as CLIP does. Padding around
+    the picture extends the area below 0 and above 1, so that every cell's box is where its pixels are.
     """
     padded = hasattr(settings, "pad_to_square") and bool(settings.do_pad)
     cropped = settings is None or bool(getattr(settings, "do_center_crop", False))
@@ -148,7 +257,7 @@ def seen_area(settings: Any, size: tuple[int, int], seen: tuple[int, int]) -> tu
 
 
 def _resized(settings: Any, canvas: tuple[int, int], seen: tuple[int, int]) -> tuple[int, int]:
-    """Width and height of the canvas after the processor resized it."""
+    """Width and height of the canvas after resizing."""
     size = {"shortest_edge": min(seen)} if settings is None else dict(settings.size or {})
     if settings is not None and not settings.do_resize:
         return canvas

@@ -1,25 +1,31 @@
-"""LLaVA-NeXT (1.6): an overview and tiles of each picture through CLIP, line ends between the rows of the tiles."""
+"""LLaVA-NeXT (1.6): an overview and tiles of each picture through CLIP.
+
+A picture's tokens are the overview's cells, then those of all tiles as one large grid, row by row, with a newline token
+after each row. Newline tokens are not cells: they always stay.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 
-from arr_coc.adapters import anyres, tower
 from arr_coc.adapters.base import Encoded, Inputs, Visual
-from arr_coc.adapters.flat import Flat
-from arr_coc.adapters.llava import TOWERS, check_tower
+from arr_coc.adapters.encoder_attention import CLIP_BLOCK, TileRecorder
+from arr_coc.adapters.llava import TOWERS, OnePositionPerToken, check_tower
 from arr_coc.errors import ModelError
-from arr_coc.types.grid import Cells
+from arr_coc.types.grid import Cells, Grid, Mosaic
+
+Size = tuple[int, int]  # width, height
 
 
-class LlavaNext(Flat):
+class LlavaNext(OnePositionPerToken):
     family: ClassVar[str] = "LLaVA-NeXT"
     model_types: ClassVar[tuple[str, ...]] = ("llava_next",)
     processor: ClassVar[str] = "LlavaNextProcessor"
-    # Patches of the padding around a picture are encoded but are no cells: a choice of cells does not say which of them.
+    # Padding around a picture is encoded but has no cells: a choice of cells does not say which padding to encode.
     glances: ClassVar[bool] = False
 
     @property
@@ -37,14 +43,19 @@ class LlavaNext(Flat):
         return [] if originals is None else [self._mosaic((width, height)) for height, width in originals.tolist()]
 
     def _mosaic(self, size: tuple[int, int], most: int | None = None) -> Cells:
-        best = anyres.best_canvas(size, self.config.image_grid_pinpoints)
-        return anyres.mosaic(size, best, self.config.vision_config.image_size, self.cells_a_side, most)
+        best = best_canvas(size, self.config.image_grid_pinpoints)
+        return mosaic(size, best, self.config.vision_config.image_size, self.cells_a_side, most)
 
     def token_count(self, grid: Cells) -> int:
-        return anyres.token_count(grid)
+        """Cells and newline tokens; a single view, or a video, has one newline at its end."""
+        return grid.n + (grid.views[1].h if isinstance(grid, Mosaic) else 1)
 
     def cell_tokens(self, grid: Cells) -> torch.Tensor | None:
-        return anyres.cell_tokens(grid)
+        if not isinstance(grid, Mosaic):
+            return torch.arange(grid.n)
+        overview, large = grid.views
+        rows = torch.arange(large.h)[:, None] * (large.w + 1) + torch.arange(large.w)
+        return torch.cat([torch.arange(overview.n), overview.n + rows.flatten()])
 
     def encode(
         self, inputs: Inputs, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None, depths: Sequence[float]
@@ -56,45 +67,45 @@ class LlavaNext(Flat):
             of_kind = sorted((visual for visual in visuals if visual.kind == kind), key=lambda visual: visual.number)
             if not of_kind:
                 continue
-            received = tower.Received(self.core.vision_tower.encoder.layers, tower.SIGLIP, depths)
-            with received.watching():
+            recorder = TileRecorder(self.core.vision_tower.encoder.layers, CLIP_BLOCK, depths)
+            with recorder.attached():
                 features = self._features(inputs, kind)
-            maps = {depth: self._maps(inputs, kind, received, depth) for depth in depths}
+            maps = {depth: self._maps(inputs, kind, recorder, depth) for depth in depths}
             for visual in of_kind:
                 tokens, at = features[visual.number], self.cell_tokens(visual.grid)
                 assert at is not None
-                ends = torch.ones(len(tokens), dtype=torch.bool)
-                ends[at] = False
+                newlines = torch.ones(len(tokens), dtype=torch.bool)
+                newlines[at] = False
                 encoded[kind, visual.number] = Encoded(
-                    torch.arange(visual.n), tokens[at.to(tokens.device)], extra=tokens[ends.to(tokens.device)],
+                    torch.arange(visual.n), tokens[at.to(tokens.device)], extra=tokens[newlines.to(tokens.device)],
                     attention={depth: values[visual.number] for depth, values in maps.items()},
                 )  # fmt: skip
         return [encoded[visual.kind, visual.number] for visual in visuals]
 
     def _features(self, inputs: Inputs, kind: str) -> Sequence[torch.Tensor]:
-        """Every picture's tokens, line ends and all: `[T, D]` each."""
+        """Every picture's tokens, newlines included: `[T, D]` each."""
         sizes = inputs["image_sizes"]
         return self.core.get_image_features(self.pixels(inputs), sizes, return_dict=True).pooler_output
 
-    def _maps(self, inputs: Inputs, kind: str, received: tower.Received, depth: float) -> list[torch.Tensor]:
-        """What every picture's cells receive: `[N]` each."""
+    def _maps(self, inputs: Inputs, kind: str, recorder: TileRecorder, depth: float) -> list[torch.Tensor]:
+        """The attention that every picture's cells receive: `[N]` each."""
         tiles = self._tiles(inputs)
         starts = [sum(tiles[:number]) for number in range(len(tiles))]
         maps = [
-            torch.stack([received.of(tile)[depth][self.first :] for tile in range(start, start + count)])
+            torch.stack([recorder.tile(tile)[depth][self.first :] for tile in range(start, start + count)])
             for start, count in zip(starts, tiles, strict=True)
         ]
         return [values[:, 0] for values in self._pack([values[..., None] for values in maps], inputs)]
 
     def _tiles(self, inputs: Inputs) -> list[int]:
-        """How many views each picture was encoded in."""
+        """The number of views of each picture."""
         side = self.config.vision_config.image_size
         offered = self.config.image_grid_pinpoints
-        canvases = [anyres.best_canvas((width, height), offered) for height, width in inputs["image_sizes"].tolist()]
+        canvases = [best_canvas((width, height), offered) for height, width in inputs["image_sizes"].tolist()]
         return [1 + (width // side) * (height // side) for width, height in canvases]
 
     def _pack(self, values: list[torch.Tensor], inputs: Inputs) -> list[torch.Tensor]:
-        """Values of the patches of every picture's tiles `[tiles, patches, 1]` as values of its cells `[N, 1]`."""
+        """Values of every picture's patches `[tiles, patches, 1]` as values of its cells `[N, 1]`."""
         strategy = self.config.vision_feature_select_strategy
         return self.core.pack_image_features(values, inputs["image_sizes"], strategy)[0]
 
@@ -107,3 +118,60 @@ class LlavaNext(Flat):
                 f"{self.config.vision_feature_select_strategy!r}, which leaves that token among the patches: "
                 "correct the model's configuration"
             )
+
+
+def mosaic(size: Size, best: Size, side: int, cells: int, most: int | None) -> Mosaic:
+    """Overview and large grid of a picture of `size`, resized into a canvas of `best` pixels (both width, height).
+
+    A tile's side has `side` pixels and `cells` cells. With `most`, a grid with clearly more cells than that many tiles is
+    scaled down. The overview is the whole picture, squeezed into a square. The canvas is padded around the picture. Rows
+    and columns of padding only are cut off, but a row may be half padding: the large grid's area can exceed 0 and 1 a
+    little. Pixels at a tile's end that fill no patch count as part of its last cells.
+    """
+    full = [pixels // side * cells for pixels in best]  # columns, rows of the canvas
+    shown_size = _resized_into(size, best)
+    cut = _padding(size, full)
+    edges = []
+    for canvas, count, shown, off in zip(best, full, shown_size, cut, strict=True):
+        pixels, before = canvas / count, (canvas - shown) // 2  # of a cell, and of the padding before the picture
+        edges.append([(at * pixels - before) / shown for at in (off, count - off)])
+    columns, rows = (count - 2 * off for count, off in zip(full, cut, strict=True))
+    if most is not None and (ratio := math.sqrt(rows * columns / (most * cells**2))) > 1.1:
+        rows, columns = int(rows // ratio), int(columns // ratio)
+    (start, end), (top, bottom) = edges
+    return Mosaic((Grid(1, cells, cells), Grid(1, rows, columns, (start, top, end, bottom))))
+
+
+def best_canvas(size: Size, offered: Sequence[Sequence[int]]) -> Size:
+    """The canvas (width, height) for a picture of `size`, out of those `offered` as (height, width)."""
+    from transformers.image_processing_utils import select_best_resolution
+
+    height, width = select_best_resolution((size[1], size[0]), list(offered))
+    return width, height
+
+
+def padded_square(size: Size, cells: int) -> Grid:
+    """One view of the picture, padded to a square: the area includes the padding."""
+    side = max(size)
+    edges = []
+    for length in size:
+        before = (side - length) // 2
+        edges.append((-before / length, (side - before) / length))
+    (left, right), (top, bottom) = edges
+    return Grid(1, cells, cells, (left, top, right, bottom))
+
+
+def _resized_into(size: Size, best: Size) -> Size:
+    """Width and height of the picture inside its canvas."""
+    across, down = best[0] / size[0], best[1] / size[1]
+    if across < down:
+        return best[0], min(math.ceil(size[1] * across), best[1])
+    return min(math.ceil(size[0] * down), best[0]), best[1]
+
+
+def _padding(size: Size, full: Sequence[int]) -> Size:
+    """Columns on each side, and rows on each end, that are cut off a canvas of `full` cells."""
+    columns, rows = full
+    if size[0] / size[1] > columns / rows:
+        return 0, (rows - int(round(size[1] * (columns / size[0]), 7))) // 2
+    return (columns - int(round(size[0] * (rows / size[1]), 7))) // 2, 0

@@ -1,7 +1,7 @@
 """LLaVA-OneVision: an overview and tiles of a single picture, one view of each of several, pooled frames of a video.
 
-Notable: the large grid of a big picture is scaled down after the encoder, and frames are pooled, both by mixing
-neighbouring tokens; so cells cannot be left out before it.
+The large grid of a big picture is scaled down after the encoder, and frames are pooled. Both mix neighbouring tokens, so
+the encoder cannot run on some of the cells.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import ClassVar
 
 import torch
 
-from arr_coc.adapters import anyres, tower
 from arr_coc.adapters.base import Inputs
-from arr_coc.adapters.llava_next import LlavaNext
+from arr_coc.adapters.encoder_attention import TileRecorder
+from arr_coc.adapters.llava_next import LlavaNext, padded_square
 from arr_coc.types.grid import Cells, Grid
 
 
@@ -25,20 +25,20 @@ class LlavaOnevision(LlavaNext):
     kinds: ClassVar[tuple[str, ...]] = ("image", "video")
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values", "pixel_values_videos")
     as_tensor: ClassVar[tuple[str, ...]] = ("video",)
-    images_by_row: ClassVar[bool] = True  # how many pictures share a prompt decides how each is seen
+    images_by_row: ClassVar[bool] = True  # the number of pictures in a prompt decides how each is encoded
 
     def grids(self, inputs: Inputs, kind: str, sizes: Sequence[tuple[int, int]] | None) -> list[Cells]:
         if kind == "video":
             videos = inputs.get("pixel_values_videos")
             side = math.ceil(self.cells_a_side / 2)
-            # The frames are squeezed into a square: every one is seen whole.
+            # Frames are squeezed into a square, not cropped.
             return [] if videos is None else [Grid(len(video), side, side) for video in videos]
         if inputs.get("image_sizes") is None:
             return []
         originals = [(width, height) for height, width in inputs["image_sizes"].tolist()]
         most = int(self.config.vision_aspect_ratio.removeprefix("anyres_max_"))
         return [
-            self._mosaic(size, most) if single else anyres.square(size, self.cells_a_side)
+            self._mosaic(size, most) if single else padded_square(size, self.cells_a_side)
             for size, single in zip(originals, self._singles(inputs), strict=True)
         ]
 
@@ -58,11 +58,11 @@ class LlavaOnevision(LlavaNext):
             return_dict=True,
         ).pooler_output  # fmt: skip
 
-    def _maps(self, inputs: Inputs, kind: str, received: tower.Received, depth: float) -> list[torch.Tensor]:
+    def _maps(self, inputs: Inputs, kind: str, recorder: TileRecorder, depth: float) -> list[torch.Tensor]:
         if kind == "image":
-            return super()._maps(inputs, kind, received, depth)
+            return super()._maps(inputs, kind, recorder, depth)
         videos, frames = inputs["pixel_values_videos"].shape[:2]
-        maps = torch.stack([received.of(frame)[depth][self.first :] for frame in range(videos * frames)])
+        maps = torch.stack([recorder.tile(frame)[depth][self.first :] for frame in range(videos * frames)])
         return list(self.core.apply_pooling(maps[..., None]).reshape(videos, -1))
 
     def _tiles(self, inputs: Inputs) -> list[int]:

@@ -1,4 +1,4 @@
-"""Loading a model and its processor, without torchvision."""
+"""Loading a model and its processor, without torchvision, and the small parts of transformers that callers need."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from arr_coc.adapters.families import check_transformers, family
-from arr_coc.adapters.frames import FrameProcessor
-from arr_coc.adapters.square_frames import SquareFrames
+from arr_coc.adapters.video_processor import QwenVideoProcessor, SquareVideoProcessor
 from arr_coc.errors import ModelError, first_line
 
 
 def load_model(name: str | Path, **options: Any) -> Any:
-    """The model of a folder or hub id, of a family that is known."""
+    """Load the model of a folder or hub id; its family must be a supported one."""
     check_transformers()
     from transformers import AutoConfig, AutoModelForImageTextToText
 
@@ -27,12 +26,12 @@ def load_model(name: str | Path, **options: Any) -> Any:
         return AutoModelForImageTextToText.from_pretrained(name, **options).eval()
     except ModelError:
         raise
-    except Exception as error:  # broken files are reported in many ways
+    except Exception as error:  # broken files raise errors of many types
         raise ModelError(f"cannot load {str(name)!r}: {first_line(error)}") from error
 
 
 def keep_quiet() -> None:
-    """Loading shows no bars and hints of its own: for programs that have theirs."""
+    """Turn off the progress bars and hints of transformers, for programs that print their own."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -40,7 +39,7 @@ def keep_quiet() -> None:
 
 
 def load_processor(name: str | Path, model_type: str | None = None) -> Any:
-    """The processor of a model folder: pictures by Pillow, video frames by `frames.py` and `square_frames.py`."""
+    """Load the processor of a model folder: images by Pillow, video frames by `video_processor.py`."""
     import transformers
 
     try:
@@ -52,24 +51,24 @@ def load_processor(name: str | Path, model_type: str | None = None) -> Any:
     except Exception as error:
         raise ModelError(f"cannot load the processor of {str(name)!r}: {first_line(error)}") from error
     if kind.startswith("qwen"):
-        made.video_processor = FrameProcessor.of(kind, made.image_processor, _video_settings(name))
+        made.video_processor = QwenVideoProcessor.from_settings(kind, made.image_processor, _video_settings(name))
     elif kind == "llava_onevision":
-        made.video_processor = SquareFrames.of(made.image_processor, _video_settings(name))
+        made.video_processor = SquareVideoProcessor.from_settings(made.image_processor, _video_settings(name))
     return made
 
 
 def without_video(base: type) -> type:
-    """A processor class that does not ask for its video part, which needs torchvision."""
+    """Derive a processor class that does not require its video processor, which needs torchvision."""
 
     class Processor(base):  # type: ignore[misc]
         @classmethod
         def get_attributes(cls) -> list[str]:
             return [part for part in super().get_attributes() if part != "video_processor"]
 
-    if base.__name__ == "SmolVLMProcessor":  # the only one that does not take "no video part" for an answer
+    if base.__name__ == "SmolVLMProcessor":  # the only one whose __init__ requires a video processor
 
         class Lenient(Processor):
-            video_processor = SimpleNamespace(num_frames=None, fps=None)  # its chat template asks for these two
+            video_processor = SimpleNamespace(num_frames=None, fps=None)  # its chat template reads these two
 
             def __init__(
                 self, image_processor: Any = None, tokenizer: Any = None, video_processor: Any = None,
@@ -84,7 +83,7 @@ def without_video(base: type) -> type:
 
 
 def logits_callback(callback: Callable[[], None], others: Sequence[Any] | None = None) -> Any:
-    """A `LogitsProcessorList` that calls `callback` once, when the first token's logits are there, and runs `others`."""
+    """A `LogitsProcessorList` that calls `callback` once, at the first token's logits, and then runs `others`."""
     from transformers import LogitsProcessor, LogitsProcessorList
 
     class FirstToken(LogitsProcessor):
@@ -99,15 +98,15 @@ def logits_callback(callback: Callable[[], None], others: Sequence[Any] | None =
     return LogitsProcessorList([FirstToken(), *(others or [])])
 
 
-def files_of(name: str | Path) -> Path:
-    """The folder that the files of a model were read from: its own, or the hub's copy."""
+def model_folder(name: str | Path) -> Path:
+    """The folder that a model's files are read from: its own, or the hub's local cache."""
     from transformers.utils.hub import cached_file
 
     return Path(str(cached_file(str(name), "config.json"))).parent
 
 
 def _video_settings(name: str | Path) -> dict[str, Any]:
-    """What a model folder says about its videos; empty where it says nothing."""
+    """A model folder's video settings; empty where it has none."""
     from transformers.utils.hub import cached_file
 
     for file, key in (("video_preprocessor_config.json", None), ("processor_config.json", "video_processor")):

@@ -1,13 +1,13 @@
-"""Which patches some cells are made of, where they stand and with whom they may attend: the Qwen encoders' bookkeeping.
+"""Indices of the patches of some cells: pixel rows, positions and attention segments, as the Qwen encoders take them.
 
-A cell is a group of `merge` x `merge` patches that the encoder merges into one token; the processor stores a picture's
-patches group by group. Everything here is worked out from the kept cells alone.
+A cell is a group of `merge` x `merge` patches that the encoder merges into one token. The processor stores a picture's
+patches group by group. Everything is computed from the kept cells alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -15,18 +15,19 @@ from arr_coc.types.grid import Grid
 
 
 @dataclass(frozen=True, eq=False)
-class Patches:
-    """The patches of some cells of several pictures, in the order in which the processor stores them."""
+class PatchIndex:
+    """The patches of some cells of several pictures, in the processor's order."""
 
-    rows: torch.Tensor  # [P] in the processor's pixel rows
+    rows: torch.Tensor  # [P] into the processor's pixel values
     places: torch.Tensor  # [P, 2] row and column in their picture's patch grid
     sizes: torch.Tensor  # [P, 2] height and width of that grid
-    frames: torch.Tensor  # [F] patches of each frame that has any
-    order: torch.Tensor | None = None  # [M] the cells by window, for encoders that have windows
-    windows: torch.Tensor | None = None  # [W] patches of each window that has any
+    frames: torch.Tensor  # [F] number of patches of each frame that has any
+    # For encoders with windows:
+    order: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))  # [M] the cells by window
+    windows: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))  # [W] patches of each
 
 
-def patches(grids: Sequence[Grid], cells: Sequence[torch.Tensor], merge: int) -> Patches:
+def index_patches(grids: Sequence[Grid], cells: Sequence[torch.Tensor], merge: int) -> PatchIndex:
     """The patches of `cells[i]` `[M_i]` of each of `grids`."""
     inner = torch.arange(merge * merge)
     rows, places, sizes, frames = [], [], [], []
@@ -40,11 +41,13 @@ def patches(grids: Sequence[Grid], cells: Sequence[torch.Tensor], merge: int) ->
         frames.append(torch.bincount(chosen // (grid.h * grid.w), minlength=grid.t) * merge**2)
         start += grid.n
     lengths = torch.cat(frames)
-    return Patches(torch.cat(rows), torch.cat(places), torch.cat(sizes), lengths[lengths > 0])
+    return PatchIndex(torch.cat(rows), torch.cat(places), torch.cat(sizes), lengths[lengths > 0])
 
 
-def windows(grids: Sequence[Grid], cells: Sequence[torch.Tensor], side: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cells sorted by the window of `side` x `side` cells that they lie in.
+def sort_by_window(
+    grids: Sequence[Grid], cells: Sequence[torch.Tensor], side: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sort cells by the window of `side` x `side` cells that contains them.
 
     Returns the order `[M]` over all pictures' chosen cells, and the number of cells of each window that has any `[W]`.
     """
@@ -61,6 +64,6 @@ def windows(grids: Sequence[Grid], cells: Sequence[torch.Tensor], side: int) -> 
 
 
 def boundaries(lengths: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Where segments of these lengths begin and end: `[S]` to `[S + 1]`."""
+    """Cumulative lengths of segments, from 0: `[S]` to `[S + 1]`."""
     ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
     return ends.to(device, torch.int32)

@@ -1,6 +1,6 @@
-"""Pictures and words to model inputs, by the model's own processor, in two steps.
+"""Pictures and text to model inputs, by the model's own processor, in two steps.
 
-The pictures go through the processor once; each question after that only through the chat template and the tokenizer.
+Pictures go through the image processor once. Each question after that needs only the chat template and the tokenizer.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Vision:
-    """The pictures of a batch as the model takes them, and what stands for each of them in the text."""
+class VisionInputs:
+    """The processed pictures of a batch, and the text that replaces the placeholder of each."""
 
     tensors: dict[str, Any]  # pixel values, grids
-    texts: dict[str, list[str]] = field(default_factory=dict)  # kind -> what each placeholder becomes, in order
+    texts: dict[str, list[str]] = field(default_factory=dict)  # kind -> replacement of each placeholder, in order
 
 
-class Prompter:
-    """A processor, and the few things that are asked of it."""
+class PromptProcessor:
+    """A model's processor: image processor, chat template and tokenizer."""
 
     def __init__(self, processor: Any, kinds: Sequence[str] = ("image", "video"), by_row: bool = False) -> None:
-        """`kinds`: what the model can be shown here; `by_row`: the processor wants each row's images in its own list."""
+        """`kinds`: the kinds of visuals that the model takes. `by_row`: the processor takes each row's images as a list."""
         self.processor = processor
         self.by_row = by_row
         self.tokenizer: Any = getattr(processor, "tokenizer", None)
@@ -41,7 +41,7 @@ class Prompter:
         }
 
     def check(self, adapter: Adapter) -> None:
-        """One sentence where this is the processor of another model."""
+        """Raise where this is the processor of another model."""
         classes = [kind for kind in type(self.processor).__mro__ if kind.__module__.startswith("transformers.models.")]
         if classes and adapter.processor not in {kind.__name__ for kind in classes}:
             raise ModelError(f"expected the {adapter.processor} of this model, got {classes[0].__name__}")
@@ -52,16 +52,16 @@ class Prompter:
                     f"expected a processor whose {kind} token is number {ours}, got one whose {token!r} is {theirs}"
                 )
 
-    def see(self, images: Sequence[Sequence[Any]], videos: Sequence[Sequence[Any]], fps: float) -> Vision:
+    def process(self, images: Sequence[Sequence[Any]], videos: Sequence[Sequence[Any]], fps: float) -> VisionInputs:
         """Run every row's images and videos (frames, `fps` a second) through the processor."""
         flat = {"images": [i for row in images for i in row], "videos": [v for row in videos for v in row]}
         if not any(flat.values()):
-            return Vision({})
+            return VisionInputs({})
         for kind in ("image", "video"):
             if flat[f"{kind}s"] and kind not in self.placeholders:
                 hint = ": pass the frames as images" if kind == "video" else ""
                 raise PromptError(f"expected no {kind}s for {type(self.processor).__name__}, got some{hint}")
-        shown = [(i, v) for i, v in zip(images, videos, strict=True) if i or v]  # rows without pictures are words alone
+        shown = [(i, v) for i, v in zip(images, videos, strict=True) if i or v]  # rows without pictures are text only
         rows = [
             self.placeholders.get("image", "") * len(i) + self.placeholders.get("video", "") * len(v) for i, v in shown
         ]
@@ -77,7 +77,7 @@ class Prompter:
             made = self.processor(
                 text=rows, **given, padding=True, return_tensors="pt", return_text_replacement_offsets=True
             )
-        except Exception as error:  # processors complain in many ways
+        except Exception as error:  # processors raise errors of many types
             raise PromptError(f"the processor refused the pictures: {first_line(error)}") from error
         texts: dict[str, list[str]] = {"image": [], "video": []}
         for offsets in made.pop("text_replacement_offsets"):
@@ -85,10 +85,10 @@ class Prompter:
                 texts[entry["type"]].append(entry["replacement"])
         text_keys = {"input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids"}
         made.pop("video_metadata", None)
-        return Vision({key: value for key, value in made.items() if key not in text_keys}, texts)
+        return VisionInputs({key: value for key, value in made.items() if key not in text_keys}, texts)
 
     def render(self, messages: Sequence[Message]) -> str:
-        """A conversation as the prompt that asks for the next answer."""
+        """Apply the chat template to a conversation; the prompt ends where the next answer begins."""
         if getattr(self.processor, "chat_template", None) is None:
             raise PromptError(
                 "this processor has no chat template: pass a whole prompt with the picture tokens "
@@ -96,8 +96,8 @@ class Prompter:
             )
         return str(self.processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
 
-    def tokens(self, texts: Sequence[str], vision: Vision) -> dict[str, torch.Tensor]:
-        """Prompts to ids and mask `[B, T]`, padded on the left, every placeholder replaced by its pictures' tokens."""
+    def tokenize(self, texts: Sequence[str], vision: VisionInputs) -> dict[str, torch.Tensor]:
+        """Prompts to ids and mask `[B, T]`, padded on the left, with every placeholder replaced by its picture's tokens."""
         fillings = {kind: list(vision.texts.get(kind, ())) for kind in self.placeholders}
         pattern = re.compile(
             "|".join(f"(?P<{kind}>{re.escape(token)})" for kind, token in self.placeholders.items()) or "(?!)"
@@ -116,15 +116,15 @@ class Prompter:
         return {key: made[key] for key in ("input_ids", "attention_mask")}
 
     def ids(self, text: str) -> torch.Tensor:
-        """A piece of text without anything around it: `[T]`."""
+        """The token ids of a text without special tokens around it: `[T]`."""
         return self.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"][0].long()
 
-    def text(self, ids: torch.Tensor) -> str:
+    def decode(self, ids: torch.Tensor) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)).strip()
 
 
 def user_message(text: str, images: int, videos: int) -> dict[str, Any]:
-    """One turn of the user: pictures first, then the words."""
+    """One turn of the user: pictures first, then the text."""
     parts: list[dict[str, Any]] = [{"type": "image"}] * images + [{"type": "video"}] * videos
     return {"role": "user", "content": [*parts, {"type": "text", "text": text}]}
 

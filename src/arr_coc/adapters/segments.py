@@ -1,7 +1,7 @@
-"""Attention inside many segments at once.
+"""Attention inside many segments in one call.
 
-An encoder with windows, or with many frames, attends inside each of hundreds of short segments. One call per segment
-leaves an accelerator idle between launches; here all segments of a layer go in one call.
+An encoder with windows, or with many frames, attends inside hundreds of short segments. One call per segment leaves an
+accelerator idle between launches.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ try:
 except ImportError:  # before torch 2.10
     varlen_attn = None  # type: ignore[assignment]
 
-
-LONG = 1024  # patches: from here on a segment fills an accelerator by itself, and separate calls are faster
+LONG_SEGMENT = 1024  # patches: from this mean length on, one call per segment is faster
 
 
 class Segments:
-    """A division of P patches into consecutive segments, ready for attention on one device."""
+    """A division of P patches into consecutive segments, with the indices that attention on one device needs."""
 
     def __init__(self, lengths: torch.Tensor, device: torch.device, dtype: torch.dtype) -> None:
         self.lengths: list[int] = lengths.tolist()
         self.count, self.longest = len(lengths), int(lengths.max())
         self.even = int(lengths.min()) == self.longest
-        self.apart = self.count == 1 or sum(self.lengths) / self.count >= LONG
+        self.apart = self.count == 1 or sum(self.lengths) / self.count >= LONG_SEGMENT
         if self.apart:
             return
         ends = F.pad(lengths.cumsum(0), (1, 0))

@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from arr_coc.adapters import pointing
-from arr_coc.adapters.attention_probe import watching
+from arr_coc.adapters import attention_probe
 from arr_coc.adapters.processor import assistant_message
 from arr_coc.errors import AllocationError, ModelError, PromptError
 from arr_coc.types.answer import Prepared
@@ -73,10 +72,12 @@ def answer_attention(vlm: VLM, look: Look, question: str, answer: str) -> tuple[
     """
     prepared, wanted = _prepared(vlm, look, question, answer, None)
     said = wanted[:-1]
-    queries = pointing.writing(prepared, said)
-    with watching(vlm.adapter, pointing.late_layers(vlm.adapter), lambda tokens: queries) as maps:
-        logits = _run(vlm, pointing.answered(prepared, said), len(wanted))
-    cells = pointing.by_picture(prepared, pointing.together(maps))
+    queries = attention_probe.answer_queries(prepared, said)
+    with attention_probe.record_attention(
+        vlm.adapter, attention_probe.late_layers(vlm.adapter), lambda tokens: queries
+    ) as maps:
+        logits = _run(vlm, attention_probe.append_answer(prepared, said), len(wanted))
+    cells = attention_probe.split_by_visual(prepared, attention_probe.mean_attention(maps))
     return torch.cat(cells), bool((logits.argmax(-1).cpu() == wanted).all())
 
 
@@ -113,7 +114,7 @@ def _logits(
     vlm: VLM, prepared: Prepared, wanted: torch.Tensor, bias: torch.Tensor | None, frozen: bool
 ) -> torch.Tensor:
     """The logits `[A + 1, V]` for the tokens `wanted`, with the cells' bias `[N]` in every attention."""
-    given = pointing.answered(prepared, wanted[:-1])
+    given = attention_probe.append_answer(prepared, wanted[:-1])
     if bias is not None:
         given["attention_mask"] = _mask(vlm, prepared, given["input_ids"].shape[1], bias)
     with _frozen(vlm.model) if frozen else nullcontext(), _plain_attention(bias):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from arr_coc.adapters.loading import files_of
+from arr_coc.adapters.loading import model_folder
 from arr_coc.errors import ArrCocError, ModelError
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.identity import identity
@@ -168,7 +168,7 @@ def _measured(looks: Looks, layer: ArrCocLayer, lessons: Sequence[Lesson]) -> fl
 def write(vlm: VLM, name: str | Path, layer: ArrCocLayer, folder: Path) -> None:
     """An adapted model as a stock folder, with the processor of the model `name` and the layer beside it."""
     vlm.model.save_pretrained(folder)
-    for file in sorted(files_of(name).iterdir()):
+    for file in sorted(model_folder(name).iterdir()):
         if file.suffix in FILES and file.name not in WRITTEN and not file.name.endswith(".index.json"):
             shutil.copyfile(file, folder / file.name)
     layer.config = replace(layer.config, model=identity(vlm.adapter))

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def generate(
-    vlm: VLM, prepared: Prepared, late: inside.Request | None, remember: bool, options: dict[str, Any]
+    vlm: VLM, prepared: Prepared, late: inside.PruningRequest | None, remember: bool, options: dict[str, Any]
 ) -> list[Answer]:
     """Run the model on a prepared prompt."""
     if remember and (why := _forgetting(prepared, options)):
         raise PromptError(why)
     watch = Stopwatch(vlm.device)
     inputs = prepared.make()
-    with torch.no_grad(), inside.pruning(vlm.adapter, prepared, late) as pruned:
+    with torch.no_grad(), inside.prune_layers(vlm.adapter, prepared, late) as pruned:
         result = timed(vlm, inputs, watch, options)
     allocations = prepared.allocations if pruned is None else pruned.allocations(prepared)
     timings = together(prepared.timings, watch)
@@ -36,7 +36,7 @@ def generate(
     for number, sequence in enumerate(result.sequences):
         row = number // copies
         ids = _answer_ids(vlm, sequence[prepared.length :], options)
-        text = "" if vlm._prompter is None else vlm._prompter.text(ids)
+        text = "" if vlm._prompter is None else vlm._prompter.decode(ids)
         turn = _turn(vlm, prepared, inputs, result.past_key_values, ids) if remember else None
         mine = tuple(a for a in allocations if a.row == row)
         answers.append(Answer(text, mine, timings, ids, int((prepared.source[row] >= 0).sum()), turn))

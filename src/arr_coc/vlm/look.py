@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from arr_coc.adapters.base import Encoded
-from arr_coc.adapters.processor import Vision
+from arr_coc.adapters.processor import VisionInputs
 from arr_coc.texture import TextureArray
 from arr_coc.timing import Stopwatch
 
@@ -66,7 +66,7 @@ class Encoding:
 class Look:
     """The pictures of a prompt after preprocessing; encoded when a question first needs it, then kept."""
 
-    vision: Vision
+    vision: VisionInputs
     images: tuple[tuple[Source, ...], ...]  # by row
     videos: tuple[tuple[Source, ...], ...]
     fps: float

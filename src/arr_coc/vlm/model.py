@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from arr_coc.adapters import layer_pruning as inside
+from arr_coc.adapters.attention_probe import answer_attention
 from arr_coc.adapters.families import adapter as adapter_of
-from arr_coc.adapters.pointing import point
-from arr_coc.adapters.processor import Prompter, user_message
+from arr_coc.adapters.processor import PromptProcessor, user_message
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import ModelError, PromptError, SelectorError
 from arr_coc.frames.clip import filmed, shown_rate
@@ -64,7 +64,7 @@ class VLM:
         self.processor = processor
         self.adapter.image_processor = getattr(processor, "image_processor", None)
         self._prompter = (
-            None if processor is None else Prompter(processor, self.adapter.kinds, self.adapter.images_by_row)
+            None if processor is None else PromptProcessor(processor, self.adapter.kinds, self.adapter.images_by_row)
         )
         if self._prompter is not None:
             self._prompter.check(self.adapter)
@@ -163,7 +163,7 @@ class VLM:
             )
         budget, shared = own.pop("budget", "all"), own.pop("shared", False)
         Wish(chosen, chosen, budget, shared=shared)  # complains now, not after encoding
-        late = inside.Request(chosen, budget, shared, own.get("seed", 0))
+        late = inside.PruningRequest(chosen, budget, shared, own.get("seed", 0))
         inside.check_options(chosen, options)
         own["selector"] = "all"
         return generate(self, self.prepare(*args, **own), late, remember, options)
@@ -207,11 +207,11 @@ class VLM:
         def run(streamer: Any, stop: Any) -> Answer:
             return self.ask(images, question, streamer=streamer, stopping_criteria=[*stops, stop], **options)
 
-        return Stream(run, self.prompter.text)
+        return Stream(run, self.prompter.decode)
 
     def point(self, prepared: Prepared, answer: Answer) -> list[torch.Tensor]:
         """Where an answer stands: for each picture the attention `[N]`, 0 to 1, that its cells got while it was written."""
-        return point(self.adapter, prepared, answer.ids)
+        return answer_attention(self.adapter, prepared, answer.ids)
 
     def _prepare(
         self, images: Any, text: Any, videos: Any, fps: float | None, messages: Any, inputs: Any, originals: Any,
@@ -290,7 +290,7 @@ class VLM:
         return preparing.draft(self.adapter, self.prompter, look, texts, talks, wish, watch, raw)
 
     @property
-    def prompter(self) -> Prompter:
+    def prompter(self) -> PromptProcessor:
         if self._prompter is None:
             raise ModelError("this model was wrapped without a processor: pass one, or call prepare(inputs=...)")
         return self._prompter

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from arr_coc.adapters import assembly
 from arr_coc.adapters.base import Adapter, Inputs, Visual
-from arr_coc.adapters.packing import Packed, padded
-from arr_coc.adapters.processor import Message, Prompter, Vision
+from arr_coc.adapters.packing import KeptFeatures, Packed, assemble, model_kwargs, pad_rows
+from arr_coc.adapters.processor import Message, PromptProcessor, VisionInputs
 from arr_coc.errors import PromptError, SelectorError
 from arr_coc.selectors import Words
 from arr_coc.timing import Stopwatch
@@ -34,7 +33,7 @@ class Draft:
     """One or several rows of a prompt, pruned."""
 
     packed: Packed
-    kept: assembly.Kept
+    kept: KeptFeatures
     allocations: tuple[Allocation, ...]
     places: tuple[torch.Tensor, ...]  # each allocation's kept cells [K] in the dense prompt
     talks: tuple[tuple[Message, ...], ...] = ()
@@ -42,8 +41,8 @@ class Draft:
 
     def prepared(self, adapter: Adapter, timings: Mapping[str, float]) -> Prepared:
         return Prepared(
-            make=lambda: assembly.keywords(adapter, self.packed, self.kept),
-            names=tuple(assembly.keywords(adapter, self.packed, self.kept)),
+            make=lambda: model_kwargs(adapter, self.packed, self.kept),
+            names=tuple(model_kwargs(adapter, self.packed, self.kept)),
             length=self.packed.input_ids.shape[1],
             allocations=self.allocations,
             source=self.packed.source,
@@ -56,7 +55,7 @@ class Draft:
 
 def look(
     model: Any,
-    prompter: Prompter,
+    prompter: PromptProcessor,
     images: Sequence[Sequence[Any]],
     videos: Sequence[Sequence[Any]],
     fps: float,
@@ -71,14 +70,14 @@ def look(
 
 
 def draft(
-    adapter: Adapter, prompter: Prompter, seen: Look, texts: Sequence[str], talks: Sequence[Talk], wish: Wish,
+    adapter: Adapter, prompter: PromptProcessor, seen: Look, texts: Sequence[str], talks: Sequence[Talk], wish: Wish,
     watch: Stopwatch, raw: bool = False,
 ) -> Draft:  # fmt: skip
     """Rows of questions about the pictures of a look, one row of pictures for each; `raw`: the texts are whole prompts."""
     with watch.stage("preprocess"):
         prompts = list(texts) if raw else [prompter.render(talk) for talk in talks]
         words = [Words(text, prompter.ids(text), adapter.embed) for text in texts]
-        inputs: Inputs = prompter.tokens(prompts, seen.vision) | seen.vision.tensors
+        inputs: Inputs = prompter.tokenize(prompts, seen.vision) | seen.vision.tensors
         visuals = adapter.visuals(inputs, seen.sizes())
         origins = [seen.sources(visual.kind)[visual.number] for visual in visuals]
     scene = Scene(adapter, inputs, visuals, origins, words, wish, watch, seen)
@@ -92,7 +91,7 @@ def draft(
 
 
 def draft_inputs(
-    adapter: Adapter, prompter: Prompter | None, inputs: Mapping[str, Any], wish: Wish, watch: Stopwatch, *,
+    adapter: Adapter, prompter: PromptProcessor | None, inputs: Mapping[str, Any], wish: Wish, watch: Stopwatch, *,
     texts: Sequence[str] | None = None, originals: Sequence[Any] | None = None, embeddings: Embeddings | None = None,
 ) -> Draft:  # fmt: skip
     """A processor's output, whose pictures are not at hand any more, unless their originals are given."""
@@ -118,7 +117,7 @@ def draft_inputs(
         spoken[visual.row, visual.places] = False
     rows = [ids[real] for ids, real in zip(given["input_ids"], spoken, strict=True)]
     if texts is None:
-        texts = ["" if prompter is None else prompter.text(row) for row in rows]
+        texts = ["" if prompter is None else prompter.decode(row) for row in rows]
     elif len(texts) != len(rows):
         raise PromptError(f"expected a question for each of the {len(rows)} rows of the inputs, got {len(texts)}")
     words = [Words(text, row, adapter.embed) for text, row in zip(texts, rows, strict=True)]
@@ -138,12 +137,12 @@ def batch(adapter: Adapter, drafts: Sequence[Draft]) -> Draft:
     """Rows that were drafted one by one, as one batch."""
     if len(drafts) == 1:
         return drafts[0]
-    kept: assembly.Kept = {}
+    kept: KeptFeatures = {}
     for one in drafts:
         for kind, rows in one.kept.items():
             kept.setdefault(kind, []).extend(rows)
     return Draft(
-        packed=padded([one.packed for one in drafts], adapter.pad_token),
+        packed=pad_rows([one.packed for one in drafts], adapter.pad_token),
         kept=kept,
         allocations=tuple(replace(a, row=number) for number, one in enumerate(drafts) for a in one.allocations),
         places=tuple(places for one in drafts for places in one.places),
@@ -155,7 +154,7 @@ def batch(adapter: Adapter, drafts: Sequence[Draft]) -> Draft:
 def _assembled(scene: Scene, looked: Looked | Shrink, talks: Sequence[Talk], prompts: Sequence[str]) -> Draft:
     assert isinstance(looked, Looked)
     with scene.watch.stage("assemble"):
-        packed, kept = assembly.assemble(
+        packed, kept = assemble(
             scene.adapter, scene.inputs, looked.visuals, looked.encoded, looked.keeps, looked.replaced
         )
     places = tuple(visual.cell_places[keep] for visual, keep in zip(looked.visuals, looked.keeps, strict=True))
@@ -164,7 +163,12 @@ def _assembled(scene: Scene, looked: Looked | Shrink, talks: Sequence[Talk], pro
 
 
 def _shrunk(
-    adapter: Adapter, prompter: Prompter, seen: Look, prompts: Sequence[str], visuals: Sequence[Visual], wish: Shrink
+    adapter: Adapter,
+    prompter: PromptProcessor,
+    seen: Look,
+    prompts: Sequence[str],
+    visuals: Sequence[Visual],
+    wish: Shrink,
 ) -> tuple[Inputs, list[Visual]]:
     """Inputs with smaller pictures, none of more cells than wished for where the processor goes that low."""
     if adapter.fixed_grid:
@@ -178,7 +182,7 @@ def _shrunk(
             for i, cells in wish.cells.items()
         }
         vision = _vision(prompter, _replaced(seen.images, smaller), seen.videos, seen.fps)
-        inputs: Inputs = prompter.tokens(prompts, vision) | vision.tensors
+        inputs: Inputs = prompter.tokenize(prompts, vision) | vision.tensors
         made = adapter.visuals(inputs, seen.sizes())
         above = [i for i, cells in wish.cells.items() if made[i].n > cells]
         if not above:
@@ -191,9 +195,11 @@ def _shrunk(
 
 
 def _vision(
-    prompter: Prompter, images: Sequence[Sequence[Source]], videos: Sequence[Sequence[Source]], fps: float
-) -> Vision:
-    return prompter.see([[s.picture for s in row] for row in images], [[s.picture for s in row] for row in videos], fps)
+    prompter: PromptProcessor, images: Sequence[Sequence[Source]], videos: Sequence[Sequence[Source]], fps: float
+) -> VisionInputs:
+    return prompter.process(
+        [[s.picture for s in row] for row in images], [[s.picture for s in row] for row in videos], fps
+    )
 
 
 def _replaced(rows: Sequence[Sequence[Source]], smaller: Mapping[int, Source]) -> list[list[Source]]:

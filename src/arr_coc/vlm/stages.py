@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from arr_coc.adapters.attention_probe import run_layers, scout
+from arr_coc.adapters.attention_probe import probe_layers, prompt_attention
 from arr_coc.adapters.base import Adapter, Encoded, Inputs, Visual
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import SelectorError
@@ -92,9 +92,9 @@ class Scene:
     ) -> torch.Tensor:
         """What the language model looks for among some cells of a picture: `[K]`."""
         layers = len(self.adapter.text_model.layers)
-        self.scouted[number] = self.scouted.get(number, 0.0) + len(cells) * run_layers(depths, layers)[-1] / layers
+        self.scouted[number] = self.scouted.get(number, 0.0) + len(cells) * probe_layers(depths, layers)[-1] / layers
         with self.watch.stage("scout"):
-            return scout(self.adapter, self.inputs, self.visuals, encoded, number, cells, depths)
+            return prompt_attention(self.adapter, self.inputs, self.visuals, encoded, number, cells, depths)
 
     def judge(self, layer: ArrCocLayer, sight: Sight) -> Judgement:
         """What the layer that was trained for the model says about the candidates."""

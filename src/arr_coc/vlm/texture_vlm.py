@@ -193,7 +193,7 @@ def token_rows(seen: Encoded) -> torch.Tensor:
 def _encoded(vlm: VLM, image: ImageLike) -> Encoded:
     prompter = vlm.prompter
     seen = vlm.look(image)
-    inputs = prompter.tokens([prompter.placeholders["image"]], seen.vision) | seen.vision.tensors
+    inputs = prompter.tokenize([prompter.placeholders["image"]], seen.vision) | seen.vision.tensors
     visuals = vlm.adapter.visuals(inputs, seen.sizes())
     with torch.no_grad():
         [encoded] = vlm.adapter.encode(inputs, visuals, None, ())

@@ -48,7 +48,7 @@ class VlmTokens(Encoder):
     def encode(self, pixels: torch.Tensor, mode: Mode) -> torch.Tensor:
         adapter, prompter = self.vlm.adapter, self.vlm.prompter
         seen = self.vlm.look(pixels)
-        inputs = prompter.tokens([prompter.placeholders["image"]], seen.vision) | seen.vision.tensors
+        inputs = prompter.tokenize([prompter.placeholders["image"]], seen.vision) | seen.vision.tensors
         visuals = adapter.visuals(inputs, seen.sizes())
         [encoded] = adapter.encode(inputs, visuals, None, ())
         return evenly(encoded.tokens, visuals[0].grid)
