@@ -22,8 +22,7 @@ import torch
 from arr_coc.bench.events import check_cuda
 from arr_coc.bench.timing import machine
 from arr_coc.errors import ArrCocError
-from arr_coc.frames import pyramidal
-from arr_coc.frames.flow import _sample
+from arr_coc.frames import flow
 from arr_coc.texture import TextureArray, sampler, slic
 from arr_coc.texture.channels.distance import distance_to
 from arr_coc.texture.channels.edges import luma
@@ -191,7 +190,7 @@ def _planes(size: tuple[int, int], device: str) -> Iterator[Found]:
             "warp",
             size,
             short,
-            _largest(warp_planes(block, vectors), _sample(block.float(), vectors, False)),
+            _largest(warp_planes(block, vectors), flow._sample_torch(block.float(), vectors, False)),
             allowed + 2e-7 * max(size),
         )
 
@@ -229,7 +228,7 @@ def _flow(size: tuple[int, int], device: str) -> Iterator[Found]:
     before, after = wide[:-4, :-4].contiguous(), wide[2:-2, 1:-3].contiguous()
     made = Flowing(small, device).between(before, after)
     with using("torch"):
-        expected = pyramidal.vectors(after, before)
+        expected = flow.lucas_kanade(after, before)
     share = float(((made.vectors - expected).abs() > 0.01).float().mean())
     yield Found("flow, share beyond 0.01 px", small, "float32", share, 1e-2)
 

@@ -7,8 +7,8 @@
     python benchmarks/video.py --table video.jsonl           # records as tables
 
 Three ways take turns on each frame, so that all of them see the same machine:
-- alone: the frame by itself, as a still picture: what `Settings(reuse=False)` does in a stream;
-- full: the stream with everything worked out on every frame, clusters too (`Settings(keyframe=1)`); features are averaged
+- alone: the frame by itself, as a still picture: what `MemorySettings(reuse=False)` does in a stream;
+- full: the stream with everything worked out on every frame, clusters too (`MemorySettings(keyframe=1)`); features are averaged
   over time and relevance is remembered as usual;
 - carried: the stream as it is.
 Memory is measured with the same encoder in native mode, where a small frame costs it little. Clips are drawn (`arr_coc.video.synthetic`, 640 x 360) or read, scaled down to 640 pixels of width. The encoder is `labels`.
@@ -33,13 +33,12 @@ import torch
 import arr_coc
 from arr_coc import Allocation, Embeddings
 from arr_coc.bench.timing import machine
-from arr_coc.frames import flow
-from arr_coc.frames import gate as gating
+from arr_coc.frames import flow, gate
 from arr_coc.frames.reader import Reader
-from arr_coc.frames.scene import Scenes
-from arr_coc.video import synthetic as rendering
-from arr_coc.video.memory import Settings
-from arr_coc.video.stream import Stream
+from arr_coc.frames.scene import SceneDetector
+from arr_coc.video import synthetic
+from arr_coc.video.memory import MemorySettings
+from arr_coc.video.stream import WatchStream
 
 BUDGET = "25%"
 WIDTH = 640
@@ -63,9 +62,9 @@ class Footage:
 
 
 def footage(folder: Path | None, names: list[str], count: int, most: int | None) -> Iterator[Footage]:
-    for name in rendering.CLIPS:
+    for name in synthetic.CLIPS:
         if not names or name in names:
-            clip = rendering.rendered(name, count)
+            clip = synthetic.draw_clip(name, count)
             yield Footage(name, clip.question, clip.frames, clip.cuts, clip.evidence)
     for path in sorted(folder.glob("*.mp4")) if folder is not None else ():
         if path.stem in FILMED and (not names or path.stem in names):
@@ -88,8 +87,8 @@ def compare(clip: Footage, embeddings: Embeddings) -> dict[str, Any]:
     cell = 28 if width >= 320 else 12
     grid = (max(1, round(height / cell)), max(1, round(width / cell)))
     ways = {
-        name: Stream(clip.frames, clip.question, using=embeddings, budget=BUDGET, grid=grid, memory=memory)
-        for name, memory in (("full", Settings(keyframe=1)), ("carried", Settings()))
+        name: WatchStream(clip.frames, clip.question, using=embeddings, budget=BUDGET, grid=grid, memory=memory)
+        for name, memory in (("full", MemorySettings(keyframe=1)), ("carried", MemorySettings()))
     }
     found: dict[str, list[Allocation]] = {name: [] for name in ("alone", *ways)}
     spent: dict[str, list[float]] = {name: [] for name in found}
@@ -134,11 +133,11 @@ def compare(clip: Footage, embeddings: Embeddings) -> dict[str, Any]:
 
 def motion(frames: list[np.ndarray]) -> dict[str, float]:
     """Mean difference of brightness from frame to frame: as it is, along the flow, and along what the gate left of it."""
-    small = [gating.calmed(flow.small(torch.from_numpy(one).permute(2, 0, 1).float() / 255)) for one in frames]
+    small = [gate.denoise(flow.small_luma(torch.from_numpy(one).permute(2, 0, 1).float() / 255)) for one in frames]
     sums = np.zeros(3)
     for before, after in pairwise(small):
-        step = flow.between(before, after)
-        gated, _ = gating.steadied(step, before, after)
+        step = flow.luma_flow(before, after)
+        gated, _ = gate.reject_flow(step, before, after)
         sums += [
             float((one - after).abs().mean()) for one in (before, flow.warp(before, step), flow.warp(before, gated))
         ]
@@ -179,11 +178,11 @@ def covered(found: Allocation, box: Box) -> float:
 
 def cut_apart(clip: Footage) -> dict[str, Any]:
     """Only where scenes begin, over a whole clip."""
-    scenes, found = Scenes(), []
+    scenes, found = SceneDetector(), []
     shown = [torch.from_numpy(frame).permute(2, 0, 1).float() / 255 for frame in clip.frames]
     for number, frame in enumerate(shown):
         after = shown[number + 1] if number + 1 < len(shown) else None
-        if scenes.see(frame, lambda after=after: after).cut:  # type: ignore[misc]
+        if scenes.update(frame, lambda after=after: after).cut:  # type: ignore[misc]
             found.append(number)
     return {"scenes of": clip.name, "frames": len(shown), "cuts": list(clip.cuts), "cuts found": found}
 
@@ -192,15 +191,15 @@ def grown(frames: int, embeddings: Embeddings) -> Iterator[dict[str, float]]:
     """Resident memory while a long film goes by: a camera that drifts over a street, and over a page, 160 x 90."""
 
     def film() -> Iterator[np.ndarray]:
-        stills = (rendering.street(), rendering.page())
+        stills = (synthetic.street(), synthetic.page())
         for number in range(frames):
             still = stills[number // 400 % 2]
-            view = rendering.View(200 + 0.5 * (number % 400), 300)
-            yield rendering.filmed("", still, [view], (90, 160)).frames[0]
+            view = synthetic.Camera(200 + 0.5 * (number % 400), 300)
+            yield synthetic.film_still("", still, [view], (90, 160)).frames[0]
 
     started = time.perf_counter()
     asked = 0
-    for seen in Stream(film(), "Where is the van?", using=embeddings, budget=BUDGET, grid=(6, 10)):
+    for seen in WatchStream(film(), "Where is the van?", using=embeddings, budget=BUDGET, grid=(6, 10)):
         asked += seen.reuse.features < 1
         if seen.number % 500 == 0 or seen.number == frames - 1:
             minutes = (time.perf_counter() - started) / 60

@@ -11,19 +11,19 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from arr_coc.video import synthetic as rendering
+from arr_coc.video import synthetic
 from arr_coc.video.film import Chart, overlay
-from arr_coc.video.stream import Stream, Watched
+from arr_coc.video.stream import WatchedFrame, WatchStream
 
 EACH = 30  # frames of each part
 SHOWN = (12, 52, 85)  # the frames of the picture
 
 
-def story() -> rendering.Clip:
+def story() -> synthetic.SyntheticClip:
     """A street that stands still, a ball that flies across it, and a page that the camera pans over."""
-    parts = [rendering.static(EACH), rendering.moving_object(EACH), rendering.pan(EACH, step=8)]
-    clip = rendering.joined("story", parts)
-    return rendering.Clip(clip.name, "Where is the ball?", clip.frames, clip.evidence, clip.flows, clip.cuts)
+    parts = [synthetic.static(EACH), synthetic.moving_object(EACH), synthetic.pan(EACH, step=8)]
+    clip = synthetic.join("story", parts)
+    return synthetic.SyntheticClip(clip.name, "Where is the ball?", clip.frames, clip.evidence, clip.flows, clip.cuts)
 
 
 def main() -> None:
@@ -32,9 +32,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     chart = Chart(3 * 400)
-    shown: list[Watched] = []
+    shown: list[WatchedFrame] = []
     clip = story()
-    for seen in Stream(clip.frames, clip.question, using="labels", budget="25%", spend="new"):
+    for seen in WatchStream(clip.frames, clip.question, using="labels", budget="25%", spend="new"):
         chart.add(seen)
         if seen.number in SHOWN:
             shown.append(seen)

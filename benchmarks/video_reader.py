@@ -26,7 +26,7 @@ from arr_coc.adapters.loading import keep_quiet
 from arr_coc.bench.timing import machine
 from arr_coc.training.documents.page import FontSet
 from arr_coc.training.documents.questions import NOT_FOUND
-from arr_coc.video import synthetic as rendering
+from arr_coc.video import synthetic
 from recipes.reader.validation import drawing
 
 KINDS = ("total", "date", "company")
@@ -40,10 +40,10 @@ def pan(page: np.ndarray) -> list[np.ndarray]:
     """Frames of a camera that goes down a page, all of its width in view."""
     height, width = page.shape[:2]
     size = (round(SHOWN * height), width)
-    still = rendering.Still(page, "", (0, 0, 0, 0))
+    still = synthetic.Still(page, "", (0, 0, 0, 0))
     places = np.linspace((size[0] - 1) / 2, height - 1 - (size[0] - 1) / 2, STEPS)
-    views = [rendering.View((width - 1) / 2, float(y)) for y in places]
-    return rendering.filmed("", still, views, size).frames
+    views = [synthetic.Camera((width - 1) / 2, float(y)) for y in places]
+    return synthetic.film_still("", still, views, size).frames
 
 
 def cases(fonts: FontSet, first: int = 0) -> Iterator[tuple[np.ndarray, str, str, str]]:

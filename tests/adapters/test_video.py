@@ -9,7 +9,7 @@ import pytest
 
 import arr_coc
 from arr_coc.errors import PromptError, VideoError
-from arr_coc.video import synthetic as rendering
+from arr_coc.video import synthetic
 from tests.adapters import tiny
 from tests.adapters.oracle import masked
 from tests.adapters.tiny_vlm import GREEDY, answer_of, stock_inputs, wrapped
@@ -22,7 +22,7 @@ def vlm(request: Any) -> Any:
 
 def film(count: int = 4) -> list[np.ndarray]:
     """A page that moves, small."""
-    return [frame[::6, ::8] for frame in rendering.pan(count, step=24).frames]
+    return [frame[::6, ::8] for frame in synthetic.pan(count, step=24).frames]
 
 
 def test_some_cells_of_a_moving_clip_are_the_others_masked(vlm: Any) -> None:
@@ -37,7 +37,7 @@ def test_some_cells_of_a_moving_clip_are_the_others_masked(vlm: Any) -> None:
 
 
 def test_all_cells_are_the_stock_answer_and_still_frames_share_their_patches(vlm: Any) -> None:
-    frames = [rendering.static(4, noise=0.0).frames[0][::6, ::8]] * 4
+    frames = [synthetic.static(4, noise=0.0).frames[0][::6, ::8]] * 4
     answer = vlm.ask(None, "What?", video=frames, fps=25, budget="all", **GREEDY)
     assert answer.allocation.grid.t == 2
     assert answer.ids.tolist() == answer_of(vlm.model, stock_inputs(vlm, "What?", [], [frames], fps=25.0))
@@ -59,7 +59,7 @@ def test_evs_is_the_peer(vlm: Any) -> None:
 
 def test_what_does_not_belong_together_is_told(vlm: Any) -> None:
     for given, said in (
-        ({"video": film(), "videos": [film()]}, "got both"), ({"frames": 3, "videos": [film()]}, "beside video="),
+        ({"video": film(), "videos": [film()]}, "got both"), ({"frames": 3, "videos": [film()]}, "together with video="),
         ({"video": film(), "frames": 0}, "at least 1 frame"), ({"videos": "clip.mp4"}, "pass it as video="),
     ):  # fmt: skip
         with pytest.raises((PromptError, VideoError), match=said):
@@ -69,9 +69,9 @@ def test_what_does_not_belong_together_is_told(vlm: Any) -> None:
 
 
 def test_the_reader_reads_a_receipt_that_the_camera_pans_over() -> None:
-    still = rendering.page()
-    views = [rendering.View(279.5, 240 + 120 * number) for number in range(7)]
-    frames = rendering.filmed("", still, views, (480, 560)).frames
+    still = synthetic.page()
+    views = [synthetic.Camera(279.5, 240 + 120 * number) for number in range(7)]
+    frames = synthetic.film_still("", still, views, (480, 560)).frames
     vlm = arr_coc.load("reader")
     look = vlm.look(video=frames, fps=25)
     answers = vlm.ask(look, ["What is the total amount?", "What is the date?"], budget="12.5%")

@@ -11,7 +11,7 @@ import pytest
 
 from arr_coc.cli import main
 from arr_coc.frames.reader import Reader
-from arr_coc.video import synthetic as rendering
+from arr_coc.video import synthetic
 
 av = pytest.importorskip("av")
 
@@ -23,7 +23,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with av.open(str(path), "w") as container:
         stream = container.add_stream("ffv1", rate=10)
         stream.width, stream.height, stream.pix_fmt = 159, 91, "yuv444p"
-        for number, frame in enumerate(rendering.rendered("cut", 12).frames):
+        for number, frame in enumerate(synthetic.draw_clip("cut", 12).frames):
             small = np.ascontiguousarray(frame[::4, ::4][:91, :159])
             small = np.pad(small, ((0, 91 - small.shape[0]), (0, 159 - small.shape[1]), (0, 0)), mode="edge")
             picture = av.VideoFrame.from_ndarray(small, format="rgb24")
@@ -33,9 +33,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_clip_becomes_a_film_with_the_same_times(
-    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_output_has_the_same_times(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.mp4"
     assert main(["video", str(clip), "Where is the van?", "-o", str(out)]) == 0
     said = capsys.readouterr().out
@@ -47,7 +45,7 @@ def test_a_clip_becomes_a_film_with_the_same_times(
     assert made[0].pixels.std() > 20
 
 
-def test_every_frame_is_a_line_of_json(clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_one_line_for_each_frame(clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["video", str(clip), "Where?", "--json", "--budget", "4", "--frames", "5", "--spend", "new"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["frame"] for line in lines] == [0, 1, 2, 3, 4]
@@ -56,7 +54,7 @@ def test_every_frame_is_a_line_of_json(clip: Path, capsys: pytest.CaptureFixture
     assert {"time", "reused", "keep", "grid", "ms", "dropped"} <= set(lines[0])
 
 
-def test_fewer_frames_a_second(clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fps_samples_the_clip(clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["video", str(clip), "Where?", "--fps", "5"]) == 0
     assert capsys.readouterr().out.startswith("6 frames")
 
@@ -86,9 +84,7 @@ def test_bad_input_is_one_sentence(
     assert captured.out == ""
 
 
-def test_a_clip_that_breaks_off_is_watched_as_far_as_it_goes(
-    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_truncated_clip_is_watched_to_its_end(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = clip.read_bytes()
     short = tmp_path / "short.mkv"
     short.write_bytes(data[: len(data) * 2 // 3])
@@ -98,25 +94,25 @@ def test_a_clip_that_breaks_off_is_watched_as_far_as_it_goes(
     assert len(list(Reader(tmp_path / "out.mp4"))) == frames
 
 
-def test_a_damaged_file_is_told_beside_the_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_note_about_a_truncated_file_goes_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole, part = tmp_path / "whole.mp4", tmp_path / "part.mp4"
     with av.open(str(whole), "w", options={"movflags": "faststart"}) as container:
         stream = container.add_stream("mpeg4", rate=10)
         stream.width, stream.height, stream.pix_fmt = 160, 96, "yuv420p"
-        for frame in rendering.rendered("shake", 12).frames:
+        for frame in synthetic.draw_clip("shake", 12).frames:
             picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame[:96, :160]), format="rgb24")
             container.mux(stream.encode(picture))
         container.mux(stream.encode())
     data = whole.read_bytes()
     part.write_bytes(data[: len(data) * 2 // 3])
     assert main(["video", str(part), "Where?", "--json"]) == 0
-    told = capsys.readouterr()
-    assert 0 < len(told.out.splitlines()) < 12
-    assert "arr-coc: the clip: " in told.err
+    captured = capsys.readouterr()
+    assert 0 < len(captured.out.splitlines()) < 12
+    assert "arr-coc: the clip: " in captured.err
 
 
 @pytest.mark.parametrize("option", ["--fps", "--model-fps"])
 @pytest.mark.parametrize("rate", ["inf", "nan", "0"])
-def test_rates_that_are_none(clip: Path, option: str, rate: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_rates_are_rejected(clip: Path, option: str, rate: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["video", str(clip), "Where?", option, rate]) == 2
     assert f"expected {option} above 0" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Frames from anywhere, and what is said about sources that are not as they should be."""
+"""Frames from files, cameras and arrays; notes and errors for bad sources."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from arr_coc.errors import ImageError, VideoError
-from arr_coc.frames.reader import Frame, Reader, sampled
-from arr_coc.video import synthetic as rendering
+from arr_coc.frames.reader import Frame, Reader, sample_at
+from arr_coc.video import synthetic
 
 Write = Callable[..., Path]
 
@@ -30,7 +30,7 @@ def moving(count: int = 12) -> list[np.ndarray]:
     return [np.roll(gradient(), 2 * number, axis=1) for number in range(count)]
 
 
-def test_all_kinds_of_frames_are_the_same() -> None:
+def test_all_kinds_of_sources_give_the_same_frames() -> None:
     frames = moving(3)
     stacked = np.stack(frames)
     tensor = torch.from_numpy(stacked).permute(0, 3, 1, 2)
@@ -41,14 +41,14 @@ def test_all_kinds_of_frames_are_the_same() -> None:
         assert all(np.array_equal(frame.pixels, was) for frame, was in zip(got, frames, strict=True))
 
 
-def test_a_file_is_read_with_its_own_times(write: Write) -> None:
+def test_a_file_keeps_its_timestamps(write: Write) -> None:
     times = [0, 40, 200, 230, 1000]
     reader = Reader(write(moving(5), times=times))
     assert [round(1000 * frame.time) for frame in reader] == times
     assert reader.notes == []
 
 
-def test_a_turned_phone_gives_upright_pictures(write: Write) -> None:
+def test_rotated_phone_videos_are_turned_upright(write: Write) -> None:
     flat = next(Reader(write([gradient()] * 2, "flat.mp4"))).pixels
     turned = next(Reader(write([gradient()] * 2, "turned.mp4", turned=90))).pixels
     assert turned.shape == (64, 48, 3)
@@ -62,7 +62,7 @@ def test_ten_bits_and_odd_sizes_are_read(write: Write) -> None:
     assert odd.pixels.shape == (47, 63, 3)
 
 
-def test_a_file_that_breaks_off_gives_what_was_there_and_says_so(write: Write, tmp_path: Path) -> None:
+def test_a_truncated_file_gives_its_frames_and_a_note(write: Write, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     noisy = [rng.integers(0, 256, (96, 128, 3), dtype=np.uint8) for _ in range(40)]
     data = write(noisy, options={"movflags": "faststart"}).read_bytes()
@@ -75,8 +75,8 @@ def test_a_file_that_breaks_off_gives_what_was_there_and_says_so(write: Write, t
     assert "frame" in reader.notes[0]
 
 
-def test_a_file_that_does_not_count_its_frames_is_measured_by_its_seconds(write: Write, tmp_path: Path) -> None:
-    whole = write(rendering.rendered("pan", 50).frames, "whole.mkv")
+def test_a_truncated_file_without_a_frame_count_is_noticed_by_its_duration(write: Write, tmp_path: Path) -> None:
+    whole = write([frame[:120, :160] for frame in synthetic.draw_clip("pan", 50).frames], "whole.mkv")
     reader = Reader(whole)
     assert len(list(reader)) == 50
     assert not reader.notes
@@ -88,14 +88,14 @@ def test_a_file_that_does_not_count_its_frames_is_measured_by_its_seconds(write:
     assert "it ends early: after" in reader.notes[0]
 
 
-def test_a_whole_file_whose_first_frame_comes_late_is_not_called_short(write: Write) -> None:
+def test_a_late_first_frame_is_not_a_truncated_file(write: Write) -> None:
     times = [900, 940, 1190, 2090, 2100]
     reader = Reader(write(moving(5), "late.mkv", times=times))
     assert [round(1000 * frame.time) for frame in reader] == [time - 900 for time in times]
     assert reader.notes == []
 
 
-def test_times_go_on_where_two_recordings_were_joined(write: Write, tmp_path: Path) -> None:
+def test_times_continue_across_two_joined_recordings(write: Write, tmp_path: Path) -> None:
     parts = [write(moving(4), "one.ts"), write([frame[:32, :48] for frame in moving(4)], "two.ts")]
     joined = tmp_path / "joined.ts"
     joined.write_bytes(b"".join(part.read_bytes() for part in parts))
@@ -104,9 +104,11 @@ def test_times_go_on_where_two_recordings_were_joined(write: Write, tmp_path: Pa
     assert [round(1000 * frame.time) for frame in got] == [40 * number for number in range(8)]
 
 
-def test_a_damaged_file_comes_to_an_end(write: Write, tmp_path: Path) -> None:
-    """In a process of its own: a decoder whose threads wait for each other cannot be interrupted."""
-    data = bytearray(write(rendering.rendered("pan", 40).frames, "whole.mkv").read_bytes())
+def test_reading_a_damaged_file_ends(write: Write, tmp_path: Path) -> None:
+    """In a process of its own: a deadlock of the decoder's threads cannot be interrupted."""
+    data = bytearray(
+        write([frame[:120, :160] for frame in synthetic.draw_clip("pan", 40).frames], "whole.mkv").read_bytes()
+    )
     rng = np.random.default_rng(0)
     for place in rng.integers(len(data) // 3, len(data), 400):
         data[place] = rng.integers(256)
@@ -122,11 +124,11 @@ def test_one_frame_is_a_clip(write: Write) -> None:
     assert len(list(Reader([gradient()]))) == 1
 
 
-def test_a_size_that_changes_is_passed_on() -> None:
+def test_frames_may_change_their_size() -> None:
     assert [f.pixels.shape for f in Reader([gradient(), gradient(30, 40)])] == [(48, 64, 3), (30, 40, 3)]
 
 
-def test_a_frame_of_nan_is_told_by_its_number_after_those_before_it() -> None:
+def test_a_nan_frame_is_named_after_all_frames_before_it() -> None:
     frames = torch.rand(3, 3, 16, 16)
     frames[2] = float("nan")
     reader = Reader(frames)
@@ -135,21 +137,21 @@ def test_a_frame_of_nan_is_told_by_its_number_after_those_before_it() -> None:
         next(reader)
 
 
-def test_files_that_are_no_clips_are_told(tmp_path: Path) -> None:
+def test_bad_files_and_sources_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "empty.mp4").touch()
     (tmp_path / "text.mp4").write_text("no clip at all")
-    for name, said in (
+    for name, message in (
         ("nowhere.mp4", "there is no file"), ("empty.mp4", "is empty"), ("text.mp4", "cannot be opened as a clip"),
         ("", "is a folder"),
     ):  # fmt: skip
-        with pytest.raises(VideoError, match=said):
+        with pytest.raises(VideoError, match=message):
             Reader(tmp_path / name)
-    for source, said in ((3, "got int"), (np.zeros((4, 4, 3)), "the shape"), ([], "at least one frame")):
-        with pytest.raises(VideoError, match=said):
+    for source, message in ((3, "got int"), (np.zeros((4, 4, 3)), "the shape"), ([], "at least one frame")):
+        with pytest.raises(VideoError, match=message):
             Reader(source)  # type: ignore[arg-type]
 
 
-def test_a_file_with_sound_alone_is_told(tmp_path: Path) -> None:
+def test_a_file_without_video_is_rejected(tmp_path: Path) -> None:
     av = pytest.importorskip("av")
     path = tmp_path / "sound.wav"
     with av.open(str(path), "w") as container:
@@ -161,15 +163,15 @@ def test_a_file_with_sound_alone_is_told(tmp_path: Path) -> None:
         Reader(path)
 
 
-def test_a_camera_that_is_not_there_is_told() -> None:
+def test_a_missing_camera_is_rejected() -> None:
     pytest.importorskip("av")
     with pytest.raises(VideoError, match="cannot be opened as a camera"):
         Reader("camera:/dev/no-such-camera")
 
 
-def test_sampling_follows_time_not_numbers() -> None:
+def test_sampling_goes_by_time_not_by_number() -> None:
     clock = [0.0, 0.1, 0.2, 0.9, 1.0, 1.05, 3.0, 3.1]
     frames = [Frame(number, time, gradient()) for number, time in enumerate(clock)]
-    assert [frame.number for frame in sampled(frames, 1.0)] == [0, 4, 6]
+    assert [frame.number for frame in sample_at(frames, 1.0)] == [0, 4, 6]
     with pytest.raises(VideoError, match="above 0"):
-        next(sampled(frames, 0))
+        next(sample_at(frames, 0))

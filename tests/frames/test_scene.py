@@ -1,4 +1,4 @@
-"""Cuts are found, and nothing else is taken for one."""
+"""Scene changes are found and nothing else is taken for one; global shifts of any distance are found."""
 
 from __future__ import annotations
 
@@ -8,78 +8,114 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.frames.scene import Scenes
-from arr_coc.video import synthetic as rendering
+from arr_coc.frames.scene import SceneDetector, global_shift
+from arr_coc.video import synthetic
 
 
 def pixels(frame: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(frame).permute(2, 0, 1).float() / 255
 
 
-def found(frames: list[np.ndarray]) -> list[tuple[int, str]]:
-    scenes = Scenes()
-    made = [pixels(frame) for frame in frames]
-    verdicts = [
-        scenes.see(frame, lambda after=after: after) for frame, after in zip(made, [*made[1:], None], strict=True)
+def detect(frames: list[np.ndarray]) -> list[tuple[int, str]]:
+    """The number and kind of each scene change."""
+    scenes = SceneDetector()
+    images = [pixels(frame) for frame in frames]
+    changes = [
+        scenes.update(now, lambda after=after: after) for now, after in zip(images, [*images[1:], None], strict=True)
     ]
-    return [(number, verdict.kind) for number, verdict in enumerate(verdicts) if verdict.cut]
+    return [(number, change.kind) for number, change in enumerate(changes) if change.cut]
 
 
-def test_cuts_are_found_where_they_are() -> None:
-    clip = rendering.rendered("cut", 40)
-    assert found(clip.frames) == [(number, "cut") for number in clip.cuts]
+@pytest.fixture(scope="module")
+def cut_clip() -> synthetic.SyntheticClip:
+    return synthetic.draw_clip("cut", 24)
+
+
+def test_cuts_are_found(cut_clip: synthetic.SyntheticClip) -> None:
+    assert detect(cut_clip.frames) == [(number, "cut") for number in cut_clip.cuts]
 
 
 @pytest.mark.parametrize("name", ["pan", "object", "flash", "zoom", "shake", "noise", "static"])
-def test_nothing_else_is_a_cut(name: str) -> None:
-    assert found(rendering.rendered(name, 36).frames) == []
+def test_motion_light_and_noise_are_no_cuts(name: str) -> None:
+    assert detect(synthetic.draw_clip(name, 24).frames) == []
 
 
 def test_a_fast_pan_is_no_cut() -> None:
-    assert found(rendering.pan(20, step=24).frames) == []
+    assert detect(synthetic.pan(20, step=24).frames) == []
 
 
 def test_pure_noise_is_no_cut() -> None:
     rng = np.random.default_rng(0)
     frames = [rng.integers(0, 256, (90, 160, 3), dtype=np.uint8) for _ in range(12)]
-    assert [number for number, _ in found(frames)] in ([], [1])  # what is usual is known after the first
+    assert [number for number, _ in detect(frames)] in ([], [1])  # the usual similarity is known after the first
 
 
-def test_a_fade_through_black_is_one_new_scene() -> None:
-    clip = rendering.rendered("fade", 60)
-    [(number, kind)] = found(clip.frames)
+def test_a_fade_through_black_is_one_scene_change() -> None:
+    clip = synthetic.draw_clip("fade", 40)
+    [(number, kind)] = detect(clip.frames)
     assert kind == "fade"
     assert clip.cuts[0] <= number <= clip.cuts[0] + 6
 
 
-def test_black_and_back_to_the_same_is_no_new_scene() -> None:
-    clip = rendering.rendered("static", 12)
+def test_black_frames_within_a_scene_are_no_change() -> None:
+    clip = synthetic.draw_clip("static", 12)
     for number in (5, 6, 7):
         clip.frames[number][:] = 0
-    assert found(clip.frames) == []
+    assert detect(clip.frames) == []
 
 
-def test_without_the_next_frame_an_unusual_one_is_a_cut_at_once() -> None:
-    clip = rendering.rendered("cut", 40)
-    scenes = Scenes()
-    verdicts = [scenes.see(pixels(frame)).cut for frame in clip.frames]
-    assert [number for number, cut in enumerate(verdicts) if cut] == list(clip.cuts)
+def test_without_the_next_frame_an_unusual_frame_is_a_cut(cut_clip: synthetic.SyntheticClip) -> None:
+    scenes = SceneDetector()
+    changes = [scenes.update(pixels(frame)).cut for frame in cut_clip.frames]
+    assert [number for number, cut in enumerate(changes) if cut] == list(cut_clip.cuts)
 
 
-def test_the_next_frame_is_asked_for_only_where_a_cut_is_open() -> None:
-    clip = rendering.rendered("cut", 16)
-    scenes, asked = Scenes(), []
+def test_the_next_frame_is_read_only_to_confirm_a_cut(cut_clip: synthetic.SyntheticClip) -> None:
+    frames = cut_clip.frames
+    scenes, asked = SceneDetector(), []
 
-    def following(number: int) -> torch.Tensor | None:
+    def next_frame(number: int) -> torch.Tensor | None:
         asked.append(number)
-        return pixels(clip.frames[number + 1]) if number + 1 < len(clip.frames) else None
+        return pixels(frames[number + 1]) if number + 1 < len(frames) else None
 
-    for number, frame in enumerate(clip.frames):
-        scenes.see(pixels(frame), partial(following, number))
-    assert asked == list(clip.cuts)
+    for number, frame in enumerate(frames):
+        scenes.update(pixels(frame), partial(next_frame, number))
+    assert asked == list(cut_clip.cuts)
 
 
 def test_another_size_is_another_scene() -> None:
-    scenes = Scenes()
-    scenes.see(torch.rand(3, 60, 80))
-    assert scenes.see(torch.rand(3, 80, 60)).cut
+    scenes = SceneDetector()
+    scenes.update(torch.rand(3, 60, 80))
+    assert scenes.update(torch.rand(3, 80, 60)).cut
+
+
+def luma(frame: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(frame).float().mean(-1) / 255
+
+
+def page_views(*places: tuple[float, float]) -> list[torch.Tensor]:
+    """Lumas `[240, 320]` of a page, seen from several places."""
+    clip = synthetic.film_still("", synthetic.page(), [synthetic.Camera(x, y) for x, y in places], (240, 320))
+    return [luma(frame) for frame in clip.frames]
+
+
+@pytest.mark.parametrize("moved", [(0, 96), (0, -96), (60, 40), (-110, 0)])
+def test_a_shift_by_a_third_of_the_frame_is_found(moved: tuple[int, int]) -> None:
+    before, after = page_views((280, 500), (280 + moved[0], 500 + moved[1]))
+    found = global_shift(before, after)
+    assert (found.x, found.y) == pytest.approx(moved, abs=2)
+    back = global_shift(after, before)
+    assert (back.x, back.y) == pytest.approx((found.inverse.x, found.inverse.y), abs=2)
+
+
+def test_equal_and_unrelated_pictures_have_no_shift() -> None:
+    page = page_views((280, 500))[0]
+    street = luma(synthetic.street().pixels[:240, :320])
+    for other in (page, street, torch.full_like(page, 0.5)):
+        assert global_shift(page, other).is_zero
+
+
+def test_static_shade_does_not_hide_the_shift_of_a_page() -> None:
+    before, after = page_views((280, 500), (280, 560))
+    shade = torch.linspace(0.1, 1, 320)[None]
+    assert global_shift(before * shade, after * shade).y == pytest.approx(60, abs=2)

@@ -1,4 +1,4 @@
-"""What is said to be known about drawn clips is so."""
+"""The ground truth of synthetic clips is right."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import torch
 
 from arr_coc.errors import ArrCocError
 from arr_coc.frames import flow
-from arr_coc.video import synthetic as rendering
+from arr_coc.video import synthetic
 
 
 @pytest.mark.parametrize("name", ["pan", "zoom", "shake", "object"])
-def test_the_known_flow_carries_each_frame_to_the_next(name: str) -> None:
-    clip = rendering.rendered(name, 6)
+def test_the_true_flow_warps_each_frame_to_the_next(name: str) -> None:
+    clip = synthetic.draw_clip(name, 6)
     before, after = (torch.from_numpy(clip.frames[number]).permute(2, 0, 1).float() for number in (3, 4))
     known = clip.flows[4]
     assert known is not None
     carried = flow.warp(before, flow.Flow(known, torch.ones(known.shape[1:])))
-    seen = flow.inside(known)
+    seen = flow.inside_frame(known)
     assert float((carried - after).abs()[:, seen].mean()) < 3.0
 
 
 def test_the_evidence_moves_with_the_picture() -> None:
-    clip = rendering.rendered("pan", 60)
+    clip = synthetic.draw_clip("pan", 60)
     seen = [(number, box) for number, box in enumerate(clip.evidence) if box is not None]
     assert seen
     (first, box), (second, later) = seen[5], seen[6]
@@ -32,6 +32,6 @@ def test_the_evidence_moves_with_the_picture() -> None:
     assert later[1] - box[1] == pytest.approx(-float(known[1, 0, 0]), abs=0.01)
 
 
-def test_an_unknown_clip_is_told() -> None:
+def test_an_unknown_clip_is_rejected() -> None:
     with pytest.raises(ArrCocError, match="expected a clip among pan"):
-        rendering.rendered("chase")
+        synthetic.draw_clip("chase")

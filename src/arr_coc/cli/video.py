@@ -47,7 +47,7 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from arr_coc.frames.reader import CAMERA
     from arr_coc.video.film import CODECS, Film
-    from arr_coc.video.stream import Stream
+    from arr_coc.video.stream import WatchStream
 
     if arguments.output is not None:
         check_file(arguments.output, "out.mp4")
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ArrCocError("expected a file for --model, got a camera, whose frames are gone once they were watched")
     vlm = _loaded(arguments.model) if arguments.model else None
     use_one_thread()
-    stream = Stream(
+    stream = WatchStream(
         arguments.clip, arguments.question, using=arguments.embeddings, budget=arguments.budget, every=arguments.fps,
         spend=arguments.spend,
     )  # fmt: skip

@@ -1,15 +1,12 @@
-"""Sharing: one budget for all moments of a video. What was shown once need not be read twice.
+"""One budget for all frames of a video: content repeated across frames is kept once.
 
-A cell that shows what another moment shows, too, hardly counts. Which of the two counts in full? That of the moment that
-goes first; then comes the one that has most to add, and so on. A frame that brings nothing new gets few tokens; a budget is
-spent all the same. Who goes first depends on what is asked:
-- a question that names something has its answer somewhere. The moment goes first that is surest of it, by the best cells
-  that it shows whole: a word that the picture's border cuts in two says little, and one near it lacks what stands around it.
-  A moment that does not show the answer takes the next best thing for it; so a cell counts for the least that any moment
-  finds that shows it. A moment is read out before the next one is opened, and none is opened that cannot be read out,
-  because print is read beside print of the same picture, and not in halves from two;
-- where nothing is asked for in particular, the moment that has most to tell goes first, and the best new cells of all
-  moments share the budget.
+A cell whose content another frame shows as well counts for almost nothing in all frames but one. That one belongs to the frame
+that is ranked first; the next rank goes to the frame that adds most, and so on. The order depends on the question:
+- A question that names something has its answer in one place ("surest"). First comes the frame with the best few cells that it
+  shows whole: at a border that cuts text off, cells count less. A frame without the answer scores the next best thing high, so a
+  cell's score is the lowest that any frame gives to the same content. A frame's relevant cells are all kept before the
+  next frame's, and a frame that does not fit into the rest of the budget is skipped: text is read in its context.
+- Otherwise ("together") the frame with the largest sum comes first, and the best new cells of all frames share the budget.
 """
 
 from __future__ import annotations
@@ -19,190 +16,184 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 
-from arr_coc.frames import flow as flows
-from arr_coc.frames import gate as gating
-from arr_coc.frames import scene
-from arr_coc.frames import shift as shifting
-from arr_coc.frames.flow import Flow
-from arr_coc.frames.shift import Shift
+from arr_coc.frames import gate as gates
+from arr_coc.frames.flow import Flow, compose, inside_frame, luma_flow, small_luma, warp, zero_flow
+from arr_coc.frames.scene import SAME_SCENE, Shift, global_shift, scene_luma, similarity
 from arr_coc.relevance.strategy import FOLLOWS, SPREADS
 from arr_coc.selectors.base import Choice, Sight
 from arr_coc.selectors.pixels import textures
 from arr_coc.selectors.ranking import best
 
-REPEATED = 0.03  # what a cell counts for that shows what is shown already; less than this is nothing
-CUT = 0.25  # cells that a picture moves at least, where its border cuts things in two
-BEST = 3  # cells that tell how sure a moment is
-ROOM, BARE = 5, 0.1  # cells around a thing that belong to it, and what it counts for less at a border without them
-TOLD = "what several moments show, one is kept of"
-SIDE = 320  # px that moments are compared at
+REPEATED = 0.03  # weight of a cell whose content is kept already; relevance up to this counts as none
+MIN_SHIFT = 0.25  # cells that a picture moves at least for its border to cut content off
+TOP_CELLS = 3  # cells whose mean decides how sure a frame is
+CONTEXT, BARE = 5, 0.1  # cells of context around content, and the discount at a border without any
+SIDE = 320  # px that frames are compared at
+STRATEGY = "content repeated across frames is kept once"
 
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """What two neighbouring moments have in common, on their cells."""
+    """What two neighbouring frames have in common, on their cells."""
 
-    back: Flow  # from the later to the earlier
-    forth: Flow  # and the other way round
-    later: torch.Tensor  # [h, w] how far each cell of the later moment is to be seen at the earlier one, 0 to 1
-    earlier: torch.Tensor  # and the other way round
+    back: Flow  # from the later to the earlier frame
+    forth: Flow  # from the earlier to the later
+    later: torch.Tensor  # [h, w] share of each cell of the later frame that the earlier one shows, 0 to 1
+    earlier: torch.Tensor  # [h, w] the same the other way round
 
 
-def linked(frames: Sequence[torch.Tensor], size: tuple[int, int]) -> list[Link]:
-    """Each pair of neighbours among frames `[3, H, W]` in [0, 1], on a grid of `size` cells."""
-    small = [gating.calmed(flows.small(frame.cpu(), SIDE)) for frame in frames]
-    made = []
+def link_frames(frames: Sequence[torch.Tensor], size: tuple[int, int]) -> list[Link]:
+    """The links of all neighbours among frames `[3, H, W]` in [0, 1], on a grid of `size` cells."""
+    small = [gates.denoise(small_luma(frame.cpu(), SIDE)) for frame in frames]
+    links = []
     for before, after in pairwise(small):
-        moved = shifting.shift(before, after) if before.shape == after.shape else None
-        if moved is None or (moved.still and scene.likeness(*map(scene.prepared, (before, after))) < scene.ALIKE):
-            nothing = flows.still(size)
-            made.append(Link(nothing, nothing, torch.zeros(size), torch.zeros(size)))
+        moved = global_shift(before, after) if before.shape == after.shape else None
+        if moved is None or (moved.is_zero and similarity(scene_luma(before), scene_luma(after)) < SAME_SCENE):
+            still, nothing = zero_flow(size), torch.zeros(size)
+            links.append(Link(still, still, nothing, nothing))
             continue
-        (back, later), (forth, earlier) = _seen(before, after, moved, size), _seen(after, before, moved.back, size)
-        made.append(Link(back, forth, later, earlier))
-    return made
+        back, later = _match(before, after, moved, size)
+        forth, earlier = _match(after, before, moved.inverse, size)
+        links.append(Link(back, forth, later, earlier))
+    return links
 
 
-def _seen(there: torch.Tensor, here: torch.Tensor, moved: Shift, size: tuple[int, int]) -> tuple[Flow, torch.Tensor]:
-    """The flow from `here` to `there` on cells, and how far each cell of `here` is to be seen `there`."""
+def _match(there: torch.Tensor, here: torch.Tensor, moved: Shift, size: tuple[int, int]) -> tuple[Flow, torch.Tensor]:
+    """The flow from `here` to `there` on cells, and the share of each cell of `here` that `there` shows."""
     far = moved.flow((int(here.shape[0]), int(here.shape[1])))
-    both = flows.inside(far.vectors)  # what else they show may be darker, and is no lamp
-    lit = gating.relit(there, here, (flows.warp(there, far)[both], here[both]))
-    near = flows.warp(lit, far)
-    step, worse = gating.steadied(flows.between(near, here), near, here)
-    step = flows.then(far, step)
-    gate = gating.gate(lit, here, step, worse)
-    same = flows.inside(step.vectors).float() * (~gating.spread(gate.anew, step.size)).float()
-    seen = torch.nn.functional.adaptive_avg_pool2d(same[None, None], size)[0, 0]
-    return step.at(size), seen
+    common = inside_frame(far.vectors)  # brightness is compared on the overlap only
+    lit = gates.match_brightness(there, here, (warp(there, far)[common], here[common]))
+    near = warp(lit, far)
+    step, worse = gates.reject_flow(luma_flow(near, here), near, here)
+    step = compose(far, step)
+    changed = gates.expand_windows(gates.gate_windows(lit, here, step, worse).recompute, step.size)
+    same = inside_frame(step.vectors).float() * (~changed).float()
+    return step.resize(size), F.adaptive_avg_pool2d(same[None, None], size)[0, 0]
 
 
-def worth(relevance: torch.Tensor, links: Sequence[Link], *, surest: bool = False) -> tuple[torch.Tensor, list[int]]:
-    """Relevance `[t, h, w]` from 0 to 1, less where a moment that goes first shows the same; and the moments' order.
+def discount_repeats(
+    relevance: torch.Tensor, links: Sequence[Link], *, surest: bool = False
+) -> tuple[torch.Tensor, list[int]]:
+    """Relevance `[t, h, w]` from 0 to 1, lowered where a frame of higher rank shows the same; and the frames' order.
 
-    surest: the moment with the best new cells goes first, not that with the most.
+    surest: the frame with the best new cells comes first, not the one with the largest sum.
     """
-    size = relevance.shape[1:]
-    told = torch.zeros_like(relevance)
-    found = torch.zeros_like(relevance)
-    sure = _sureness(relevance, links) if surest else relevance
+    shown = torch.zeros_like(relevance)  # how much of each cell a frame of higher rank shows
+    discounted = torch.zeros_like(relevance)
+    scores = _sureness(relevance, links) if surest else relevance
     order: list[int] = []
     left = set(range(len(relevance)))
     while left:
-        new = {moment: sure[moment] * (1 - told[moment]) for moment in sorted(left)}
-        gains = {moment: float(_best(values) if surest else values.sum()) for moment, values in new.items()}
-        moment = max(gains, key=lambda one: gains[one])
-        left.discard(moment)
-        order.append(moment)
-        found[moment] = relevance[moment] * (REPEATED + (1 - REPEATED) * (1 - told[moment]))
-        for other, shown in _shown(moment, links, size):
-            told[other] = torch.maximum(told[other], shown)
-    return found, order
+        new = {frame: scores[frame] * (1 - shown[frame]) for frame in sorted(left)}
+        gains = {frame: float(_top_mean(values) if surest else values.sum()) for frame, values in new.items()}
+        frame = max(gains, key=lambda one: gains[one])
+        left.discard(frame)
+        order.append(frame)
+        discounted[frame] = relevance[frame] * (REPEATED + (1 - REPEATED) * (1 - shown[frame]))
+        for other, share in _visibility(frame, links, relevance.shape[1:]):
+            shown[other] = torch.maximum(shown[other], share)
+    return discounted, order
 
 
-def _best(values: torch.Tensor) -> torch.Tensor:
-    """The mean of the few best cells: one alone may be chance."""
-    return values.flatten().topk(min(BEST, values.numel())).values.mean()
+def _top_mean(values: torch.Tensor) -> torch.Tensor:
+    """The mean of the few best cells: a single one may be chance."""
+    return values.flatten().topk(min(TOP_CELLS, values.numel())).values.mean()
 
 
 def _sureness(relevance: torch.Tensor, links: Sequence[Link]) -> torch.Tensor:
-    """By how much each cell speaks for its moment `[t, h, w]`: agreed on by the others, whole, and not at a border."""
-    size = relevance.shape[1:]
-    deep = torch.stack([_depth(moment, links, size) for moment in range(len(relevance))])
-    whole = (deep >= 1).float()
-    return agreed(relevance, links, whole) * whole * (1 - BARE * (1 - deep / ROOM).clamp(min=0))
+    """The relevance `[t, h, w]` that all frames agree on, 0 in cells cut off by a border and lower near such a border."""
+    distance = torch.stack([_border_distance(frame, links, relevance.shape[1:]) for frame in range(len(relevance))])
+    whole = (distance >= 1).float()
+    return agree(relevance, links, whole) * whole * (1 - BARE * (1 - distance / CONTEXT).clamp(min=0))
 
 
-def agreed(relevance: torch.Tensor, links: Sequence[Link], whole: torch.Tensor) -> torch.Tensor:
-    """Of each cell's relevance `[t, h, w]` the least that is found by any moment that shows it, as far as it shows it `whole`."""
-    near = torch.nn.functional.max_pool2d(relevance[:, None], 3, 1, 1)[
-        :, 0
-    ]  # cells of two moments lie across each other
-    least = relevance.clone()
-    for moment, mine in enumerate(relevance):
-        for other, way, seen in _elsewhere(moment, links):
-            there = torch.lerp(mine, flows.warp(near[other], way, nearest=True), seen * flows.warp(whole[other], way))
-            least[moment] = torch.minimum(least[moment], there)
-    return least
+def agree(relevance: torch.Tensor, links: Sequence[Link], whole: torch.Tensor) -> torch.Tensor:
+    """Each cell's lowest relevance `[t, h, w]` among all frames that show its content `whole` `[t, h, w]`."""
+    near = F.max_pool2d(relevance[:, None], 3, 1, 1)[:, 0]  # the cells of two frames do not align
+    lowest = relevance.clone()
+    for frame, own in enumerate(relevance):
+        for other, path, visible in _paths(frame, links):
+            there = torch.lerp(own, warp(near[other], path, nearest=True), visible * warp(whole[other], path))
+            lowest[frame] = torch.minimum(lowest[frame], there)
+    return lowest
 
 
-def _elsewhere(moment: int, links: Sequence[Link]) -> Iterator[tuple[int, Flow, torch.Tensor]]:
-    """Each other moment, with the way from this one's cells to its own and how far `[h, w]` they are to be seen there."""
-    earlier = [(number, links[number].back, links[number].later) for number in range(moment - 1, -1, -1)]
-    later = [(number + 1, links[number].forth, links[number].earlier) for number in range(moment, len(links))]
+def _paths(frame: int, links: Sequence[Link]) -> Iterator[tuple[int, Flow, torch.Tensor]]:
+    """Each other frame, with the flow from this one's cells to it and the share `[h, w]` of them that it shows."""
+    earlier = [(number, links[number].back, links[number].later) for number in range(frame - 1, -1, -1)]
+    later = [(number + 1, links[number].forth, links[number].earlier) for number in range(frame, len(links))]
     for side in (earlier, later):
-        way: Flow | None = None
-        seen = torch.ones(())
-        for other, step, shown in side:
-            seen = seen * (shown if way is None else flows.warp(shown, way))
-            way = step if way is None else flows.then(step, way)
-            yield other, way, seen
+        path: Flow | None = None
+        visible = torch.ones(())
+        for other, step, share in side:
+            visible = visible * (share if path is None else warp(share, path))
+            path = step if path is None else compose(step, path)
+            yield other, path, visible
 
 
-def _depth(moment: int, links: Sequence[Link], size: torch.Size) -> torch.Tensor:
-    """How many cells `[h, w]` lie between each and the next border that cuts things off: beyond it a neighbour shows more."""
-    deep = torch.full(size, float(ROOM))
-    ways = [links[moment].back] if moment < len(links) else []
-    ways += [links[moment - 1].forth] if moment > 0 else []
-    for moved in ways:
-        across, down = (
-            float(one) for one in moved.vectors.flatten(1).median(1).values
-        )  # cells, of most of the picture
-        for length, cells in ((across, torch.arange(size[1])[None]), (down, torch.arange(size[0])[:, None])):
-            if abs(length) >= CUT:
-                deep = torch.minimum(deep, (cells.max() - cells if length > 0 else cells).float())
-    return deep
+def _border_distance(frame: int, links: Sequence[Link], size: torch.Size) -> torch.Tensor:
+    """How many cells `[h, w]` lie between each cell and the next border beyond which a neighbouring frame shows more."""
+    distance = torch.full(size, float(CONTEXT))
+    flows = [links[frame].back] if frame < len(links) else []
+    flows += [links[frame - 1].forth] if frame > 0 else []
+    for moved in flows:
+        x, y = (float(one) for one in moved.vectors.flatten(1).median(1).values)  # cells, of most of the picture
+        for shift, cells in ((x, torch.arange(size[1])[None]), (y, torch.arange(size[0])[:, None])):
+            if abs(shift) >= MIN_SHIFT:
+                distance = torch.minimum(distance, (cells.max() - cells if shift > 0 else cells).float())
+    return distance
 
 
-def _shown(moment: int, links: Sequence[Link], size: torch.Size) -> list[tuple[int, torch.Tensor]]:
-    """What other moments show of what this one shows whole: each with `[h, w]` from 0 to 1."""
+def _visibility(frame: int, links: Sequence[Link], size: torch.Size) -> list[tuple[int, torch.Tensor]]:
+    """For each other frame the share `[h, w]`, 0 to 1, of its cells whose content this frame shows whole."""
     found = []
-    whole = (_depth(moment, links, size) >= 1).float()
-    shown = whole
-    for number in range(moment, len(links)):
-        shown = flows.warp(shown, links[number].back) * links[number].later
-        found.append((number + 1, shown))
-    shown = whole
-    for number in range(moment - 1, -1, -1):
-        shown = flows.warp(shown, links[number].forth) * links[number].earlier
-        found.append((number, shown))
+    whole = (_border_distance(frame, links, size) >= 1).float()
+    share = whole
+    for number in range(frame, len(links)):
+        share = warp(share, links[number].back) * links[number].later
+        found.append((number + 1, share))
+    share = whole
+    for number in range(frame - 1, -1, -1):
+        share = warp(share, links[number].forth) * links[number].earlier
+        found.append((number, share))
     return found
 
 
-def shared(sight: Sight, choice: Choice, how: str = "auto") -> Choice:
-    """A choice among a video's cells with as many kept, but none twice while there are others.
+def share_budget(sight: Sight, choice: Choice, how: str = "auto") -> Choice:
+    """A choice with as many cells of a video, where repeated content is picked last.
 
-    how: the "surest" moments one after another, the best cells of all "together", or "auto": as the question is.
+    how: "surest" frames one after another, the best cells of all frames "together", or "auto": by the question.
     """
     [view] = sight.grid.views
     pictures = textures(sight)
-    nothing = choice.relevance is None or choice.strategy.startswith(SPREADS)
-    if view.t < 2 or nothing or len(choice.keep) in (0, len(sight.candidates)):
+    if view.t < 2 or choice.relevance is None or choice.strategy.startswith(SPREADS):
         return choice
-    assert choice.relevance is not None
-    shown = [pictures[moment * len(pictures) // view.t].pixels for moment in range(view.t)]
-    links = pictures[0].once(f"links {view!r} of {len(pictures)}", lambda: linked(shown, (view.h, view.w)))
+    if len(choice.keep) in (0, len(sight.candidates)):
+        return choice
+    frames = [pictures[frame * len(pictures) // view.t].pixels for frame in range(view.t)]
+    links = pictures[0].once(f"links {view!r} of {len(pictures)}", lambda: link_frames(frames, (view.h, view.w)))
     surest = how == "surest" or (how == "auto" and choice.strategy.startswith(FOLLOWS))
-    values, order = worth(choice.relevance.view(view.t, view.h, view.w), links, surest=surest)
-    ranked = one_by_one(values, order, len(choice.keep)) if surest else values
+    values, order = discount_repeats(choice.relevance.view(view.t, view.h, view.w), links, surest=surest)
+    ranked = rank_by_frame(values, order, len(choice.keep)) if surest else values
     keep = sight.candidates[best(ranked.flatten()[sight.candidates], len(choice.keep))].sort().values
-    said = f"the surest moment first, and {TOLD}" if surest else TOLD
-    return replace(choice, keep=keep, relevance=values.flatten(), strategy=f"{choice.strategy}; {said}")
+    strategy = f"{choice.strategy}; {'the surest frame first, and ' if surest else ''}{STRATEGY}"
+    return replace(choice, keep=keep, relevance=values.flatten(), strategy=strategy)
 
 
-def one_by_one(values: torch.Tensor, order: Sequence[int], count: int) -> torch.Tensor:
-    """Values `[t, h, w]` from 0 to 1, raised so that the best `count` cells are those of moments that are read out.
+def rank_by_frame(values: torch.Tensor, order: Sequence[int], count: int) -> torch.Tensor:
+    """Values `[t, h, w]` from 0 to 1, raised so that the top `count` cells come from as few frames as possible.
 
-    A moment's cells, those that hold anything, all come before the next one's. Where what is left is too little for all of
-    the next one's, the rest of the moments that are open comes first.
+    All relevant cells of a frame rank before the next frame's. If a frame's do not fit into the rest of `count`, the remaining
+    cells of the frames before it rank first.
     """
     ranked = values.clone()
-    opened, tier = True, 2.0 * len(order)  # more than all steps between moments
-    for rank, moment in enumerate(order):
-        holds = values[moment] > REPEATED
-        needed = int(holds.sum())
+    opened, tier = True, 2.0 * len(order)  # larger than all steps between frames
+    for rank, frame in enumerate(order):
+        relevant = values[frame] > REPEATED
+        needed = int(relevant.sum())
         opened = rank == 0 or (opened and needed <= count)
         count -= needed if opened else 0
-        ranked[moment] += 2.0 * (len(order) - rank) + opened * (tier + tier * holds)
+        ranked[frame] += 2.0 * (len(order) - rank) + opened * (tier + tier * relevant)
     return ranked

@@ -38,9 +38,9 @@ class ArrCoc(Selector):
         chosen = realized(sight, Settings(**self.options))
         if sight.kind != "video" or sight.picture is None:
             return chosen
-        from arr_coc.relevance.frame_budget import shared
+        from arr_coc.relevance.frame_budget import share_budget
 
-        return shared(sight, chosen, self.options.get("moments", "auto"))
+        return share_budget(sight, chosen, self.options.get("moments", "auto"))
 
     def before_encoding(self, sight: Sight) -> Choice:
         """Under `auto`, three fifths of the cells where a layer knows what the question is about, and else all of them."""

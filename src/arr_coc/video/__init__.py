@@ -1,1 +1,1 @@
-"""Video: remember, carry along with the motion, look again only where it changed."""
+"""Video: allocate tokens frame by frame, reuse results along the motion, recompute only what changed."""

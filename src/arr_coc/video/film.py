@@ -1,7 +1,7 @@
-"""A watched clip as a film: kept cells lit, relevance as warm colour, and below it a strip that tells the story so far.
+"""A watched clip as a video file: kept cells bright, relevance as a warm colour, and a chart of all frames so far below.
 
-The strip has one column for each frame: how many tokens were kept (bars), what share of the frame was carried over (a line),
-cuts as upright marks. It scrolls when the clip is longer than the strip is wide.
+The chart has one column for each frame: bars for the tokens kept, a line for the share of the frame that was reused, and
+vertical marks for cuts. It scrolls when the clip has more frames than the chart has columns.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from fractions import Fraction
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import cv2
@@ -19,37 +18,36 @@ from PIL import Image, ImageDraw
 
 from arr_coc.draw import overlay as view
 from arr_coc.errors import VideoError, first_line
-from arr_coc.frames.reader import libav
-from arr_coc.video.stream import Watched
+from arr_coc.frames.reader import import_av
+from arr_coc.video.stream import WatchedFrame
 
-LEAST_WIDTH = 480  # px; smaller clips are enlarged, so that the strip can be read
-STRIP = 96  # px
+MIN_WIDTH = 480  # px; smaller clips are enlarged, so that the chart can be read
+CHART = 96  # px of its height
 INK, BAR, LINE, CUT, GROUND = (232, 232, 236), (95, 168, 255), (126, 217, 87), (255, 92, 92), (18, 20, 26)
-DARK = 0.4  # how bright cells stay that were not kept
-WARM = 0.45  # how strong relevance colours the kept ones
-TICK = Fraction(1, 90_000)  # the film's clock: fine enough for any source's own times
+DARK = 0.4  # brightness of cells that were not kept
+WARM = 0.45  # opacity of the relevance colour
+TICK = Fraction(1, 90_000)  # the time base: fine enough for any source's timestamps
 CODECS = {".mp4": "libx264", ".mov": "libx264", ".mkv": "libx264", ".webm": "libvpx-vp9"}
 
 
 class Chart:
-    """The strip: what happened on each frame so far, as far back as there is room."""
+    """Tokens, reuse and cuts of the frames so far, as many as there is room for."""
 
     def __init__(self, width: int) -> None:
         self.width = width
         self._seen: deque[tuple[int, float, bool, float]] = deque(maxlen=max(1, width - 2 * 10))
         self._most = 1
 
-    def add(self, seen: Watched) -> None:
-        """One frame more."""
+    def add(self, seen: WatchedFrame) -> None:
         reused = (seen.reuse.texture + seen.reuse.features) / 2
         self._seen.append((seen.allocation.k, reused, bool(seen.scene), seen.time))
         self._most = max(self._most, seen.allocation.k)
 
     def draw(self) -> Image.Image:
-        """The strip as a picture, the newest frame at its right end."""
-        strip = Image.new("RGB", (self.width, STRIP), GROUND)
-        pen = ImageDraw.Draw(strip)
-        top, bottom, left = 24, STRIP - 8, 10
+        """The chart as a picture, the newest frame at the right."""
+        chart = Image.new("RGB", (self.width, CHART), GROUND)
+        pen = ImageDraw.Draw(chart)
+        top, bottom, left = 24, CHART - 8, 10
         room = self.width - 2 * left
         wide = max(1, min(12, room // max(1, len(self._seen))))
         points = []
@@ -69,29 +67,28 @@ class Chart:
         ):  # fmt: skip
             pen.text((x, 4), text, fill=colour, font=label)
             x += pen.textlength(text, font=label) + 18
-        return strip
+        return chart
 
 
-def overlay(seen: Watched, width: int) -> Image.Image:
-    """A frame with its kept cells lit, the warmer the more relevant, the others dark; `width` pixels wide."""
+def overlay(seen: WatchedFrame, width: int) -> Image.Image:
+    """A frame, `width` pixels wide: kept cells bright and coloured by relevance, the others dark."""
     height = max(2, round(seen.pixels.shape[0] * width / seen.pixels.shape[1]))
-    shrinks = width <= seen.pixels.shape[1]
-    how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-    frame = cv2.resize(seen.pixels, (width, height), interpolation=how).astype(np.float32)
+    mode = cv2.INTER_AREA if width <= seen.pixels.shape[1] else cv2.INTER_LINEAR
+    frame = cv2.resize(seen.pixels, (width, height), interpolation=mode).astype(np.float32)
     found = seen.allocation
     kept = torch.zeros(found.n).index_fill_(0, found.keep, 1.0)
-    worth = kept if found.relevance is None else found.relevance.clamp(0, 1) * kept
+    score = kept if found.relevance is None else found.relevance.clamp(0, 1) * kept
     light, warm = (
-        view.plane(view.by_view(found.grid, values), (height, width)).numpy()[..., None] for values in (kept, worth)
+        view.plane(view.by_view(found.grid, values), (height, width)).numpy()[..., None] for values in (kept, score)
     )
     colour = view.colourise(torch.from_numpy(warm[..., 0]), "ember", 0.0, 1.0).astype(np.float32)
-    shown = frame * (DARK + (1 - DARK) * light)
-    shown = shown * (1 - WARM * warm) + colour * WARM * warm
-    return Image.fromarray(np.clip(shown, 0, 255).astype(np.uint8))
+    blended = frame * (DARK + (1 - DARK) * light)
+    blended = blended * (1 - WARM * warm) + colour * WARM * warm
+    return Image.fromarray(np.clip(blended, 0, 255).astype(np.uint8))
 
 
 class Film:
-    """Writes watched frames into a file; every frame keeps its own time."""
+    """Writes watched frames to a video file; each frame keeps its timestamp."""
 
     def __init__(self, path: Path, rate: float) -> None:
         self.path, self.rate = path, rate
@@ -101,29 +98,29 @@ class Film:
         self._size = (0, 0)
         self._last = -1
 
-    def add(self, seen: Watched) -> None:
-        """One frame more; the first one decides the film's size."""
+    def add(self, seen: WatchedFrame) -> None:
+        """Append a frame; the first one sets the size."""
         if self._chart is None:
-            width = max(LEAST_WIDTH, seen.pixels.shape[1])
+            width = max(MIN_WIDTH, seen.pixels.shape[1])
             width += width % 2
             self._chart = Chart(width)
             self._open(width, overlay(seen, width).height)
         self._chart.add(seen)
         picture = Image.new("RGB", self._size, GROUND)
-        picture.paste(self._laid(overlay(seen, self._size[0])), (0, 0))
-        picture.paste(self._chart.draw(), (0, self._size[1] - STRIP))
+        picture.paste(self._fit(overlay(seen, self._size[0])), (0, 0))
+        picture.paste(self._chart.draw(), (0, self._size[1] - CHART))
         self._encode(picture, seen.time)
 
-    def _laid(self, shown: Image.Image) -> Image.Image:
-        """A frame of another shape than the first, made to fit."""
-        room = self._size[1] - STRIP
+    def _fit(self, shown: Image.Image) -> Image.Image:
+        """Shrink a frame that is taller than the first."""
+        room = self._size[1] - CHART
         if shown.height <= room:
             return shown
         return shown.resize((max(1, round(shown.width * room / shown.height)), room))
 
     def _open(self, width: int, height: int) -> None:
-        av = libav()
-        self._size = (width, height + height % 2 + STRIP)
+        av = import_av()
+        self._size = (width, height + height % 2 + CHART)
         try:
             self._container = av.open(str(self.path), "w")
             rate = Fraction(self.rate).limit_denominator(1001)
@@ -135,9 +132,9 @@ class Film:
         self._stream.time_base = self._stream.codec_context.time_base = TICK
 
     def _encode(self, picture: Image.Image, time: float) -> None:
-        av = libav()
+        av = import_av()
         frame = av.VideoFrame.from_image(picture)
-        self._last = max(self._last + 1, round(time / TICK))  # times that do not rise are no times
+        self._last = max(self._last + 1, round(time / TICK))  # timestamps must increase
         frame.pts, frame.time_base = self._last, TICK
         for packet in self._stream.encode(frame):
             self._container.mux(packet)
@@ -153,7 +150,5 @@ class Film:
     def __enter__(self) -> Film:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -1,20 +1,20 @@
-"""Memory: what is known about a clip so far, carried from frame to frame.
+"""Memory: texture, features and relevance of a clip, carried from frame to frame.
 
-    flow -> gate -> texture and features carried, renewed where needed -> maps of relevance carried -> the frame's texture
+    flow -> gate -> warp texture and features, recompute where needed -> warp relevance maps -> the frame's texture
 
 Notable:
-- the flow is added up since things were last worked out, and every map is carried once along the sum: nothing blurs from frame
-  to frame, and the error is measured against what was really seen;
-- an encoder is a costly and nervous witness: neighbouring frames get different features. So features are averaged along the
-  motion, new ones count for more the longer the last are ago, and for all where nothing could be carried;
-- unimportant is not unknown: what is looked at anew depends on the pixels, never on the relevance;
-- the first frame and a cut start afresh; on every 30th frame all is worked out anew, and features are averaged with those
-  before as always; a new question keeps everything but relevance.
+- flow is accumulated since a map was last computed, and each map is warped once along the sum. Nothing blurs from frame to
+  frame, and the gate compares with pixels that were really seen;
+- encoder features are costly and differ between neighbouring frames. So they are averaged along the motion: the weight of
+  new features grows with the age of the old ones, and is 1 where nothing could be warped;
+- what is recomputed depends on the pixels, never on the relevance: a low score is not a reason to skip a change;
+- the first frame and a cut start from nothing. A keyframe (every 30th frame) recomputes the texture and re-encodes everything;
+  its features are averaged as usual. A new question clears the relevance only.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -23,243 +23,235 @@ from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.embedding.encoder import unit
 from arr_coc.errors import ArrCocError, whole_number
 from arr_coc.frames import flow as flows
-from arr_coc.frames import gate as gating
-from arr_coc.frames.flow import Flow
-from arr_coc.frames.gate import Gate
+from arr_coc.frames import gate as gates
+from arr_coc.frames.flow import Flow, compose, warp, zero_flow
 from arr_coc.texture import TextureArray
 from arr_coc.texture.channels.memory import FADING
 from arr_coc.types.image import ImageLike
-from arr_coc.video import texture_update as renewing
+from arr_coc.video import texture_update as update
 
-MOVED = 0.4  # cells of the encoder that a place may move before its features are out of date
-SHARE = 0.02  # of the cells: fewer that are out of date can wait
-GONE = 0.4  # of the cells: when so many cannot be carried, the encoder is asked at once
-RUSH = 1.0  # cells of the encoder that places have moved on average, from which features are renewed a frame earlier
-LONG = 3  # frames; features of a place that stands still are replaced no faster than if this many had passed
+MAX_DRIFT = 0.4  # encoder cells that a place may move before its features are stale
+MIN_STALE = 0.02  # share of the cells: fewer stale ones can wait
+MAX_LOST = 0.4  # share of the cells: if more cannot be warped, the encoder runs at once
+FAST_DRIFT = 1.0  # encoder cells of mean drift from which features are renewed one frame earlier
+MAX_STILL_AGE = 3  # frames; features of places without change are replaced no faster than after this many
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How long things are trusted; the defaults are what the measurements recommend."""
+class MemorySettings:
+    """How long results are reused; `benchmarks/video.py` measures the defaults."""
 
-    keyframe: int = 30  # frames after which everything is worked out anew; 1: on every frame
+    keyframe: int = 30  # frames after which everything is recomputed; 1: on every frame
     encode_every: int = 10  # frames after which features are renewed where anything changed
-    demanded_every: int = 3  # motion cannot demand it more often than this
-    fresh: float = 0.2  # how much one frame's features count beside those of the frames before
-    reuse: bool = (
-        True  # False: every frame by itself, as if it were a still picture; nothing is remembered of the others
-    )
-    side: int = flows.SIDE  # px of the longer side that flow is worked out at
+    motion_every: int = 3  # frames after which motion may trigger the encoder
+    feature_weight: float = 0.2  # weight of one frame's features in the running average
+    reuse: bool = True  # False: each frame separately, as a still picture; nothing is remembered
+    side: int = flows.SIDE  # px of the longer side that flow is computed at
     max_side: int | None = 1024  # px of the texture's longer side
-    device: str | None = None  # where textures and flow are worked out; None: the CPU
+    device: str | None = None  # of textures and flow; None: the CPU
 
     def __post_init__(self) -> None:
-        for name in ("keyframe", "encode_every", "demanded_every", "side"):
+        for name in ("keyframe", "encode_every", "motion_every", "side"):
             if whole_number(getattr(self, name)) is None:
                 raise ArrCocError(f"expected {name} as a whole number of at least 1, got {getattr(self, name)!r}")
-        if not 0 < self.fresh <= 1:
-            raise ArrCocError(f"expected fresh as a share above 0 and at most 1, got {self.fresh!r}")
+        if not 0 < self.feature_weight <= 1:
+            raise ArrCocError(f"expected feature_weight above 0 and at most 1, got {self.feature_weight!r}")
 
 
 @dataclass(frozen=True)
 class Reuse:
-    """What of a frame was carried over, in shares of the frame, and why not more."""
+    """What was reused on a frame, in shares of the frame, and why not more."""
 
     texture: float = 0.0  # of the channels
     features: float = 0.0  # of the encoder's cells
-    why: str = "first frame"  # or keyframe, cut, fade, another size, by itself; empty: the gate alone decided
+    why: str = "first frame"  # or keyframe, cut, fade, another size, by itself, passing; empty: the gate alone decided
     moved: float = 0.0  # the mean length of the flow, as a share of the frame's longer side
-    worse: float = 0.0  # of the windows: the flow explained less than standing still
+    worse: float = 0.0  # share of the windows where the flow was worse than zero motion
 
 
 class Memory:
-    """What is known so far. `see` takes the next frame, `learn` what was found relevant on it."""
+    """The state of a clip. `update` takes the next frame, `record_relevance` what was found relevant on it."""
 
-    def __init__(self, embeddings: Embeddings | None = None, settings: Settings = Settings()) -> None:  # noqa: B008
+    def __init__(self, embeddings: Embeddings | None = None, settings: MemorySettings = MemorySettings()) -> None:  # noqa: B008
         self.embeddings = embeddings
         self.settings = settings
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
-        """The next frame is the first: all that was known is gone."""
-        self._texture: TextureArray | None = None  # as it was last worked out
-        self._luma: torch.Tensor | None = None  # small, at that time
-        self._since: Flow | None = None  # the flow since then
-        self._last: torch.Tensor | None = None  # the frame before, small
-        self._frame: torch.Tensor | None = None  # and in full, for motion
+    def reset(self) -> None:
+        """Drop everything: the next frame is the first."""
+        self._texture: TextureArray | None = None  # the anchor: the last texture with computed parts
+        self._luma: torch.Tensor | None = None  # the anchor's small luma
+        self._since: Flow | None = None  # the flow since the anchor
+        self._last: torch.Tensor | None = None  # small luma of the frame before
+        self._frame: torch.Tensor | None = None  # its pixels, for the motion channel
         self._key: tuple[TextureArray, Flow] | None = None  # the last keyframe, and the flow since
-        self._features: torch.Tensor | None = None  # [k, h, w], as they were when the encoder last saw anything
-        self._drift = flows.still((1, 1))  # the flow since then
-        self._gone = torch.zeros(0)  # bool [h, w] cells whose features cannot be carried any more
-        self._age = 0  # frames since the encoder saw anything
+        self._features: torch.Tensor | None = None  # [k, h, w], as of the last encoder run
+        self._drift = zero_flow((1, 1))  # the flow since then
+        self._lost = torch.zeros(0)  # bool [h, w] cells whose features cannot be warped any more
+        self._age = 0  # frames since the last encoder run
         self._number = 0  # frames since the last keyframe
         self._saliency: torch.Tensor | None = None
-        self._step: Flow | None = None  # from the frame before to this one; None: nothing can be carried
-        self._compared: tuple[torch.Tensor, torch.Tensor, Flow, torch.Tensor] | None = None  # what tells where it holds
-        self.forget_question()
+        self._step: Flow | None = None  # from the frame before to this one, on the CPU; None: nothing can be warped
+        self._compared: tuple[torch.Tensor, torch.Tensor, Flow, torch.Tensor] | None = None  # the gate's input for it
+        self.reset_question()
 
-    def forget_question(self) -> None:
-        """Relevance and fixation are gone; texture and features stay: a new question is asked."""
+    def reset_question(self) -> None:
+        """Drop relevance and fixation; texture and features stay."""
         self._relevance: torch.Tensor | None = None
         self._fixation: torch.Tensor | None = None
 
-    def see(self, frame: ImageLike, why: str = "", *, passing: bool = False) -> tuple[TextureArray, Reuse]:
-        """The texture of the next frame, with all that could be carried over in it. `why`: a reason to start afresh.
+    def update(self, frame: ImageLike, why: str = "", *, passing: bool = False) -> tuple[TextureArray, Reuse]:
+        """The texture of the next frame, with everything that can be reused. `why`: a reason to start from nothing.
 
-        `passing`: a white or black frame, a flash; it is looked at, and what is known of the scene stays as it is.
+        passing: a blank or unusual frame, such as a flash. It gets a texture, and the state stays as it is.
         """
+        settings = self.settings
         texture = TextureArray.from_image(
-            frame, device=self.settings.device, max_side=self.settings.max_side,
-            embeddings=self.embeddings,
-        )  # fmt: skip
-        if not why and self._frame is not None and tuple(self._frame.shape) != tuple(texture.pixels.shape):
-            why = "another size"
-        if not why and not self.settings.reuse and self._frame is not None:
-            why = "by itself"
+            frame, device=settings.device, max_side=settings.max_side, embeddings=self.embeddings
+        )
+        if not why and self._frame is not None:
+            if tuple(self._frame.shape) != tuple(texture.pixels.shape):
+                why = "another size"
+            elif not settings.reuse:
+                why = "by itself"
         if why:
-            self.forget()
+            self.reset()
         if passing and self._last is not None:
             return self._pass(texture)
-        now = gating.calmed(flows.small(texture.pixels, self.settings.side))
-        made = self._afresh(texture, now, why or "first frame") if self._last is None else self._next(texture, now)
+        now = gates.denoise(flows.small_luma(texture.pixels, settings.side))
+        result = self._start(texture, now, why or "first frame") if self._last is None else self._next(texture, now)
         self._last, self._frame = now, texture.pixels
-        return made
+        return result
 
-    def learn(self, texture: TextureArray, relevance: torch.Tensor) -> None:
-        """Remember what was found relevant on the frame that was seen last: `[rows, columns]`, 0 to 1."""
-        held = self._fixation if self._fixation is not None else torch.zeros_like(relevance)
-        self._fixation = FADING * _fitted(held, relevance.shape) + (1 - FADING) * relevance
+    def record_relevance(self, texture: TextureArray, relevance: torch.Tensor) -> None:
+        """Remember the relevance `[rows, columns]`, 0 to 1, of the frame that was passed last."""
+        before = self._fixation if self._fixation is not None else torch.zeros_like(relevance)
+        self._fixation = FADING * _resize(before, relevance.shape) + (1 - FADING) * relevance
         self._relevance = relevance
-        self._saliency = texture.grid(int(relevance.shape[0]), int(relevance.shape[1]), ["saliency"])[0].float().cpu()
+        self._saliency = texture.grid(*_size(relevance), ["saliency"])[0].float().cpu()
 
-    def carried(self, values: torch.Tensor | None, size: tuple[int, int]) -> torch.Tensor:
-        """A map on cells of the frame before, carried to the frame that was seen last; 0 where that is not known to hold."""
+    def warp_map(self, values: torch.Tensor | None, size: tuple[int, int]) -> torch.Tensor:
+        """A cell map of the frame before, warped to the last frame; 0 where the gate does not trust it."""
         if values is None or self._step is None:
             return torch.zeros(size)
-        moved = flows.warp(_fitted(values, torch.Size(size)), self._step)
         assert self._compared is not None
-        return moved * (1 - gating.spread(gating.gate(*self._compared).anew.cpu(), size).float())
+        unreliable = gates.expand_windows(gates.gate_windows(*self._compared).recompute.cpu(), size)
+        return warp(_resize(values, torch.Size(size)), self._step) * (1 - unreliable.float())
 
     def _pass(self, texture: TextureArray) -> tuple[TextureArray, Reuse]:
-        """A frame that tells nothing about the scene."""
+        """A frame that says nothing about the scene."""
         self._step = None
         if self.embeddings is not None and self._features is not None:
-            self.embeddings.recall(texture, unit(flows.warp(self._features, self._drift), dim=0))
+            self.embeddings.recall(texture, unit(warp(self._features, self._drift), dim=0))
         return texture, Reuse(0.0, 1.0, "passing")
 
-    def _afresh(self, texture: TextureArray, now: torch.Tensor, why: str) -> tuple[TextureArray, Reuse]:
-        """Nothing is carried over."""
+    def _start(self, texture: TextureArray, now: torch.Tensor, why: str) -> tuple[TextureArray, Reuse]:
+        """A frame with nothing to reuse."""
         self._step = None
-        self._anchor(texture, now)
-        self._key, self._number = (texture, flows.still(_size(now), now.device)), 0
+        still = zero_flow(_size(now), now.device)
+        self._texture, self._luma, self._since = texture, now, still
+        self._key, self._number = (texture, still), 0
         if self.embeddings is not None:
-            self._features = renewing.whole(self.embeddings, texture.pixels)
+            self._features = update.encode_frame(self.embeddings, texture.pixels)
             self.embeddings.recall(texture, self._features)
-            self._drift, self._age = flows.still(_size(now), now.device), 0
-            self._gone = torch.zeros(self._features.shape[1:], dtype=torch.bool)
+            self._drift, self._age = still, 0
+            self._lost = torch.zeros(self._features.shape[1:], dtype=torch.bool)
         return texture, Reuse(why=why)
 
     def _next(self, texture: TextureArray, now: torch.Tensor) -> tuple[TextureArray, Reuse]:
         assert self._last is not None
+        assert self._texture is not None
         assert self._luma is not None
         assert self._since is not None
         assert self._key is not None
-        last = gating.relit(self._last, now)
-        step, worse = gating.steadied(flows.between(last, now), last, now)
-        moved = flows.then(self._since, step)
-        found = gating.gate(gating.relit(self._luma, now), now, moved, worse)
-        self._step = Flow(step.vectors.cpu(), step.confidence.cpu())
-        self._compared = (last, now, step, worse)
+        last = gates.match_brightness(self._last, now)
+        step, worse = gates.reject_flow(flows.luma_flow(last, now), last, now)
+        moved = compose(self._since, step)
+        gate = gates.gate_windows(gates.match_brightness(self._luma, now), now, moved, worse)
+        self._step, self._compared = step.cpu(), (last, now, step, worse)
         self._number, self._age = self._number + 1, self._age + 1
         keyframe = self._number >= self.settings.keyframe
-        texture = self._supplied(texture, step, now)
+        texture = self._add_history(texture, now)
+        still = zero_flow(_size(now), now.device)
+        computed = 1.0
         if keyframe:
-            self._key, self._number = (texture, flows.still(_size(now), now.device)), 0
+            self._key, self._number = (texture, still), 0
         else:
-            self._key = self._key[0], flows.then(self._key[1], step)
-            renewing.carry_regions(self._key[0], texture, self._key[1])
-        worked_out = 1.0
-        if not keyframe:
-            assert self._texture is not None
-            worked_out = renewing.carry(self._texture, texture, moved, found.anew)
-        encoded = self._encode(texture, step, found, keyframe)
-        if worked_out > 0:
-            self._anchor(texture, now)
+            self._key = self._key[0], compose(self._key[1], step)
+            update.reuse_clusters(self._key[0], texture, self._key[1])
+            computed = update.update_channels(self._texture, texture, moved, gate.recompute)
+        encoded = self._update_features(texture, step, gate, keyframe)
+        if computed > 0:
+            self._texture, self._luma, self._since = texture, now, still
         else:
             self._since = moved
-        length = float(flows.length(step.vectors).mean()) / max(_size(now))
+        length = float(flows.magnitude(step.vectors).mean()) / max(_size(now))
         why = "keyframe" if keyframe else ""
-        return texture, Reuse(1 - worked_out, 1 - encoded, why, length, float(found.worse.float().mean()))
+        return texture, Reuse(1 - computed, 1 - encoded, why, length, float(gate.worse.float().mean()))
 
-    def _anchor(self, texture: TextureArray, now: torch.Tensor) -> None:
-        """From here on the flow is added up anew."""
-        self._texture, self._luma, self._since = texture, now, flows.still(_size(now), now.device)
-
-    def _encode(self, texture: TextureArray, step: Flow, found: Gate, keyframe: bool) -> float:
-        """Carry the features along and renew what is out of date; the share of the frame that the encoder saw."""
+    def _update_features(self, texture: TextureArray, step: Flow, gate: gates.Gate, keyframe: bool) -> float:
+        """Warp the features and renew stale ones; returns the share of the frame that was encoded."""
         if self.embeddings is None or self._features is None:
             return 0.0
         grid = (int(self._features.shape[1]), int(self._features.shape[2]))
-        drift = flows.then(self._drift, step)
-        held = unit(flows.warp(self._features, drift), dim=0)
-        lost = gating.spread(found.anew.cpu(), grid)
-        self._gone = (flows.warp(self._gone.float(), Flow(step.vectors.cpu(), step.confidence.cpu())) > 0.5) | lost
-        away = flows.length(drift.at(grid).vectors).cpu()
-        demanded = self._gone | (away > MOVED)
-        share = 0.0
-        if self._wanted(demanded, lost, float(away.mean()) > RUSH, keyframe):
-            part = None if keyframe else renewing.some(self.embeddings, texture.pixels, grid, demanded)
-            fresh, seen = part if part is not None else (renewing.whole(self.embeddings, texture.pixels), None)
-            counts = self._counts(demanded, lost).to(held)
-            counts = counts if seen is None else counts * seen
-            held = unit((1 - counts) * held + counts * fresh, dim=0)
-            share = 1.0 if seen is None else float((seen > 0).float().mean())
-            self._gone = torch.zeros_like(self._gone) if seen is None else self._gone & (seen.cpu() < gating.LOST)
-            self._features, self._age = held, 0
-            drift = flows.still(step.size, step.vectors.device)
+        drift = compose(self._drift, step)
+        features = unit(warp(self._features, drift), dim=0)
+        lost = gates.expand_windows(gate.recompute.cpu(), grid)
+        self._lost = (warp(self._lost.float(), step.cpu()) > 0.5) | lost
+        distance = flows.magnitude(drift.resize(grid).vectors).cpu()
+        stale = self._lost | (distance > MAX_DRIFT)
+        encoded = 0.0
+        if self._should_encode(stale, lost, float(distance.mean()) > FAST_DRIFT, keyframe):
+            part = None if keyframe else update.encode_windows(self.embeddings, texture.pixels, grid, stale)
+            new, covered = part if part is not None else (update.encode_frame(self.embeddings, texture.pixels), None)
+            weight = self._new_weight(stale, lost).to(features)
+            weight = weight if covered is None else weight * covered
+            features = unit((1 - weight) * features + weight * new, dim=0)
+            encoded = 1.0 if covered is None else float((covered > 0).float().mean())
+            renewed = torch.ones_like(self._lost) if covered is None else covered.cpu() >= gates.LOW_CONFIDENCE
+            self._lost = self._lost & ~renewed
+            self._features, self._age = features, 0
+            drift = zero_flow(step.size, step.vectors.device)
         self._drift = drift
-        self.embeddings.recall(texture, held)
-        return share
+        self.embeddings.recall(texture, features)
+        return encoded
 
-    def _wanted(self, demanded: torch.Tensor, lost: torch.Tensor, rush: bool, keyframe: bool) -> bool:
-        """Whether the encoder is asked on this frame."""
-        if keyframe or float(lost.float().mean()) > GONE:
+    def _should_encode(self, stale: torch.Tensor, lost: torch.Tensor, fast: bool, keyframe: bool) -> bool:
+        if keyframe or float(lost.float().mean()) > MAX_LOST:
             return True
-        changed = float(demanded.float().mean())
-        if changed > SHARE and self._age >= max(1, self.settings.demanded_every - rush):
+        share = float(stale.float().mean())
+        if share > MIN_STALE and self._age >= max(1, self.settings.motion_every - fast):
             return True
-        return changed > 0 and self._age >= self.settings.encode_every
+        return share > 0 and self._age >= self.settings.encode_every
 
-    def _counts(self, demanded: torch.Tensor, lost: torch.Tensor) -> torch.Tensor:
-        """How much new features count in each cell `[h, w]`: as if every frame since had been encoded."""
-        old = 1 - self.settings.fresh
-        since = torch.full(demanded.shape, 1 - old ** min(self._age, LONG))
-        since[demanded] = 1 - old**self._age
-        since[lost] = 1.0
-        return since
+    def _new_weight(self, stale: torch.Tensor, lost: torch.Tensor) -> torch.Tensor:
+        """The weight of new features in each cell `[h, w]`: as if every frame since the last run had been encoded."""
+        old = 1 - self.settings.feature_weight
+        weight = torch.full(stale.shape, 1 - old ** min(self._age, MAX_STILL_AGE))
+        weight[stale] = 1 - old**self._age
+        weight[lost] = 1.0
+        return weight
 
-    def _supplied(self, texture: TextureArray, step: Flow, now: torch.Tensor) -> TextureArray:
-        """The texture with the memory of relevance, carried along, and the frame before where it was another."""
-        sure = step.confidence.cpu()
-        carried = replace(step, vectors=step.vectors.cpu(), confidence=sure)
-        held: dict[str, torch.Tensor | None] = {
+    def _add_history(self, texture: TextureArray, now: torch.Tensor) -> TextureArray:
+        """The texture with the warped relevance maps, and the frame before for the motion channel."""
+        assert self._step is not None
+        step = self._step
+        maps: dict[str, torch.Tensor | None] = {
             "previous_relevance": self._relevance, "fixation": self._fixation, "previous_saliency": self._saliency,
         }  # fmt: skip
-        for name, values in held.items():
+        for name, values in maps.items():
             if values is not None:
-                if carried.size != _size(values):
-                    carried = carried.at(_size(values))
-                held[name] = (flows.warp(values, carried) * carried.confidence).clamp(0, 1)
-        self._relevance, self._fixation, self._saliency = held.values()
-        return texture.supply(previous_frame=self._before(texture, now), **held)
+                step = step.resize(_size(values))
+                maps[name] = (warp(values, step) * step.confidence).clamp(0, 1)
+        self._relevance, self._fixation, self._saliency = maps.values()
+        return texture.supply(previous_frame=self._previous_frame(texture, now), **maps)
 
-    def _before(self, texture: TextureArray, now: torch.Tensor) -> torch.Tensor:
-        """The frame before; where it differs by no more than noise, this frame, so that noise does not count as motion."""
+    def _previous_frame(self, texture: TextureArray, now: torch.Tensor) -> torch.Tensor:
+        """The pixels of the frame before; windows that differ by noise only are taken from this frame, and show no motion."""
         assert self._last is not None
         assert self._frame is not None
-        change = gating.pooled((now - self._last).abs())
-        noise = min(float(change.median()), gating.NOISIEST)
-        still = change <= gating.FLOOR + gating.NOISE * noise
+        change = gates.window_mean((now - self._last).abs())
+        still = change <= gates.noise_threshold(change)
         if bool(still.all()):
             return texture.pixels
         plane = F.interpolate(still[None, None].float(), size=texture.size)[0, 0] > 0
@@ -270,8 +262,8 @@ def _size(plane: torch.Tensor) -> tuple[int, int]:
     return int(plane.shape[-2]), int(plane.shape[-1])
 
 
-def _fitted(values: torch.Tensor, size: torch.Size) -> torch.Tensor:
-    """A map on another grid, where the grid changed in between."""
+def _resize(values: torch.Tensor, size: torch.Size) -> torch.Tensor:
+    """A map on another grid, if the grid changed in between."""
     if values.shape == size:
         return values
     return F.interpolate(values[None, None], size=tuple(size), mode="bilinear", align_corners=False)[0, 0]

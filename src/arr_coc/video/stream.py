@@ -1,13 +1,15 @@
-"""Stream: a clip and a question to one allocation after another, as the frames come.
+"""`arr_coc.watch`: one allocation for each frame of a clip or camera, as the frames come.
 
-    frame -> a new scene? -> memory: carry over, look again where it changed -> realize -> allocation
+    frame -> scene change? -> memory: reuse, recompute where it changed -> realize -> allocation
 
-Nothing grows with the clip: the frame before, one anchor and one keyframe are all that is held.
+Memory does not grow with the clip: the frame before, one anchor and one keyframe are kept.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,36 +21,38 @@ import torch
 
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.embedding.encoder import Encoder
-from arr_coc.errors import ArrCocError, VideoError
-from arr_coc.frames.reader import Footage, Frame, Reader, rate_of, sampled
-from arr_coc.frames.scene import Scenes, Seen
+from arr_coc.errors import ArrCocError, VideoError, whole_number
+from arr_coc.frames.reader import Frame, Reader, VideoSource, check_fps, sample_at
+from arr_coc.frames.scene import SceneDetector
 from arr_coc.texture import TextureArray
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.budget import Budget, limit
-from arr_coc.video.latest_frames import Hurry
-from arr_coc.video.memory import Memory, Reuse, Settings
+from arr_coc.video.memory import Memory, MemorySettings, Reuse
 from arr_coc.vlm.realize import realize
 
-CELL = 28  # px of a cell where nobody names a grid
+CELL = 28  # px of a cell's side if no grid is given
+QUEUE = 2  # frames of a camera that wait for the consumer
+JOIN_TIMEOUT = 5.0  # seconds that `close` waits for a frame that is being read
 Drop: TypeAlias = Literal["auto", "never", "oldest"]
 Spend: TypeAlias = Literal["every", "new"]
 
 
 @dataclass(frozen=True, eq=False)
-class Watched:
-    """One frame, what matters on it, and what that cost."""
+class WatchedFrame:
+    """One frame, its allocation, and what it cost."""
 
-    number: int  # in the clip as it came
+    number: int  # in the source
     time: float  # seconds from its start
     pixels: np.ndarray = field(repr=False)  # uint8 [H, W, 3]
     allocation: Allocation
     reuse: Reuse
     scene: str = ""  # "cut" or "fade" on the first frame of a new scene
-    dropped: int = 0  # frames before it that there was no time for
-    ms: float = 0.0  # that all of it took
+    dropped: int = 0  # frames skipped before it because the consumer was too slow
+    ms: float = 0.0  # total time
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
+        allocation = self.allocation.to_dict()
         return {
             "frame": self.number,
             "time": round(self.time, 6),
@@ -58,61 +62,98 @@ class Watched:
             "why": self.reuse.why,
             "moved": round(self.reuse.moved, 6),
             "ms": round(self.ms, 2),
-            **{
-                name: value
-                for name, value in self.allocation.to_dict().items()
-                if name not in ("row", "kind", "selector")
-            },
+            **{name: value for name, value in allocation.items() if name not in ("row", "kind", "selector")},
         }
 
 
-class Stream(Iterator[Watched]):
-    """Watches a clip. `ask` puts another question in the middle; `notes` says what was wrong with the source."""
+class LatestFrames(Iterator[Frame]):
+    """Reads a live source in a thread and drops the oldest waiting frames when the consumer is too slow.
+
+    Each frame says how many were dropped before it. Numbers and times stay those of the source.
+    """
+
+    def __init__(self, source: Iterator[Frame], size: int = QUEUE) -> None:
+        if whole_number(size) is None:
+            raise VideoError(f"expected room for at least 1 waiting frame, got {size!r}")
+        self._source = source
+        self._queue: deque[Frame] = deque()
+        self._size = size
+        self._dropped = 0  # since the last frame that was returned
+        self._done = False
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            for frame in self._source:
+                with self._changed:
+                    if self._done:
+                        return
+                    if len(self._queue) == self._size:
+                        self._queue.popleft()
+                        self._dropped += 1
+                    self._queue.append(frame)
+                    self._changed.notify()
+        except BaseException as error:
+            self._error = error
+        finally:
+            with self._changed:
+                self._done = True
+                self._changed.notify_all()
+
+    def __next__(self) -> Frame:
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._done)
+            if self._queue:
+                frame = replace(self._queue.popleft(), dropped=self._dropped)
+                self._dropped = 0
+                return frame
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            raise StopIteration
+
+    def close(self) -> bool:
+        """Stop reading; returns whether the thread has ended, so that the source can be closed."""
+        with self._changed:
+            self._done = True
+            self._queue.clear()
+            self._changed.notify_all()
+        self._thread.join(JOIN_TIMEOUT)
+        return not self._thread.is_alive()
+
+
+class WatchStream(Iterator[WatchedFrame]):
+    """The frames of a source with their allocations. `arr_coc.watch` makes it and describes the arguments."""
 
     def __init__(
-        self,
-        source: Footage,
-        question: str,
-        *,
-        using: Embeddings | Encoder | str | Path | None = None,
-        budget: Budget = "12.5%",
-        grid: tuple[int, int] | None = None,
-        fps: float | None = None,
-        every: float | None = None,
-        drop: Drop = "auto",
-        spend: Spend = "every",
-        memory: Settings = Settings(),  # noqa: B008
+        self, source: VideoSource, question: str, *, using: Embeddings | Encoder | str | Path | None = None,
+        budget: Budget = "12.5%", grid: tuple[int, int] | None = None, fps: float | None = None, every: float | None = None,
+        drop: Drop = "auto", spend: Spend = "every", memory: MemorySettings | None = None,
         realizing: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Options.
-
-        source: a file, "camera:0", a list of pictures, an array `[T, H, W, 3]`, a tensor `[T, 3, H, W]`, any iterator.
-        using: embeddings or an encoder's name, for what the question has to do with a place; None: the question is not
-        used. budget: cells to keep on a frame, as in `arr_coc.realize`. grid: rows and columns of cells. fps: frames a
-        second of a source without times. every: take only so many frames a second. drop: "never" waits for the consumer,
-        "oldest" drops what there is no time for, "auto" does that for cameras. spend: "every" frame its budget, or only
-        what is "new" on it. memory: how long things are trusted. realizing: settings of `arr_coc.realize`.
-        """
+    ) -> None:  # fmt: skip
         for what, value, known in (("drop", drop, get_args(Drop)), ("spend", spend, get_args(Spend))):
             if value not in known:
                 raise ArrCocError(f"expected {what} as one of {', '.join(known)}, got {value!r}")
         if hasattr(using, "adapter"):
             raise ArrCocError(
-                "a stream asks embeddings or nothing: for a model's answers call vlm.ask(None, ..., video=...)"
+                "expected embeddings or None for using, got a model: for its answers call vlm.ask(None, ..., video=...)"
             )
         limit(budget, 1000)
         self.embeddings = using if using is None or isinstance(using, Embeddings) else Embeddings(using)
         self.budget, self.grid, self.spend = budget, grid, spend
-        self.memory = Memory(self.embeddings, memory)
+        self.memory = Memory(self.embeddings, memory or MemorySettings())
         self._options = dict(realizing or {})
-        self._scenes = Scenes()
+        self._scenes = SceneDetector()
         self._reader = Reader(source, fps)
-        frames: Iterator[Frame] = self._reader if every is None else sampled(self._reader, rate_of(every))
-        self._hurry = Hurry(frames) if drop == "oldest" or (drop == "auto" and self._reader.live) else None
-        self._frames: Iterator[Frame] = frames if self._hurry is None else self._hurry
-        self._ahead: Frame | None = None  # read already, because the one before it was unusual
-        self._broken: ArrCocError | None = None  # what went wrong with it
-        self._told: torch.Tensor | None = None  # [rows, columns] what of this frame was kept on an earlier one
+        frames: Iterator[Frame] = self._reader if every is None else sample_at(self._reader, check_fps(every))
+        self._latest = LatestFrames(frames) if drop == "oldest" or (drop == "auto" and self._reader.live) else None
+        self._frames: Iterator[Frame] = frames if self._latest is None else self._latest
+        self._ahead: Frame | None = None  # read ahead to confirm a cut
+        self._ahead_error: ArrCocError | None = None  # raised by reading ahead
+        self._kept: torch.Tensor | None = None  # [rows, columns] content that was kept on an earlier frame
         self.ask(question)
 
     @property
@@ -122,7 +163,7 @@ class Stream(Iterator[Watched]):
 
     @property
     def count(self) -> int | None:
-        """How many frames there are, where the source says."""
+        """The number of frames, where the source says."""
         return self._reader.count
 
     @property
@@ -131,96 +172,113 @@ class Stream(Iterator[Watched]):
         return self._reader.rate
 
     def ask(self, question: str) -> None:
-        """From the next frame on, another question: texture and features stay, relevance is found anew."""
+        """Change the question from the next frame on: texture and features stay, relevance starts from nothing."""
         if not isinstance(question, str):
             raise ArrCocError(f"expected a question as text, got {type(question).__name__}")
         self.question = question
-        self.memory.forget_question()
-        self._told = None
+        self.memory.reset_question()
+        self._kept = None
 
-    def __next__(self) -> Watched:
+    def __next__(self) -> WatchedFrame:
         frame = self._take()
         started = time.perf_counter()
-        shown = torch.from_numpy(frame.pixels).permute(2, 0, 1)
-        seen = self._verdict(shown)
-        unusual = seen.blank or (not seen.cut and seen.likeness < self._scenes.unusual)
-        texture, reuse = self.memory.see(frame.pixels, seen.kind, passing=unusual)
-        found = realize(
-            texture, self.question, self.grid or cells_of(texture), self.budget, self.embeddings, **self._options
-        )
-        rows, columns = found.grid.views[0].h, found.grid.views[0].w
-        if (
-            self.spend == "new" and reuse.why != "passing"
-        ):  # a flash is read as it is, and nothing is new again after it
-            found = self._only_new(found, (rows, columns))
-        if found.relevance is not None and reuse.why != "passing":
-            self.memory.learn(texture, found.relevance.view(rows, columns))
-        spent = 1000 * (time.perf_counter() - started)
-        scene = seen.kind if seen.cut else ""
-        return Watched(frame.number, frame.time, frame.pixels, found, reuse, scene, frame.dropped, spent)
+        scene = self._scenes.update(_luma(frame), self._peek)
+        unusual = scene.blank or (not scene.cut and scene.similarity < self._scenes.threshold)
+        texture, reuse = self.memory.update(frame.pixels, scene.kind, passing=unusual)
+        grid = self.grid or default_grid(texture)
+        found = realize(texture, self.question, grid, self.budget, self.embeddings, **self._options)
+        if reuse.why != "passing":  # a flash changes neither the relevance nor what counts as new
+            size = found.grid.views[0].h, found.grid.views[0].w
+            if self.spend == "new":
+                found = self._keep_new(found, size)
+            if found.relevance is not None:
+                self.memory.record_relevance(texture, found.relevance.view(size))
+        ms = 1000 * (time.perf_counter() - started)
+        return WatchedFrame(frame.number, frame.time, frame.pixels, found, reuse, scene.kind, frame.dropped, ms)
 
     def _take(self) -> Frame:
         if self._ahead is not None:
             frame, self._ahead = self._ahead, None
             return frame
-        if self._broken is not None:
-            error, self._broken = self._broken, None
+        if self._ahead_error is not None:
+            error, self._ahead_error = self._ahead_error, None
             raise error
         return next(self._frames)
 
-    def _verdict(self, shown: torch.Tensor) -> Seen:
-        """Whether a new scene begins; where that is open, the next frame is asked."""
-        return self._scenes.see(_unit(shown), self._following)
-
-    def _following(self) -> torch.Tensor | None:
-        """The next frame, read ahead."""
-        if self._ahead is None and self._broken is None:
+    def _peek(self) -> torch.Tensor | None:
+        """The luma of the next frame, read ahead."""
+        if self._ahead is None and self._ahead_error is None:
             try:
                 self._ahead = next(self._frames, None)
-            except ArrCocError as error:  # the frame at hand is good: it is handed out first
-                self._broken = error
-        if self._ahead is None:
-            return None
-        return _unit(torch.from_numpy(self._ahead.pixels).permute(2, 0, 1))
+            except ArrCocError as error:  # the current frame is good: return it first
+                self._ahead_error = error
+        return None if self._ahead is None else _luma(self._ahead)
 
-    def _only_new(self, found: Allocation, size: tuple[int, int]) -> Allocation:
-        """Of the kept cells those that show what was not kept on an earlier frame; at least one."""
-        told = self.memory.carried(self._told, size)
-        new = found.keep[told.flatten()[found.keep] < 0.5]
+    def _keep_new(self, found: Allocation, size: tuple[int, int]) -> Allocation:
+        """The allocation without cells whose content was kept on an earlier frame; at least one cell stays."""
+        known = self.memory.warp_map(self._kept, size).flatten()
+        new = found.keep[known[found.keep] < 0.5]
         if len(new) == 0 and len(found.keep):
-            worth = found.keep if found.relevance is None else found.relevance[found.keep]
-            new = found.keep[worth.argmax()][None]
-        kept = told.flatten().clone()
-        kept[found.keep] = 1.0
-        self._told = kept.view(size)
+            score = found.keep if found.relevance is None else found.relevance[found.keep]
+            new = found.keep[score.argmax()][None]
+        self._kept = known.index_fill(0, found.keep, 1.0).view(size)
         return replace(found, keep=new)
 
     def close(self) -> None:
-        """Let the source go; what was read stays read."""
-        if self._hurry is None or self._hurry.close():  # never under the hands of a thread that still reads
+        """Close the source."""
+        if self._latest is None or self._latest.close():  # never while a thread still reads from it
             self._reader.close()
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> WatchStream:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def _unit(shown: torch.Tensor) -> torch.Tensor:
-    """A frame's luma `[H, W]` in [0, 1], from its bytes `[3, H, W]`."""
-    gray = cv2.cvtColor(shown.permute(1, 2, 0).numpy(), cv2.COLOR_RGB2GRAY)
-    return torch.from_numpy(gray).float() / 255
+def watch(
+    source: VideoSource,
+    question: str,
+    *,
+    using: Embeddings | Encoder | str | Path | None = None,
+    budget: Budget = "12.5%",
+    grid: tuple[int, int] | None = None,
+    fps: float | None = None,
+    every: float | None = None,
+    drop: Drop = "auto",
+    spend: Spend = "every",
+    memory: MemorySettings | None = None,
+    realizing: Mapping[str, Any] | None = None,
+) -> WatchStream:
+    """Allocate tokens on each frame: `for seen in arr_coc.watch("clip.mp4", "Where is the dog?", using="labels")`.
+
+    Args:
+        source: a file, "camera:0", a list of pictures, an array `[T, H, W, 3]`, a tensor `[T, 3, H, W]`, any iterator.
+        question: what to look for. `WatchStream.ask` changes it between frames.
+        using: embeddings or an encoder's name, to score cells by the question. None: the question is not used.
+        budget: cells to keep on each frame, as in `arr_coc.realize`.
+        grid: rows and columns of cells. None: cells of about 28 px.
+        fps: frames a second of a source without timestamps.
+        every: sample the source at this many frames a second. None: all frames.
+        drop: "never" waits for the consumer, "oldest" drops frames that it has no time for, "auto" drops for cameras only.
+        spend: "every" frame its whole budget, or only for content that is "new" on it.
+        memory: how long results are reused.
+        realizing: further settings of `arr_coc.realize`.
+    """
+    if isinstance(source, str | Path) and not str(source):
+        raise VideoError("expected the name of a clip's file, got an empty string")
+    return WatchStream(
+        source, question, using=using, budget=budget, grid=grid, fps=fps, every=every, drop=drop, spend=spend,
+        memory=memory, realizing=realizing,
+    )  # fmt: skip
 
 
-def cells_of(texture: TextureArray) -> tuple[int, int]:
-    """Rows and columns of cells of about 28 pixels of the frame as it came."""
+def default_grid(texture: TextureArray) -> tuple[int, int]:
+    """Rows and columns of cells of about 28 px of the original frame."""
     height, width = texture.original_size
     return max(1, round(height / CELL)), max(1, round(width / CELL))
 
 
-def watch(source: Footage, question: str, **options: Any) -> Stream:
-    """`for seen in arr_coc.watch("clip.mp4", "Where is the dog?", using="labels")`: options are those of `Stream`."""
-    if isinstance(source, str | Path) and not str(source):
-        raise VideoError("expected the name of a clip's file, got an empty string")
-    return Stream(source, question, **options)
+def _luma(frame: Frame) -> torch.Tensor:
+    """A frame's luma `[H, W]` in [0, 1]."""
+    return torch.from_numpy(cv2.cvtColor(frame.pixels, cv2.COLOR_RGB2GRAY)).float() / 255

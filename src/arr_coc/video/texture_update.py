@@ -1,9 +1,9 @@
-"""Renewing: the parts of a frame that have to be looked at anew, put among those that are carried over.
+"""Partial updates: warp a texture's channels and an encoder's features to the next frame, and recompute only some parts.
 
-- Channels that depend on a pixel's surroundings are worked out in one rectangle around all windows that need it, with a margin
-  that is thrown away. Saliency depends on the whole frame, and is worked out on the whole when more than a little changed.
-- Features: an encoder in native mode works in windows, and gets those over the marked cells, all in one call; what they see
-  fades into what was known towards their edges. One pass has no parts: there it sees the whole frame, or nothing.
+- Local channels are recomputed in one rectangle around all marked windows, with a margin that is discarded. Saliency
+  depends on the whole frame, and is recomputed when more than a little changed.
+- Features: an encoder in native mode works in windows. Those over the marked cells are encoded in one call and blended with the
+  known features by their weights. In one-pass mode every cell depends on all others, so the whole frame is encoded or nothing.
 """
 
 from __future__ import annotations
@@ -16,40 +16,41 @@ import torch
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.embedding.encoder import unit
 from arr_coc.embedding.windows import Plan, Windowed, resized
-from arr_coc.frames import flow as flows
-from arr_coc.frames.flow import Flow
+from arr_coc.frames.flow import Flow, luma, upsample, warp
 from arr_coc.texture import TextureArray
 
-LOCAL = ("edges", "edges_inverted", "highpass", "lowpass", "text", "distance")  # what a pixel's surroundings decide
-GLOBAL = ("saliency",)  # what the whole frame decides
-CARRIED = (*LOCAL, *GLOBAL)
-PEAKED = ("edges", "edges_inverted", "text")  # shrunk by their maximum: between two pixels it would be lost
-SMOOTH = tuple(name for name in CARRIED if name not in PEAKED)
-REGIONS = ("cluster_id", "cluster_size", "boundaries", "cluster_distance")  # worked out at keyframes only
-MARGIN = 64  # px around a rectangle, for what looks around: farther from an edge than this is far
-LITTLE = 0.1  # share of a frame up to which it changes nothing for the whole
-MOST = 0.25  # share of a frame from which looking at all of it is quicker
-MOST_CELLS = 0.6  # windows with more cells than this share of the frame's: the whole frame is quicker, and better seen
+LOCAL = ("edges", "edges_inverted", "highpass", "lowpass", "text", "distance")  # depend on a pixel's neighbourhood
+GLOBAL = ("saliency",)  # depend on the whole frame
+WARPED = (*LOCAL, *GLOBAL)
+NEAREST = ("edges", "edges_inverted", "text")  # pooled by their maximum, which interpolation would lower
+CLUSTERS = ("cluster_id", "cluster_size", "boundaries", "cluster_distance")  # computed at keyframes only
+MARGIN = 64  # px around a rectangle that its channels need
+MAX_LOCAL = 0.1  # share of a frame up to which a change does not affect global channels
+MAX_PARTIAL = 0.25  # share of a frame above which computing all of it is faster
+MAX_WINDOWS = (
+    0.6  # windows with more cells than this share of the frame's: encoding the whole frame is faster and better
+)
 
 
-def carry(old: TextureArray, new: TextureArray, moved: Flow, anew: torch.Tensor) -> float:
-    """Give `new` the channels of `old`, carried along `moved`; the marked windows `anew` are worked out.
+def update_channels(old: TextureArray, new: TextureArray, moved: Flow, recompute: torch.Tensor) -> float:
+    """Give `new` the channels of `old`, warped along `moved`; the windows marked in `recompute` are computed.
 
-    Returns the share of the frame that was worked out; where that is most of it, nothing is carried at all.
+    Returns the share of the frame that was computed. If it is above `MAX_PARTIAL`, nothing is warped and the result is 1.
     """
-    box = around(anew, new.size)
+    box = bounding_box(recompute, new.size)
     share = 0.0 if box is None else (box[2] - box[0]) * (box[3] - box[1]) / (new.size[0] * new.size[1])
-    if share > MOST:
+    if share > MAX_PARTIAL:
         return 1.0
-    wide = flows.enlarged(moved, flows.luma(new.pixels)) if not moved.still else moved
+    wide = moved if moved.is_zero else upsample(moved, luma(new.pixels))
+    wanted = WARPED if share <= MAX_LOCAL else LOCAL
     planes: dict[str, torch.Tensor] = {}
-    for nearest, some in ((True, PEAKED), (False, SMOOTH)):
-        wanted = [name for name in some if share <= LITTLE or name in LOCAL]
-        known = torch.stack([old[name].float() for name in wanted])
-        planes |= zip(wanted, flows.warp(known, wide, nearest=nearest), strict=True)
+    for nearest in (True, False):
+        names = [name for name in wanted if (name in NEAREST) == nearest]
+        known = torch.stack([old[name].float() for name in names])
+        planes |= zip(names, warp(known, wide, nearest=nearest), strict=True)
     if box is not None:
         top, left, bottom, right = box
-        inner, patch = _patch(new, box)
+        inner, patch = _compute_patch(new, box)
         for name in LOCAL:
             planes[name][top:bottom, left:right] = patch[name][inner]
     for name, plane in planes.items():
@@ -57,18 +58,18 @@ def carry(old: TextureArray, new: TextureArray, moved: Flow, anew: torch.Tensor)
     return share
 
 
-def carry_regions(old: TextureArray, new: TextureArray, moved: Flow) -> None:
-    """Give `new` the clusters of the last keyframe `old`, when it is asked for them; ids are never averaged."""
-    for name in REGIONS:
-        new.keep(name, partial(_carried, old, moved, name))
+def reuse_clusters(old: TextureArray, new: TextureArray, moved: Flow) -> None:
+    """Let `new` warp the clusters of the last keyframe `old` when they are asked for; ids are never interpolated."""
+
+    def warped(name: str) -> torch.Tensor:
+        return warp(old[name], moved, nearest=name != "cluster_distance")
+
+    for name in CLUSTERS:
+        new.keep(name, partial(warped, name))
 
 
-def _carried(old: TextureArray, moved: Flow, name: str) -> torch.Tensor:
-    return flows.warp(old[name], moved, nearest=name != "cluster_distance")
-
-
-def around(marked: torch.Tensor, size: tuple[int, int]) -> tuple[int, int, int, int] | None:
-    """The rectangle (top, left, bottom, right) in pixels around all marked windows `[rows, columns]`; None: none is."""
+def bounding_box(marked: torch.Tensor, size: tuple[int, int]) -> tuple[int, int, int, int] | None:
+    """The rectangle (top, left, bottom, right) in pixels around all marked windows `[rows, columns]`; None if none is."""
     if not bool(marked.any()):
         return None
     rows, columns = marked.any(1).nonzero()[:, 0], marked.any(0).nonzero()[:, 0]
@@ -78,38 +79,34 @@ def around(marked: torch.Tensor, size: tuple[int, int]) -> tuple[int, int, int, 
     return top, left, min(bottom, height), min(right, width)
 
 
-def _patch(
+def _compute_patch(
     texture: TextureArray, box: tuple[int, int, int, int]
 ) -> tuple[tuple[slice, slice], dict[str, torch.Tensor]]:
-    """The local channels of a rectangle, worked out with a margin; and which part of them is inside."""
+    """The local channels of a rectangle with its margin, and the slices of the rectangle inside them."""
     top, left, bottom, right = box
     height, width = texture.size
     up, before = max(0, top - MARGIN), max(0, left - MARGIN)
-    part = texture.pixels[:, up : min(height, bottom + MARGIN), before : min(width, right + MARGIN)]
-    seen = TextureArray.from_image(
-        part.contiguous(), layout=LOCAL, max_side=None, dtype=texture.dtype, text=texture.text
-    )
+    part = texture.pixels[:, up : min(height, bottom + MARGIN), before : min(width, right + MARGIN)].contiguous()
+    crop = TextureArray.from_image(part, layout=LOCAL, max_side=None, dtype=texture.dtype, text=texture.text)
     inner = (slice(top - up, bottom - up), slice(left - before, right - before))
-    made = {name: seen[name].float() for name in LOCAL}
-    made["distance"] = made["distance"] * (
-        math.hypot(*seen.size) / math.hypot(height, width)
-    )  # shares of other diagonals
-    return inner, made
+    planes = {name: crop[name].float() for name in LOCAL}
+    scale = math.hypot(*crop.size) / math.hypot(height, width)  # distances are shares of the diagonal
+    planes["distance"] = planes["distance"] * scale
+    return inner, planes
 
 
-def whole(embeddings: Embeddings, pixels: torch.Tensor) -> torch.Tensor:
-    """A frame's compressed features `[k, h, w]`, encoded and not kept by any cache: no frame comes twice."""
+def encode_frame(embeddings: Embeddings, pixels: torch.Tensor) -> torch.Tensor:
+    """A frame's compressed features `[k, h, w]`, without the cache: no frame comes twice."""
     features = embeddings.encoder.dense(pixels, embeddings.mode).features
     return embeddings.projection.compress(features).to(pixels.device)
 
 
-def some(
+def encode_windows(
     embeddings: Embeddings, pixels: torch.Tensor, grid: tuple[int, int], marked: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Compressed features `[k, h, w]` of the windows over `marked` `[h, w]`, and how much each cell was seen `[h, w]`.
+    """Compressed features `[k, h, w]` of the native-mode windows over `marked` `[h, w]`, and each cell's weight `[h, w]`.
 
-    They are the windows of native mode, so that a cell is seen as it always is. None where the whole frame is to be seen:
-    in one pass every cell depends on all others; and where too many windows are needed.
+    None if the whole frame has to be encoded: in one-pass mode, or if too many windows are needed.
     """
     encoder = embeddings.encoder
     if embeddings.mode != "native" or not isinstance(encoder, Windowed):
@@ -117,31 +114,36 @@ def some(
     layout = encoder.plan(pixels)
     if layout is None or layout.grid != grid:
         return None
-    chosen = over(layout, marked)
-    if len(chosen) * layout.window[0] * layout.window[1] > MOST_CELLS * grid[0] * grid[1]:
+    chosen = covering_windows(layout, marked)
+    if len(chosen) * layout.window[0] * layout.window[1] > MAX_WINDOWS * grid[0] * grid[1]:
         return None
     picture = resized(pixels.to(encoder.device), (grid[0] * encoder.cell, grid[1] * encoder.cell))
     weights = layout.weights()[chosen]
     total = torch.zeros(encoder.width, *grid)
-    seen = torch.zeros(grid)
+    covered = torch.zeros(grid)
     corners = list(layout)
     with torch.no_grad():
         for number, weight, features in zip(chosen, weights, encoder.through(picture, layout, chosen), strict=True):
-            top, left = corners[number]
-            place = (slice(top, top + layout.window[0]), slice(left, left + layout.window[1]))
-            total[:, place[0], place[1]] += features.cpu().float() * weight
-            seen[place] += weight
+            rows, columns = _window(corners[number], layout)
+            total[:, rows, columns] += features.cpu().float() * weight
+            covered[rows, columns] += weight
     compressed = embeddings.projection.compress(unit(total, dim=0))
-    return compressed.to(pixels.device), seen.to(pixels.device)
+    return compressed.to(pixels.device), covered.to(pixels.device)
 
 
-def over(layout: Plan, marked: torch.Tensor) -> list[int]:
-    """As few windows as have every marked cell `[h, w]` where they see it best."""
+def covering_windows(layout: Plan, marked: torch.Tensor) -> list[int]:
+    """The windows that hold the marked cells `[h, w]`: for each cell the one with the highest weight there."""
     best = torch.full(layout.grid, -1, dtype=torch.long)
     highest = torch.zeros(layout.grid)
-    for number, ((top, left), weight) in enumerate(zip(layout, layout.weights(), strict=True)):
-        place = (slice(top, top + layout.window[0]), slice(left, left + layout.window[1]))
+    for number, (corner, weight) in enumerate(zip(layout, layout.weights(), strict=True)):
+        place = _window(corner, layout)
         better = weight > highest[place]
         highest[place] = torch.where(better, weight, highest[place])
         best[place] = torch.where(better, number, best[place])
     return sorted(set(best[marked.cpu()].tolist()))
+
+
+def _window(corner: tuple[int, int], layout: Plan) -> tuple[slice, slice]:
+    """The rows and columns of the window at `corner`."""
+    top, left = corner
+    return slice(top, top + layout.window[0]), slice(left, left + layout.window[1])

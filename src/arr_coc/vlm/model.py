@@ -18,8 +18,8 @@ from arr_coc.adapters.families import adapter as adapter_of
 from arr_coc.adapters.processor import PromptProcessor, user_message
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import ModelError, PromptError, SelectorError
-from arr_coc.frames.clip import filmed, shown_rate
-from arr_coc.frames.reader import Footage
+from arr_coc.frames.clip import load_clip, model_fps
+from arr_coc.frames.reader import VideoSource
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer import identity as fitting
 from arr_coc.selectors import SelectorLike
@@ -79,7 +79,7 @@ class VLM:
         return self.adapter.device
 
     def look(
-        self, images: Any = None, *, videos: Any = None, video: Footage | None = None, fps: float | None = None,
+        self, images: Any = None, *, videos: Any = None, video: VideoSource | None = None, fps: float | None = None,
         frames: int | None = None, attention_at: Sequence[float] = (),
     ) -> Look:  # fmt: skip
         """Preprocess pictures once, for any number of questions: `vlm.ask(look, question)`.
@@ -87,9 +87,9 @@ class VLM:
         They are encoded once, too, when a question first needs it; with `attention_at`, so that selectors which want to
         see the encoder's attention at those depths (0 to 1) share that encoding.
         """
-        videos, fps = filmed(video, videos, fps, frames, self._together)
+        videos, fps = load_clip(video, videos, fps, frames, self._together)
         rows = [_listed(images, sources.is_image)], [_listed(videos, sources.is_video)]
-        seen = self._look(*rows, shown_rate(fps), Stopwatch(self.device))
+        seen = self._look(*rows, model_fps(fps), Stopwatch(self.device))
         return replace(seen, attention_at=tuple(attention_at))
 
     def prepare(
@@ -98,7 +98,7 @@ class VLM:
         text: str | Sequence[str] | None = None,
         *,
         videos: Any = None,
-        video: Footage | None = None,
+        video: VideoSource | None = None,
         fps: float | None = None,
         frames: int | None = None,
         messages: Sequence[Any] | None = None,
@@ -139,7 +139,7 @@ class VLM:
             )
         if video is not None and not isinstance(text, str):
             raise PromptError("expected one question beside video=: for several, take vlm.look(video=...) first")
-        videos, fps = filmed(video, videos, fps, frames, self._together)
+        videos, fps = load_clip(video, videos, fps, frames, self._together)
         with torch.set_grad_enabled(gradients):
             return self._prepare(images, text, videos, fps, messages, inputs, originals, look, wish, raw)
 
@@ -229,7 +229,7 @@ class VLM:
             raise PromptError("expected originals beside inputs only: pictures come as images")
         if raw and (text is None or inputs is not None):
             raise PromptError("expected raw=True beside text only")
-        rate = shown_rate(fps)
+        rate = model_fps(fps)
         if inputs is not None:
             texts = None if text is None else _texts(text)
             made = preparing.draft_inputs(

@@ -1,4 +1,4 @@
-"""Flow by matrices and kernels is the flow of `pyramidal.py`."""
+"""Flow by matrices and kernels is the flow of `frames/flow.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.frames import flow as flows
-from arr_coc.frames import pyramidal
 from arr_coc.texture.kernels import using
 from arr_coc.texture.kernels.flowing import Flowing
 
@@ -24,10 +23,12 @@ def test_vectors_and_confidence_are_the_same(device: torch.device) -> None:
     before, after = frames(device)
     made = Flowing((29, 35), device).between(before, after)
     with using("torch"):
-        back, forth = pyramidal.vectors(after, before), pyramidal.vectors(before, after)
-        there = flows._sample(forth, back, False)
-        missed = flows.length(back + there)
-        sure = flows.inside(back).float() / (1 + (missed / (flows.STRAY + flows.STRAY_SHARE * flows.length(back))) ** 2)
+        back, forth = flows.lucas_kanade(after, before), flows.lucas_kanade(before, after)
+        there = flows._sample_torch(forth, back, False)
+        missed = flows.magnitude(back + there)
+        sure = flows.inside_frame(back).float() / (
+            1 + (missed / (flows.MISS + flows.MISS_SHARE * flows.magnitude(back))) ** 2
+        )
     assert float(back.abs().amax()) > 0.5
     assert torch.allclose(made.vectors, back, atol=2e-3)
     assert float((made.confidence - sure).abs().mean()) < 1e-3

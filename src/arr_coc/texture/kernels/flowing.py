@@ -1,4 +1,4 @@
-"""Optical flow of fixed shape on the GPU, both directions at once, without a wait: the steps of `video/pyramidal.py`.
+"""Optical flow of fixed shape on the GPU, both directions at once, without a wait: the steps of `frames/flow.py`.
 
     start: vectors of the coarser level, slopes, how brightness changed -> along rows -> down columns, and a step -> ...
                                                                         -> smooth by structure -> the next finer level
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from arr_coc.frames import flow as flows
-from arr_coc.frames.pyramidal import COARSEST, ROUNDS, SMOOTH, STEADY, STEP, WINDOW
+from arr_coc.frames.flow import LK_DAMPING, LK_ITERATIONS, LK_MAX_STEP, LK_MIN_SIDE, LK_SMOOTH, LK_WINDOW
 from arr_coc.texture.kernels.axes import Bands, bands, halved, twice_averaged
 from arr_coc.texture.kernels.centre_surround import _enlarged
 
@@ -27,8 +27,8 @@ class _Level:
     def __init__(self, size: tuple[int, int], device: torch.device | str) -> None:
         self.size = size
         self.grid = (triton.cdiv(size[0] * size[1], BLOCK), 2)
-        self.wide = [bands(twice_averaged(length, WINDOW), device) for length in size]
-        self.narrow = [bands(twice_averaged(length, SMOOTH), device) for length in size]
+        self.wide = [bands(twice_averaged(length, LK_WINDOW), device) for length in size]
+        self.narrow = [bands(twice_averaged(length, LK_SMOOTH), device) for length in size]
         self.halving = [bands(halved(length), device, 2) for length in size]
         self.luma, self.found, self.smooth, self.slopes, self.parts, self.rows, self.structure = (
             torch.zeros(2, planes, *size, device=device) for planes in (1, 2, 2, 2, 5, 5, 3)
@@ -40,7 +40,7 @@ class Flowing:
 
     def __init__(self, size: tuple[int, int], device: torch.device | str = "cuda") -> None:
         sizes = [size]
-        while min(sizes[-1]) >= 2 * COARSEST:
+        while min(sizes[-1]) >= 2 * LK_MIN_SIDE:
             sizes.append((-(-sizes[-1][0] // 2), -(-sizes[-1][1] // 2)))
         self.size = size
         self._levels = [_Level(one, device) for one in sizes]
@@ -64,7 +64,7 @@ class Flowing:
             behind = level
         height, width = self.size
         _return[first.grid[:1]](
-            first.smooth, self._confidence, height, width, flows.STRAY, flows.STRAY_SHARE, BLOCK=BLOCK, num_warps=4,
+            first.smooth, self._confidence, height, width, flows.MISS, flows.MISS_SHARE, BLOCK=BLOCK, num_warps=4,
             enable_fp_fusion=True,
         )  # fmt: skip
         return self.flow
@@ -84,13 +84,13 @@ class Flowing:
             width / behind.size[1], height / behind.size[0],
             COARSEST=coarse is None, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
-        for number in range(ROUNDS):
+        for number in range(LK_ITERATIONS):
             self._along(level, level.wide[1], *((0, 5) if number == 0 else (3, 2)))
             down = level.wide[0]
             _step[level.grid](
                 level.rows, down.weights, level.structure, level.slopes, level.luma, level.found, level.parts, height, width,
-                down.low, STEADY, STEP,
-                FIRST=number == 0, LAST=number == ROUNDS - 1, TAPS=down.width, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True,
+                down.low, LK_DAMPING, LK_MAX_STEP,
+                FIRST=number == 0, LAST=number == LK_ITERATIONS - 1, TAPS=down.width, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True,
             )  # fmt: skip
         self._along(level, level.narrow[1], 0, 3)
         down = level.narrow[0]

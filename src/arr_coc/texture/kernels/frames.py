@@ -45,13 +45,13 @@ class Frames:
             1, size, layout=layout, dtype=dtype, device=device, levels=levels, moving=True, embeddings=features
         )
         share = min(1.0, side / max(size))
-        small = max(flows.LEAST_SIDE, round(size[0] * share)), max(flows.LEAST_SIDE, round(size[1] * share))
+        small = max(flows.MIN_SIDE, round(size[0] * share)), max(flows.MIN_SIDE, round(size[1] * share))
         self._flowing = Flowing(small, device)
         self._weights = torch.tensor(LUMA_WEIGHTS, device=device)
         self._last = torch.zeros(small, device=device)
         # To the size of flow, without most of the noise; and from there to the encoder's cells.
         self._smaller = [
-            (filtered(less, gating.calming()) @ resized(length, less)).float().to(device)
+            (filtered(less, gating.denoise_kernel()) @ resized(length, less)).float().to(device)
             for length, less in zip(size, small, strict=True)
         ]
         self._to_cells = [resized(less, cells).float().to(device) for less, cells in zip(small, features, strict=True)]
