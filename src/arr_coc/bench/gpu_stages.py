@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from arr_coc.bench.clip_shape import CELLS, CROPS, ClipShape
 from arr_coc.draw import samples as pictures
-from arr_coc.frames.flow import _sample
+from arr_coc.frames.flow import _sample_torch
 from arr_coc.texture import FULL40, TextureArray, filters, sampler
 from arr_coc.texture.channels.distance import IS_EDGE, jump_flooding
 from arr_coc.texture.kernels import using
@@ -141,7 +141,7 @@ class Bench:
             torch.randn(2, self.side, self.side, device=self.device),
         )
         yield Stage(
-            "16 planes warped", lambda: warp_planes(sixteen, vectors), lambda: _sample(sixteen, vectors, False),
+            "16 planes warped", lambda: warp_planes(sixteen, vectors), lambda: _sample_torch(sixteen, vectors, False),
             2 * sixteen.nbytes + vectors.nbytes,
         )  # fmt: skip
 
