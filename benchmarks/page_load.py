@@ -1,9 +1,9 @@
-"""The page under load: how soon it answers, and what many visitors at once do to it.
+"""Latency and memory of `arr-coc demo` under load.
 
 python benchmarks/page_load.py [--requests 200] [--clients 8]
 
-Starts `arr-coc demo`, asks about the bundled receipt, then lets several clients send pictures of their own and ask about them, all at
-once. Every answer is compared with what the picture says, so that nobody may get another's.
+Starts the server and asks about the bundled receipt. Then several clients upload images of their own and ask about them
+at the same time. Every answer is checked, so that an answer about another client's image is noticed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
-from arr_coc.demo.serving import free_port, gradio_module
+from arr_coc.demo.server import find_port, import_gradio
 from arr_coc.errors import ArrCocError
 
-SETTINGS = {"Question": "What is the total amount?", "Also read all tokens, to compare": False}
+SETTINGS = {"Question": "What is the total amount?", "Also answer from all tokens": False}
 ALERT = "role='alert'"
 
 
-def slip(number: int) -> tuple[Image.Image, str]:
+def draw_receipt(number: int) -> tuple[Image.Image, str]:
     """A small receipt that only one client has, and its total."""
     total = f"{11 + 7 * number}.{10 + 9 * number % 90:02d}"
     paper = Image.new("RGB", (420, 420), (244, 243, 240))
@@ -44,21 +44,21 @@ def slip(number: int) -> tuple[Image.Image, str]:
     return paper, total
 
 
-class Visitor:
+class PageClient:
     """A client with a session of its own."""
 
     def __init__(self, address: str) -> None:
-        gradio_module()
+        import_gradio()
         from gradio_client import Client
 
         self.client = Client(address, verbose=False, analytics_enabled=False)
-        told = self.client.view_api(return_format="dict", print_info=False)
-        self.named: dict[str, Any] = told["named_endpoints"]
+        api = self.client.view_api(return_format="dict", print_info=False)
+        self.endpoints: dict[str, Any] = api["named_endpoints"]
 
     def call(self, tab: str, **settings: Any) -> str:
-        """All that a tab shows, as one text; complaints included."""
+        """Everything that a tab shows, as one text, errors included."""
         wanted = SETTINGS | settings
-        values = [wanted.get(one["label"], one["parameter_default"]) for one in self.named[f"/{tab}"]["parameters"]]
+        values = [wanted.get(one["label"], one["parameter_default"]) for one in self.endpoints[f"/{tab}"]["parameters"]]
         found = self.client.predict(*values, api_name=f"/{tab}")
         return " ".join(str(part) for part in found)
 
@@ -78,22 +78,22 @@ def memory(process: int) -> float:
     raise ArrCocError("expected VmRSS under /proc, which only Linux has")
 
 
-def one_visitor(number: int, requests: int, address: str, folder: Path, done: list[float], wrong: list[str]) -> None:
-    """A client's requests, of several kinds; what it gets is checked against its own picture."""
-    visitor = Visitor(address)
-    image, total = slip(number)
-    visitor.send(image, folder, str(number))
+def run_client(number: int, requests: int, address: str, folder: Path, done: list[float], wrong: list[str]) -> None:
+    """The requests of one client. Each answer is checked against its own image."""
+    client = PageClient(address)
+    image, total = draw_receipt(number)
+    client.send(image, folder, str(number))
     for turn in range(requests):
         start = time.monotonic()
         tab = ("ask", "ask", "channels", "knowing")[turn % 4]
-        shown = visitor.call(tab, Example="", **{"Glance: cells that are encoded at all": turn % 4 and 2})
+        shown = client.call(tab, **{"Example image": "", "Glance: tokens that are encoded": turn % 4 and 2})
         done.append(time.monotonic() - start)
         if ALERT in shown or (tab == "ask" and total not in shown):
             wrong.append(f"client {number}, request {turn} ({tab}): expected {total}, got {shown[:300]}")
 
 
 def load(address: str, process: int, clients: int, requests: int) -> dict[str, Any]:
-    """All clients at once, the server's memory meanwhile."""
+    """All clients at the same time; records the server's memory meanwhile."""
     done: list[float] = []
     wrong: list[str] = []
     rss: list[tuple[int, float]] = []
@@ -109,7 +109,7 @@ def load(address: str, process: int, clients: int, requests: int) -> dict[str, A
     try:
         with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(clients) as pool:
             each = [requests // clients + (number < requests % clients) for number in range(clients)]
-            jobs = [pool.submit(one_visitor, n, each[n], address, Path(folder), done, wrong) for n in range(clients)]
+            jobs = [pool.submit(run_client, n, each[n], address, Path(folder), done, wrong) for n in range(clients)]
             for job in jobs:
                 job.result()
     finally:
@@ -124,7 +124,7 @@ def load(address: str, process: int, clients: int, requests: int) -> dict[str, A
 
 
 def _at(rss: Sequence[tuple[int, float]], count: float) -> float:
-    """The memory when so many requests were answered, or the last that was seen before."""
+    """The memory when `count` requests were answered."""
     return [megabytes for done, megabytes in rss if done <= count][-1]
 
 
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--clients", type=int, default=8)
     arguments = parser.parse_args()
-    port = free_port("127.0.0.1", None)
+    port = find_port("127.0.0.1", None)
     start = time.monotonic()
     with subprocess.Popen(
         [sys.executable, "-m", "arr_coc.cli", "demo", "--port", str(port)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -145,9 +145,9 @@ def main() -> None:
             if "The page is at" not in line:
                 raise ArrCocError("the page did not start: run arr-coc demo to see why")
             found: dict[str, Any] = {"page_s": round(time.monotonic() - start, 1)}
-            visitor = Visitor(f"http://127.0.0.1:{port}/")
+            client = PageClient(f"http://127.0.0.1:{port}/")
             asked = time.monotonic()
-            assert "37.40" in visitor.call("ask")
+            assert "37.40" in client.call("ask")
             found["first_answer_after_start_s"] = round(found["page_s"] + time.monotonic() - asked, 1)
             warm = {
                 "What is the total amount?": "37.40",
@@ -157,7 +157,7 @@ def main() -> None:
             times = []
             for question, answer in list(warm.items()) * 3:
                 asked = time.monotonic()
-                assert answer in visitor.call("ask", Question=question)
+                assert answer in client.call("ask", Question=question)
                 times.append(time.monotonic() - asked)
             found["warm_question_s"] = {"median": round(statistics.median(times), 2), "slowest": round(max(times), 2)}
             found |= load(f"http://127.0.0.1:{port}/", process.pid, arguments.clients, arguments.requests)

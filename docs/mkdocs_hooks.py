@@ -1,7 +1,7 @@
-"""What the documentation needs beyond its pages when it becomes a site (mkdocs calls this; see mkdocs.yml).
+"""Hooks that mkdocs runs for every page (see mkdocs.yml).
 
-- links to source files lead somewhere in the repository, and nowhere on the site: there they are names;
-- the command reference is what the commands themselves say.
+- Links to source files work in the repository but not on the site: there they become plain names.
+- The command reference is made from the help texts of the commands.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ COMMANDS = "<!-- commands -->"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """A page's text, ready for the site."""
+    """The text of a page, ready for the site."""
     named = SOURCE.sub(lambda link: link[1] if link[1].startswith("`") else f"`{link[1]}`", markdown)
     return named.replace(COMMANDS, commands()) if COMMANDS in named else named
 
 
 def commands() -> str:
-    """Every subcommand with its help, as printed."""
+    """The help text of every subcommand."""
     os.environ["COLUMNS"] = "110"  # argparse asks the terminal how wide it is
     from arr_coc.cli import build_parser
 

@@ -1,4 +1,4 @@
-"""Take the docs' pictures of the page, in a real browser.
+"""Take the screenshots of the web page for the documentation.
 
 python docs/page_pictures.py
 """
@@ -16,18 +16,19 @@ from typing import Any
 from PIL import Image
 
 import arr_coc
-from arr_coc.demo.limits import Limits
-from arr_coc.demo.serving import Place, house_of, served
+from arr_coc.demo.app import load_app
+from arr_coc.demo.inputs import Limits
+from arr_coc.demo.server import Address, serve
 from arr_coc.errors import ArrCocError
 
 TARGET = Path(__file__).with_name("images")
 WIDE, PHONE = 1280, 390
-TALLEST = 1250  # pixels of a picture
-WAIT = 60_000  # milliseconds
+MAX_HEIGHT = 1250  # pixels of a screenshot
+TIMEOUT = 60_000  # milliseconds
 
 
-def reports(root: Path) -> None:
-    """Two small runs about the bundled receipt: with its learned layer, and without."""
+def write_reports(root: Path) -> None:
+    """Two small runs about the bundled receipt: with the trained layer and without."""
     data = root / "receipt"
     data.mkdir()
     arr_coc.pictures.receipt().save(data / "receipt.png")
@@ -45,10 +46,9 @@ def reports(root: Path) -> None:
         arr_coc.evaluate("reader", str(data), selectors, ["12.5%", "6.25%"], layer=layer).page(root / name)
 
 
-def save(page: Any, name: str, width: int = WIDE) -> None:
-    """What the browser shows, as a JPEG of moderate size."""
+def save_screenshot(page: Any, name: str, width: int = WIDE) -> None:
     shot = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
-    shot.crop((0, 0, width, min(shot.height, TALLEST if width == WIDE else 1900))).save(
+    shot.crop((0, 0, width, min(shot.height, MAX_HEIGHT if width == WIDE else 1900))).save(
         TARGET / f"page_{name}.jpg", quality=72, optimize=True
     )
 
@@ -58,14 +58,12 @@ def main() -> None:
 
     browser = next((found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None)
     if browser is None:
-        raise ArrCocError(
-            "the pictures of the page need a browser, and there is no Chromium: install the package chromium"
-        )
+        raise ArrCocError("the screenshots need a browser, and there is no Chromium: install the package chromium")
     options: dict[str, Any] = {"executable_path": browser, "args": ["--no-sandbox"] if os.geteuid() == 0 else []}
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
-        reports(Path(folder))
-        house = house_of(["reader"], Limits(), Path(folder))
-        with served(house, Place()) as address:
+        write_reports(Path(folder))
+        app = load_app(["reader"], Limits(), Path(folder))
+        with serve(app, Address()) as address:
             chromium = driver.chromium.launch(**options)
             asked = "image=receipt&question=What+is+the+total+amount%3F"
             views = {
@@ -75,18 +73,18 @@ def main() -> None:
                 "knowing": (f"?tab=knowing&{asked}", "#knowing-pictures figure"),
                 "report": ("?tab=report&report=with-layer&against=without", "#report-page iframe"),
             }
-            for name, (query, sign) in views.items():
+            for name, (query, ready) in views.items():
                 page = chromium.new_page(viewport={"width": WIDE, "height": 900})
                 page.goto(address + query)
-                page.locator(sign).first.wait_for(timeout=WAIT)
+                page.locator(ready).first.wait_for(timeout=TIMEOUT)
                 page.wait_for_timeout(800)
-                save(page, name)
+                save_screenshot(page, name)
                 page.close()
             page = chromium.new_page(viewport={"width": PHONE, "height": 844}, color_scheme="dark")
             page.goto(address + views["ask"][0])
-            page.locator("#ask-dense output").wait_for(timeout=WAIT)
+            page.locator("#ask-dense output").wait_for(timeout=TIMEOUT)
             page.wait_for_timeout(800)
-            save(page, "phone", PHONE)
+            save_screenshot(page, "phone", PHONE)
             chromium.close()
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import socket
-from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from arr_coc.cli import main
-from arr_coc.demo.examples import bundled, of_folder
 
 
 @pytest.mark.parametrize(
@@ -36,20 +32,3 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
         taken.listen()
         assert main(["demo", "--port", str(taken.getsockname()[1])]) == 2
     assert "cannot listen on 127.0.0.1" in capsys.readouterr().err
-
-
-def test_annotated_pictures_become_examples(tmp_path: Path) -> None:
-    Image.new("RGB", (40, 30), "white").save(tmp_path / "a.png")
-    lines = [
-        {"image": "a.png", "question": "Who?", "evidence": [[[1, 2, 9, 9]]]},
-        {"image": "gone.png", "question": "What?"},
-    ]
-    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found, said = of_folder(tmp_path)
-    (example,) = found.values()
-    assert example.name == f"{tmp_path.name}/a.png"
-    assert example.load().size == (40, 30)
-    assert example.evidence("Who?") == (((1, 2, 9, 9),),)
-    assert example.evidence("What?") == ()
-    assert any("gone.png" in line for line in said)
-    assert [one.load().mode for one in bundled().values()] == ["RGB", "RGB"]

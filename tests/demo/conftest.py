@@ -1,4 +1,4 @@
-"""A house with the reader in it, visitors, and a report."""
+"""An app with the bundled reader, requests to it, and two reports."""
 
 from __future__ import annotations
 
@@ -10,33 +10,27 @@ from typing import Any
 import pytest
 
 import arr_coc
-from arr_coc.demo.examples import of_folder
-from arr_coc.demo.limits import Limits
-from arr_coc.demo.serving import house_of
-from arr_coc.demo.views import View
-from arr_coc.demo.visit import House, Visit
+from arr_coc.demo.app import AppState, PageRequest, load_app
+from arr_coc.demo.inputs import Limits, read_examples
+from arr_coc.demo.state import PageState
+
+USER = "user"  # the session id of the tests
+MakeRequest = Callable[..., PageRequest]
 
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with annotated pictures, and two reports about them."""
+    """A folder with an annotated image, and two reports about it."""
     place = tmp_path_factory.mktemp("files")
     data = place / "data"
     data.mkdir()
     arr_coc.pictures.receipt().save(data / "a.png")
     lines = [
-        {
-            "image": "a.png",
-            "question": "What is the total amount?",
-            "answer": "37.40",
-            "evidence": [[[422, 732, 522, 772]]],
-        },
-        {
-            "image": "a.png",
-            "question": "What is the date?",
-            "answer": "12/03/2026",
-            "evidence": [[[112, 330, 250, 360]]],
-        },
+        {"image": "a.png", "question": question, "answer": answer, "evidence": [[box]]}
+        for question, answer, box in (
+            ("What is the total amount?", "37.40", [422, 732, 522, 772]),
+            ("What is the date?", "12/03/2026", [112, 330, 250, 360]),
+        )
     ]
     (data / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     reader = arr_coc.load("reader")
@@ -46,20 +40,20 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def house(files: Path) -> House:
-    return house_of(["reader"], Limits(letters=300), files, of_folder(files / "data")[0])
+def app(files: Path) -> AppState:
+    return load_app(["reader"], Limits(letters=300), files, read_examples(files / "data")[0])
 
 
 @pytest.fixture
-def visit(house: House) -> Iterator[Callable[..., Visit]]:
-    """Somebody with a view; the desk is cleared when they leave."""
-    yield lambda **view: house.visit("somebody", View(**view))
-    house.desks.leave("somebody")
+def make_request(app: AppState) -> Iterator[MakeRequest]:
+    """A request with the given settings; the session is removed after the test."""
+    yield lambda **settings: app.request(USER, PageState(**settings))
+    app.sessions.remove(USER)
 
 
-def outcome(steps: Iterator[dict[str, Any]]) -> dict[str, Any]:
+def last_outputs(steps: Iterator[dict[str, Any]]) -> dict[str, Any]:
     """All outputs of a tab, the last of each name."""
     found: dict[str, Any] = {}
-    for made in steps:
-        found |= made
+    for output in steps:
+        found |= output
     return found

@@ -1,1 +1,1 @@
-"""The web page that looks into the system: `arr-coc demo`. Only `page/` and `serving.py` know gradio."""
+"""The web page of `arr-coc demo`. Only `page/` and `server.py` import gradio; each `tab_*.py` computes what one tab shows."""

@@ -1,1 +1,1 @@
-"""The page in gradio: controls, tabs, and what happens when something is touched. Nothing is worked out in here."""
+"""The page in gradio: its layout and its events. What it shows is computed in the tab modules."""

@@ -1,0 +1,182 @@
+"""What reaches the page from outside: limits, uploaded images, example images, and folders of reports and layers."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+
+from PIL import Image, UnidentifiedImageError
+
+from arr_coc.draw import samples as bundled
+from arr_coc.errors import ArrCocError, DataError, ImageError, first_line
+from arr_coc.evaluation.data import Evidence, Sample, read_samples
+from arr_coc.evaluation.written import NUMBERS, PAGE
+from arr_coc.types.image import DECODING_ERRORS
+from arr_coc.vlm.sources import image_source
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # safe to decode; others run programs, or are not images
+MAX_EXAMPLES = 200  # images of a data folder
+MAX_REPORTS, MAX_DEPTH = 50, 4  # reports that are listed, and folder levels that are searched for them
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Maxima for each user and for the server. Every one is an option of `arr-coc demo`."""
+
+    megabytes: float = 20.0  # of an uploaded file
+    megapixels: float = 40.0  # of an uploaded image
+    letters: int = 1000  # of a question
+    tokens: int = 160  # of an answer
+    queue: int = 32  # waiting requests; further ones are refused
+    visitors: int = 32  # sessions whose images are kept
+    minutes: float = 30.0  # that a session is kept after its last request
+    kept_megapixels: float = 600.0  # of all sessions together, computed channels included (3 bytes are a pixel)
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if not 0 < value < math.inf:
+                raise ArrCocError(f"expected the limit {one.name} above 0, got {value!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Upload:
+    """A user's image, upright and in RGB, and the name of its file."""
+
+    name: str
+    image: Image.Image
+
+
+def read_upload(path: Path, name: str, folder: Path, limits: Limits) -> Upload:
+    """Read an image from the upload folder. Its size is checked before any pixel is decoded."""
+    shown = Path(name).name[:80] or "the file"
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ImageError(f"expected an uploaded file, got {shown!r} from another folder")
+    try:
+        size = path.stat().st_size
+        if size > limits.megabytes * 1e6:
+            raise ImageError(
+                f"expected a file of at most {limits.megabytes:g} MB, got {shown!r} with {size / 1e6:.1f} MB: "
+                "send a smaller file"
+            )
+        if size == 0:
+            raise ImageError(f"{shown!r} is empty (0 bytes)")
+        data = path.read_bytes()
+    except OSError as error:
+        raise ImageError(f"{shown!r} did not arrive ({error.strerror}): send it again") from None
+    return Upload(shown, _decode(data, shown, limits))
+
+
+def _decode(data: bytes, name: str, limits: Limits) -> Image.Image:
+    most = f"at most {limits.megapixels:g} megapixels"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the size, which is checked here, and about odd metadata
+            with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
+                width, height = opened.size
+                if width * height > limits.megapixels * 1e6:
+                    raise ImageError(f"expected {most}, got {name!r} with {width} x {height} pixels: scale it down")
+                picture: Image.Image = image_source(opened).picture
+                return picture.copy()  # decodes the pixels before the file is closed
+    except ImageError:
+        raise
+    except Image.DecompressionBombError:
+        raise ImageError(f"expected {most}, got {name!r} with far more: scale it down") from None
+    except UnidentifiedImageError:
+        raise ImageError(
+            f"{name!r} is not an image that can be read: send a PNG, JPEG, WebP, GIF, BMP or TIFF file"
+        ) from None
+    except DECODING_ERRORS as error:
+        raise ImageError(f"{name!r} is corrupt or truncated ({first_line(error)})") from None
+
+
+@dataclass(frozen=True)
+class ExampleImage:
+    """An image that the page offers, with its questions."""
+
+    name: str
+    load: Callable[[], Image.Image] = field(repr=False)
+    code: str  # Python expression for this image
+    samples: tuple[Sample, ...]
+
+    def evidence(self, question: str) -> Evidence:
+        """Boxes around the answer to one of its questions; empty where they are unknown."""
+        return next((sample.evidence for sample in self.samples if sample.question == question), ())
+
+
+def bundled_examples() -> dict[str, ExampleImage]:
+    """The images that ship with the package, by name."""
+    total = ((422.0, 732.0, 522.0, 772.0),)  # the amount in the line TOTAL
+    receipt = (
+        Sample("What is the total amount?", ("37.40",), evidence=(total,)),
+        Sample("What is the date?", ("12/03/2026",)),
+        Sample("What is the name of the company?", ("HARBOUR MILL BAKERY",)),
+        Sample("How much is the Oat croissant?", ("3.45",)),
+    )
+    scene = (Sample("What does the sign say?"),)
+    return {
+        "receipt": ExampleImage("receipt", bundled.receipt, "arr_coc.pictures.receipt()", receipt),
+        "scene": ExampleImage("scene", bundled.scene, "arr_coc.pictures.scene()", scene),
+    }
+
+
+def read_examples(folder: Path) -> tuple[dict[str, ExampleImage], list[str]]:
+    """The still images of a folder with `samples.jsonl`, and the problems with its other lines."""
+    data = read_samples(folder, MAX_EXAMPLES)
+    examples: dict[str, ExampleImage] = {}
+    for picture in data.pictures:
+        if picture.kind != "image" or not isinstance(picture.still, Path):
+            continue
+        path = picture.still.resolve()
+        name = f"{data.name}/{picture.name}"
+        examples[name] = ExampleImage(name, partial(_load_local, path), repr(str(path)), picture.samples)
+    if not examples:
+        raise ArrCocError(f"expected still images in {str(folder)!r}, found none")
+    return examples, [*data.problems, *data.notes]
+
+
+def find_example(examples: Mapping[str, ExampleImage], name: str) -> ExampleImage:
+    if name not in examples:
+        raise ArrCocError(f"expected an image among {', '.join(list(examples)[:12])}, got {name[:80]!r}")
+    return examples[name]
+
+
+def _load_local(path: Path) -> Image.Image:
+    unlimited = Limits(megabytes=1e6, megapixels=1e6)  # the limits are for uploads, not for the host's own files
+    return read_upload(path, path.name, path.parent, unlimited).image
+
+
+def resolve_folder(root: Path, name: str, what: str) -> Path:
+    """A folder below the root by its name. Users can read nothing else of the host's disk."""
+    expected = f"expected {what} below the folder that --files names"
+    try:
+        place = (root / name.strip()).resolve()
+        exists = place.is_dir()
+    except (OSError, ValueError, RuntimeError):  # name too long, NUL in it, or a loop of links
+        raise DataError(f"{expected}, got {name[:80]!r}") from None
+    if not place.is_relative_to(root.resolve()):
+        raise DataError(f"{expected}, got {name[:80]!r} outside of it")
+    if not exists:
+        raise DataError(f"{expected}, and there is no folder {name[:80]!r}")
+    return place
+
+
+def find_reports(root: Path) -> list[str]:
+    """Names of the folders below the root that hold a report of `arr-coc eval`."""
+    found: list[str] = []
+    top = root.resolve()
+    for place, folders, files in os.walk(top):
+        depth = len(Path(place).relative_to(top).parts)
+        visible = sorted(name for name in folders if not name.startswith((".", "node_modules")))
+        folders[:] = visible if depth < MAX_DEPTH else []
+        if PAGE in files and NUMBERS in files:
+            found.append(Path(place).relative_to(top).as_posix())
+            if len(found) == MAX_REPORTS:
+                break
+    return found

@@ -1,0 +1,190 @@
+"""Sessions: each user's images and what was computed for them. No session sees another, and unused ones are dropped."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from arr_coc.demo.inputs import Limits, Upload
+from arr_coc.errors import ImageError
+from arr_coc.texture import TextureArray
+
+if TYPE_CHECKING:
+    from arr_coc.types.answer import Answer
+    from arr_coc.vlm.look import Look
+    from arr_coc.vlm.model import VLM
+
+MAX_IMAGES = 2  # per session
+REUSABLE_STAGES = ("preprocess", "texture", "encode")  # computed once per image, reused by later questions
+M_ARENA_MAX, ARENAS = -8, 2  # mallopt's name for the number of malloc arenas, and its value here
+TRIM_EVERY = 16  # requests
+
+
+@dataclass(eq=False)
+class SessionImage:
+    """An image of a session with its cached results: computed once, used for every question."""
+
+    name: str
+    image: Image.Image
+    code: str  # Python expression for this image
+    build_ms: dict[tuple[int, str, int], float] = field(default_factory=dict)  # (model, stage, cells) -> ms
+    dense_answers: dict[tuple[int, str], Answer] = field(default_factory=dict)  # by (model, question)
+    _looks: dict[int, Look] = field(default_factory=dict)
+    _texture: TextureArray | None = None
+
+    @property
+    def megapixels(self) -> float:
+        """Memory in use: the image, and its textures as far as they are computed (3 bytes are a pixel)."""
+        sources = [look.sources("image")[0] for look in self._looks.values()]
+        textures = [texture for source in sources if (texture := source.built) is not None]
+        textures += [] if self._texture is None else [self._texture]
+        cached = sum(texture.nbytes for texture in textures) / 3e6
+        return self.image.width * self.image.height / 1e6 + cached
+
+    def look(self, vlm: VLM) -> Look:
+        """The model's `Look` at the image, which caches its encodings and the texture."""
+        key = id(vlm.model)
+        if key not in self._looks:
+            self._looks[key] = vlm.look(self.image)
+        return self._looks[key]
+
+    def encode(self, vlm: VLM) -> Look:
+        """The same with every cell encoded."""
+        look = self.look(vlm)
+        prepared = vlm.prepare(look=look, text="?", selector="all")
+        self.record_times(vlm, dict(prepared.timings), prepared.allocations[0].n)
+        return look
+
+    def record_times(self, vlm: VLM, timings: Mapping[str, float], cells: int) -> None:
+        """Keep the time of each reusable stage. The first time counts: later ones only find the cached result."""
+        for stage in REUSABLE_STAGES:
+            if stage in timings:
+                self.build_ms.setdefault(self._stage_key(vlm, stage, cells), timings[stage])
+
+    def recorded_time(self, vlm: VLM, stage: str, cells: int) -> float | None:
+        return self.build_ms.get(self._stage_key(vlm, stage, cells))
+
+    @staticmethod
+    def _stage_key(vlm: VLM, stage: str, cells: int) -> tuple[int, str, int]:
+        return id(vlm.model), stage, cells if stage == "encode" else 0
+
+    def texture(self) -> TextureArray:
+        """The texture that the models use, or a separate one if no model has seen the image yet."""
+        for look in self._looks.values():
+            return look.sources("image")[0].texture()
+        if self._texture is None:
+            self._texture = TextureArray.from_image(self.image)
+        return self._texture
+
+
+@dataclass(eq=False)
+class Session:
+    """One user's images: the uploaded one, and the examples used last."""
+
+    upload: Upload | None = None
+    images: OrderedDict[str, SessionImage] = field(default_factory=OrderedDict)
+    last_used: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def set_upload(self, upload: Upload | None) -> None:
+        """Replace the uploaded image; None removes it."""
+        with self.lock:
+            self.upload = upload
+            self.images.pop("", None)
+
+    def open_image(self, name: str, load: Callable[[], tuple[Image.Image, str]]) -> SessionImage:
+        """An example by name, or with an empty name the uploaded image; loaded where the session does not hold it."""
+        with self.lock:
+            if name not in self.images:
+                if not name and self.upload is None:
+                    raise ImageError("there is no image yet: upload or paste one, or choose an example")
+                image, code = (self.upload.image, repr(self.upload.name)) if not name and self.upload else load()
+                self.images[name] = SessionImage(name or "your image", image, code)
+                while len(self.images) > MAX_IMAGES:
+                    self.images.popitem(last=False)
+            self.images.move_to_end(name)
+            return self.images[name]
+
+    @property
+    def megapixels(self) -> float:
+        own = 0.0 if self.upload is None else self.upload.image.width * self.upload.image.height / 1e6
+        return own + sum(image.megapixels for name, image in self.images.items() if name)
+
+
+class SessionStore:
+    """All sessions, the least recently used first. Old sessions, and those over the limits, are dropped."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, session_id: str | None) -> Session:
+        """The session of an id, new if need be. Without an id it is a new one that is not stored."""
+        now = self._clock()
+        with self._lock:
+            if not session_id:
+                return Session(last_used=now)
+            session = self._sessions.setdefault(session_id, Session())
+            session.last_used = now
+            self._sessions.move_to_end(session_id)
+            self._evict(now)
+            return session
+
+    def remove(self, session_id: str | None) -> None:
+        with self._lock:
+            self._sessions.pop(session_id or "", None)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def _evict(self, now: float) -> None:
+        def over_limit() -> bool:
+            oldest = next(iter(self._sessions.values()))
+            return (
+                len(self._sessions) > self.limits.visitors
+                or now - oldest.last_used > 60 * self.limits.minutes
+                or sum(session.megapixels for session in self._sessions.values()) > self.limits.kept_megapixels
+            )
+
+        while len(self._sessions) > 1 and over_limit():  # the current session stays
+            self._sessions.popitem(last=False)
+
+
+# glibc gives each thread an arena of its own and keeps freed memory in it: with many threads that each handle megabytes
+# of images the server's memory would grow. Other C libraries are left alone.
+
+_request_count = itertools.count(1)
+
+
+def limit_malloc_arenas() -> None:
+    """Let all threads share a few arenas; call it before threads start."""
+    libc = _glibc()
+    if libc is not None:
+        libc.mallopt(M_ARENA_MAX, ARENAS)
+
+
+def trim_memory() -> bool:
+    """Call after a request: every 16th call returns freed memory to the system, and says so."""
+    libc = _glibc()
+    if libc is None or next(_request_count) % TRIM_EVERY:
+        return False
+    libc.malloc_trim(0)
+    return True
+
+
+def _glibc() -> Any:
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None)
+    return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None

@@ -1,0 +1,138 @@
+"""The tab Compare: two to four selectors on the same question, from the same encoding."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import arr_coc
+from arr_coc import selectors
+from arr_coc.demo import markup, snippets
+from arr_coc.demo.app import Output, PageRequest
+from arr_coc.demo.session import REUSABLE_STAGES
+from arr_coc.demo.state import MAX_SELECTORS
+from arr_coc.errors import ArrCocError, SelectorError
+from arr_coc.evaluation.data import Evidence
+from arr_coc.evaluation.metrics import evidence_cells, recall
+from arr_coc.types.answer import Answer
+from arr_coc.types.budget import limit
+
+VIDEO_SELECTORS = ("evs",)
+
+
+def selector_names(embeddings: str | None) -> list[str]:
+    """Selectors for images; those that need an image-text encoder only if there is one."""
+    names = [name for name in selectors.names() if name not in VIDEO_SELECTORS]
+    return [name for name in names if name != "coupling" or embeddings is not None]
+
+
+def check_selector(name: str, embeddings: str | None) -> None:
+    """Refuse any other selector: users of the page must not make the server import a module by its name."""
+    known = selector_names(embeddings)
+    if name not in known:
+        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise SelectorError(f"expected a selector among {', '.join(known)}, got {name[:80]!r}{hint}")
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedSelector:
+    """The result of one selector: an answer, or an error."""
+
+    name: str
+    answer: Answer | None
+    recall: float | None
+    error: str = ""
+
+    def to_dict(self) -> Output:
+        if self.answer is None:
+            return {"selector": self.name, "error": self.error}
+        return {"selector": self.name, **self.answer.to_dict(), "evidence_recall": self.recall}
+
+
+def run(request: PageRequest) -> Iterator[Output]:
+    state, image, question = request.state, request.image, request.question
+    names = state.selectors
+    if not 2 <= len(names) <= MAX_SELECTORS or len(set(names)) != len(names):
+        raise ArrCocError(f"expected two to {MAX_SELECTORS} different selectors, got {len(names)}: choose others")
+    for name in names:
+        check_selector(name, request.app.models.embeddings)
+    limit(state.budget, 1000)
+    evidence = request.evidence
+    yield {"compare_columns": markup.message("encoding the image ..."), "compare_note": ""}
+    image.encode(request.vlm)
+    budget, note = shared_budget(request)
+    done: list[ComparedSelector] = []
+    for name in names:
+        done.append(_answer(request, name, budget, evidence))
+        cards = [_card(one, request) for one in done]
+        cards += [markup.figure(markup.message("waiting ..."), other) for other in names[len(done) :]]
+        yield {"compare_columns": f"<div class='cards'>{''.join(cards)}</div>"}
+    if not evidence:
+        note += " Draw a box around the answer to see how much of it each selector keeps."
+    found = {"image": image.name, "question": question, "budget": budget, "evidence": evidence}
+    yield {
+        "compare_note": markup.message(note.strip()),
+        "compare_python": snippets.compare(request, {name: _own_budget(name, budget) for name in names}, evidence),
+        "compare_json": json.dumps({**found, "selectors": [one.to_dict() for one in done]}, indent=1),
+        "compare_link": state.to_query(),
+    }
+
+
+def shared_budget(request: PageRequest) -> tuple[str | int, str]:
+    """One budget for all selectors, and a note. For `auto` and `mass` it is the number of cells that ARR-COC keeps."""
+    state = request.state
+    text = state.budget.strip().lower()
+    if text != "auto" and not text.startswith("mass"):
+        return state.budget, ""
+    image, vlm = request.image, request.vlm
+    allocation = arr_coc.realize(
+        image.texture(), request.question, budget=state.budget, using=vlm, look=image.look(vlm)
+    )
+    return allocation.k, f"All selectors keep as many cells as arr-coc finds enough: {allocation.k} of {allocation.n}."
+
+
+def _own_budget(name: str, budget: str | int) -> str | int:
+    return "all" if name == "all" else budget
+
+
+def _answer(request: PageRequest, name: str, budget: str | int, evidence: Evidence) -> ComparedSelector:
+    """One selector's answer. An error is shown in its own column, and the other selectors go on."""
+    try:
+        if name == "oracle" and not evidence:
+            raise ArrCocError("the oracle needs to know where the answer is: draw a box around it")
+        selector: Any = selectors.Oracle(evidence) if name == "oracle" else name
+        answer = request.vlm.ask(
+            request.image.look(request.vlm),
+            request.question,
+            budget=_own_budget(name, budget),
+            selector=selector,
+            max_new_tokens=request.app.limits.tokens,
+        )
+    except ArrCocError as error:
+        return ComparedSelector(name, None, None, str(error))
+    allocation = answer.allocation
+    cells = evidence_cells(evidence, allocation.grid, request.image.image.size) if evidence else []
+    return ComparedSelector(name, answer, recall(allocation.keep, cells))
+
+
+def _card(result: ComparedSelector, request: PageRequest) -> str:
+    answer = result.answer
+    if answer is None:
+        return markup.figure(markup.message(result.error, "alert"), result.name)
+    milliseconds = sum(ms for stage, ms in answer.timings.items() if stage not in REUSABLE_STAGES)
+    facts: list[list[object]] = [
+        ["read", f"{answer.tokens['kept']} of {answer.tokens['all']} tokens"],
+        ["selection and answer", f"{milliseconds:.0f} ms"],
+    ]
+    if result.recall is not None:
+        facts.append(["evidence kept", f"{result.recall:.0%}"])
+    if answer.fallback:
+        facts.append(["fallback", answer.fallback])
+    kept = answer.allocation.overlay(markup.shrink(request.image.image))
+    text = f"<output class='short'>{markup.escape(answer.text) or '(no text)'}</output>"
+    shown = markup.picture(kept, f"cells kept by {result.name}")
+    return markup.figure(text + shown + markup.table(facts), result.name)

@@ -1,0 +1,78 @@
+"""The tab Knowing: the scores of each way of knowing and the relevance made of them; users can set the weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import arr_coc
+from arr_coc.demo import markup, snippets
+from arr_coc.demo.app import Output, PageRequest
+from arr_coc.relevance import explanation as why
+from arr_coc.relevance.balancing import WAYS
+from arr_coc.types.allocation import Allocation
+
+WEIGHT = "weight of "
+MEANINGS = {
+    "trust": "how certain the coupling is",
+    "particularize": "near 0: the question matches all cells alike; near 1: it matches few of them",
+    "exploit": "near 0: explore cells with much information; near 1: trust the cells that match the question",
+    "focus": "near 0: spread over the image; near 1: stay with the most relevant cells",
+}
+
+
+def run(request: PageRequest) -> Iterator[Output]:
+    state, image, vlm = request.state, request.image, request.vlm
+    options: dict[str, Any] = {} if state.learned else {"learned": False}
+    allocation = arr_coc.realize(
+        image.texture(),
+        request.question,
+        budget=state.budget,
+        using=vlm,
+        look=image.encode(vlm),
+        exploit=state.exploit,
+        weights=state.parse_weights(),
+        **options,
+    )
+    tensions = {name: value for name, value in allocation.tensions.items() if not name.startswith(WEIGHT)}
+    weights = {
+        name.removeprefix(WEIGHT): value for name, value in allocation.tensions.items() if name.startswith(WEIGHT)
+    }
+    by_hand = " (by hand)" if state.exploit is not None or state.weights else ""
+    yield {
+        "knowing_pictures": _pictures(allocation, request),
+        "knowing_bars": (
+            f"<h4>Weights{by_hand}</h4>{markup.bars(weights, why.MEANING)}"
+            f"<h4>Tensions</h4>{markup.bars(tensions, MEANINGS)}{markup.bullets(why.said(allocation)[:1])}"
+        ),
+        "knowing_exploit": round(allocation.tensions.get("exploit", 0.0), 2),
+        **{f"knowing_{way}": round(weights.get(way, 0.0), 2) for way in WAYS},
+        "knowing_python": snippets.knowing(request),
+        "knowing_json": json.dumps(_to_dict(request, allocation), indent=1),
+        "knowing_link": state.to_query(),
+    }
+
+
+def _pictures(allocation: Allocation, request: PageRequest) -> str:
+    """Each score, the relevance, and the kept cells, in a row."""
+    image = request.image.image
+    maps = {name: (values, why.MEANING.get(name, "")) for name, values in allocation.scores.items()}
+    if allocation.relevance is not None:
+        maps["balanced relevance"] = (allocation.relevance, "the weighted sum of all scores")
+    shown = [
+        markup.figure(markup.picture(markup.dim_by_value(allocation, image, values), name), name, caption)
+        for name, (values, caption) in maps.items()
+    ]
+    kept = markup.picture(allocation.overlay(markup.shrink(image)), "kept cells")
+    return markup.row([*shown, markup.figure(kept, "kept cells", f"{allocation.k} of {allocation.n}")])
+
+
+def _to_dict(request: PageRequest, allocation: Allocation) -> Output:
+    maps = {**allocation.scores, **({} if allocation.relevance is None else {"relevance": allocation.relevance})}
+    return {
+        "image": request.image.name,
+        "question": request.question,
+        **allocation.to_dict(),
+        "scores": {name: [round(float(value), 4) for value in values] for name, values in maps.items()},
+    }

@@ -1,0 +1,68 @@
+"""The tab Report: a report of `arr-coc eval --report`, and two of them compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from arr_coc.demo import markup, snippets
+from arr_coc.demo.app import Output, PageRequest
+from arr_coc.demo.inputs import resolve_folder
+from arr_coc.errors import DataError
+from arr_coc.evaluation.summary import counted
+from arr_coc.evaluation.table import p_value
+from arr_coc.evaluation.written import Change, Written, beside, read, turned
+
+MAX_LISTED = 40  # changed answers that are listed
+
+
+def run(request: PageRequest) -> Iterator[Output]:
+    state = request.state
+    if not state.report.strip():
+        raise DataError("there is no report yet: name a folder that arr-coc eval --report wrote")
+    first = _open(request, state.report)
+    second = _open(request, state.against) if state.against.strip() else None
+    found: Output = {"report": state.report, "numbers": {k: v for k, v in first.numbers.items() if k != "answers"}}
+    comparison = ""
+    if second is not None:
+        changes = beside(first, second)
+        found |= {"against": state.against, "changes": [one.to_dict() for one in changes]}
+        comparison = _comparison(first, second, changes)
+    # The report's page is shown in a frame that may run no scripts.
+    frame = f"<iframe class='report' sandbox='' title='{markup.escape(first.title)}' srcdoc='{markup.escape(first.page)}'></iframe>"
+    yield {
+        "report_changes": comparison,
+        "report_page": frame,
+        "report_python": snippets.report(str(first.folder), "" if second is None else str(second.folder)),
+        "report_json": json.dumps(found, indent=1),
+        "report_link": state.to_query(),
+    }
+
+
+def _open(request: PageRequest, name: str) -> Written:
+    return read(resolve_folder(request.app.root, name, "a report's folder"))
+
+
+def _comparison(first: Written, second: Written, changes: list[Change]) -> str:
+    """A table with the paired differences, and the answers that became right or wrong."""
+    metric = "accuracy" if changes[0].on == "accuracy" else "evidence recall"
+    rows = []
+    for one in changes:
+        difference = "–" if one.difference is None else f"{one.difference:+.3f}"
+        if one.ci is not None and one.p is not None:
+            difference += f" [{one.ci[0]:+.3f}, {one.ci[1]:+.3f}], p {p_value(one.p)}"
+        numbers = ["–" if value is None else f"{value:.3f}" for value in (one.first, one.second)]
+        rows.append([f"{one.selector} at {one.budget}", *numbers, difference, one.pictures])
+    head = [metric, first.folder.name, second.folder.name, "paired difference, 95% interval over images", "images"]
+    changed = turned(first, second)
+    right = sum(one["better"] for one in changed)
+    wrong = len(changed) - right
+    summary = f"{counted(right, 'answer')} became right, {counted(wrong, 'answer')} became wrong."
+    lines = [
+        f"{one['picture']} ({one['selector']} at {one['budget']}): {one['first']!r} became {one['second']!r}, "
+        f"{'now right' if one['better'] else 'now wrong'}"
+        for one in changed[:MAX_LISTED]
+    ]
+    listed = f"<details><summary>list them</summary>{markup.bullets(lines)}</details>" if lines else ""
+    sentence = summary if changed else "No answer became right or wrong."
+    return f"{markup.table(rows, head)}<p>{sentence}</p>{listed}"
