@@ -25,7 +25,7 @@ from arr_coc.bench.timing import machine
 from arr_coc.embedding.compression import Projection, fit
 from arr_coc.embedding.encoder import Encoder
 from arr_coc.embedding.opening import open_named
-from arr_coc.evaluation.data import Data, Picture, read_samples
+from arr_coc.evaluation.data import Data, PictureQuestions, read_samples
 from arr_coc.training.projection.evidence import CENTRE, CHANCE, Evidence, Scorer, compressed, evidence, plain_cosine
 from arr_coc.training.projection.fit import split, text_moments
 from arr_coc.training.projection.gather import Part, Rules, find_images, gather
@@ -34,7 +34,7 @@ from arr_coc.training.projection.questions import everyday, halves
 
 WEIGHTS = (0.0, 0.2, 0.5)
 FULL, PLAIN, DOT = "full", "full, not centred", "dot product"
-Fold = tuple[Sequence[Path], Sequence[Picture | Path]]  # pictures to fit on, pictures to judge on
+Fold = tuple[Sequence[Path], Sequence[PictureQuestions | Path]]  # pictures to fit on, pictures to judge on
 
 
 def projections(encoder: Encoder, part: Part, dims: Sequence[int], weights: Sequence[float]) -> dict[str, Projection]:
@@ -114,11 +114,11 @@ def main() -> None:
     for fitting, judging in folds_of(images, data, arguments.folds):
         part, _ = gather(fitting, encoder, Rules(arguments.mode), workers=arguments.workers, make=make)
         made = projections(encoder, part, arguments.dims, arguments.weights)
-        pictures = [one.still if isinstance(one, Picture) else one for one in judging]
+        pictures = [one.still if isinstance(one, PictureQuestions) else one for one in judging]
         for name, quality in compare(encoder, made, pictures, judges, arguments.mode).items():
             figures.setdefault(name, []).append(quality)
         if data is not None:
-            mine = replace(data, pictures=tuple(one for one in judging if isinstance(one, Picture)))
+            mine = replace(data, pictures=tuple(one for one in judging if isinstance(one, PictureQuestions)))
             for name, proof in evidence(encoder, scorers(made), mine, mode=arguments.mode).items():
                 proofs[name] = proofs[name] | proof if name in proofs else proof
     lines: list[dict[str, Any]] = []

@@ -1,11 +1,10 @@
-"""All selectors beside each other: answers about receipts, and evidence recall on photos, as docs/results.md shows them.
+"""Compare all selectors: answers about receipts, and evidence recall on photos, as in docs/results.md.
 
     python benchmarks/results.py RECEIPTS OBJECTS -o docs/results.md
 
-Both are folders with samples.jsonl; needs the extra `labels`, whose encoder `coupling` asks. Two processes share the work: set
-OMP_NUM_THREADS so that they do not wait for each other. An interrupted run goes on when the same command is given again.
-Times are left out: on a machine that does other work besides they say little; benchmarks/selector_speed.py measures how
-long choosing takes.
+Both are folders with samples.jsonl; needs the extra `labels` for `coupling`. Two processes share the work: set OMP_NUM_THREADS
+so that they do not compete for cores. The same command continues an interrupted run. Times are left out, because they depend on
+the load of the machine; benchmarks/selector_speed.py measures how long selecting takes.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from typing import Any
 from arr_coc.bench.timing import machine
 from arr_coc.evaluation import Report, evaluate
 from arr_coc.evaluation.records import cache_folder
-from arr_coc.evaluation.summary import sentences
-from arr_coc.evaluation.table import by_kind, named, p_value, share, tokens
+from arr_coc.evaluation.report import format_selector, format_share, format_tokens, format_versus, summarise
 from arr_coc.selectors import names
 
 BUDGETS = ("25%", "12.5%", "6.25%")
@@ -29,12 +27,12 @@ KINDS = ("total", "date", "company")
 PHOTOS_AT = ("25%", "12.5%")
 
 
-def contestants() -> list[str]:
-    """Everybody who chooses from still pictures."""
+def still_selectors() -> list[str]:
+    """All selectors for still pictures."""
     return [name for name in names() if name != "evs"]
 
 
-def measured(model: str, folder: Path, **options: Any) -> Report:
+def measure(model: str, folder: Path, **options: Any) -> Report:
     shown = {"done": -1}
 
     def tick(done: int, total: int, what: str) -> None:
@@ -43,7 +41,7 @@ def measured(model: str, folder: Path, **options: Any) -> Report:
             print(f"{folder.name}: {shown['done']}%", flush=True)
 
     kept = cache_folder() / f"results-{folder.name}"
-    return evaluate(model, folder, contestants(), embeddings="labels", run=kept, tick=tick, **options)
+    return evaluate(model, folder, still_selectors(), embeddings="labels", run=kept, tick=tick, **options)
 
 
 def answers(report: Report) -> str:
@@ -54,14 +52,12 @@ def answers(report: Report) -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in report.records:
-        spread = f" ± {share(r['spread'])}" if r["spread"] is not None else ""
-        versus = r["versus"]
-        told = "" if versus is None else f"{versus['difference']:+.2f} to {versus['peer']} (p {p_value(versus['p'])})"
+        spread = f" ± {format_share(r['spread'])}" if r["spread"] is not None else ""
         lift = "" if r["lift"] is None else f"{r['lift']:.2f}"
         lines.append(
-            f"| {named(r)} | {r['budget']} | {tokens(r)} "
-            f"| {share(r['accuracy'], r['accuracy_ci'])}{spread} | {share(r['anls'])} | {share(r['evidence_recall'])} "
-            f"| {share(r['any_hit'])} | {lift} | {share(r['pointing'])} | {share(r['sensitivity'])} | {told} |"
+            f"| {format_selector(r)} | {r['budget']} | {format_tokens(r)} "
+            f"| {format_share(r['accuracy'], r['accuracy_ci'])}{spread} | {format_share(r['anls'])} | {format_share(r['evidence_recall'])} "
+            f"| {format_share(r['any_hit'])} | {lift} | {format_share(r['pointing'])} | {format_share(r['sensitivity'])} | {format_versus(r)} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -76,15 +72,15 @@ def evidence(report: Report) -> str:
             continue
         lift = "" if r["lift"] is None else f"{r['lift']:.2f}"
         lines.append(
-            f"| {named(r)} | {r['budget']} | {tokens(r)} "
-            f"| {share(r['evidence_recall'], r['evidence_recall_ci'])} | {share(r['any_hit'])} | {lift} "
-            f"| {share(r['pointing'])} | {share(r['sensitivity'])} |"
+            f"| {format_selector(r)} | {r['budget']} | {format_tokens(r)} "
+            f"| {format_share(r['evidence_recall'], r['evidence_recall_ci'])} | {format_share(r['any_hit'])} | {lift} "
+            f"| {format_share(r['pointing'])} | {format_share(r['sensitivity'])} |"
         )
     return "\n".join(lines) + "\n"
 
 
 def document(receipts: Report, photos: Report, model: str) -> str:
-    short = "\n".join(f"- {budget}: {said}" for budget, said in sentences(receipts))
+    short = "\n".join(f"- {budget}: {said}" for budget, said in summarise(receipts))
     ids = ", ".join(picture.name.removesuffix(".jpg") for picture in receipts.data.pictures)
     photo_ids = ", ".join(str(int(picture.name.removesuffix(".jpg"))) for picture in photos.data.pictures)
     return f"""# Results
@@ -110,7 +106,7 @@ read all of them: "a layer" is how many a layer reads on average. `coupling` ask
 {answers(receipts)}
 By kind of question, accuracy and in brackets the evidence recall:
 
-{by_kind(receipts)}
+{receipts.table(kinds=True)}
 Receipts: {ids}.
 
 ## Photos
@@ -134,10 +130,8 @@ def main() -> None:
     arguments = parser.parse_args()
     limit = arguments.limit
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:  # receipts take longer than photos
-        asked = pool.submit(measured, arguments.model, arguments.receipts, budgets=BUDGETS, kinds=KINDS, limit=limit)
-        looked = pool.submit(
-            measured, arguments.model, arguments.objects, budgets=PHOTOS_AT, answers=False, limit=limit
-        )
+        asked = pool.submit(measure, arguments.model, arguments.receipts, budgets=BUDGETS, kinds=KINDS, limit=limit)
+        looked = pool.submit(measure, arguments.model, arguments.objects, budgets=PHOTOS_AT, answers=False, limit=limit)
         receipts, photos = asked.result(), looked.result()
     arguments.out.write_text(document(receipts, photos, arguments.model))
 

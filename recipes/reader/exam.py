@@ -21,7 +21,7 @@ from arr_coc.cli.console import check_file
 from arr_coc.devices import check_device
 from arr_coc.errors import ArrCocError
 from arr_coc.evaluation.metrics import similarity
-from arr_coc.evaluation.table import share
+from arr_coc.evaluation.report import format_share
 from recipes.reader.answering import answer
 from recipes.reader.forward import ReaderForward
 
@@ -110,7 +110,7 @@ def markdown(table: dict[str, Row]) -> str:
     """The report as a table for the docs."""
     lines = ["| question | exact match [95%] | similarity | of |", "|---|---|---|---|"]
     for name, row in table.items():
-        exact, near = share(row["exact"], row["interval"]), share(row["similarity"])
+        exact, near = format_share(row["exact"], row["interval"]), format_share(row["similarity"])
         lines.append(f"| {name} | {exact} | {near} | {row['count']} |")
     return "\n".join(lines)
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from arr_coc.evaluation.table import share
+from arr_coc.evaluation.report import format_share
 from recipes.reader import exam
 from recipes.reader.export_exam import kind_of
 from recipes.reader.validation import Said
@@ -71,4 +71,4 @@ def write(folder: Path, about: dict[str, Any], results: dict[str, Report]) -> No
 
 
 def _exact(row: dict[str, Any] | None) -> str:
-    return "" if row is None else share(row["exact"], row["interval"])
+    return "" if row is None else format_share(row["exact"], row["interval"])

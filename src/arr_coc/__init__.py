@@ -11,12 +11,13 @@ from arr_coc.embedding.cache import EmbeddingCache
 from arr_coc.embedding.compression import Projection
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import ArrCocError, ChannelError, ImageError
+from arr_coc.evaluation.runner import evaluate
 from arr_coc.layer import ArrCocLayer
 from arr_coc.texture import FULL40, LAYOUTS, MVP13, Channel, TextureArray, TextureBatch, all_channels, channel
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.grid import Grid
 from arr_coc.video.stream import watch
-from arr_coc.vlm.api import evaluate, load, wrap
+from arr_coc.vlm.api import load, wrap
 from arr_coc.vlm.realize import realize
 
 __version__ = "0.1.0"

@@ -74,19 +74,19 @@ def test_many_broken_lines_are_not_all_said(
 def test_ctrl_c_saves_and_the_same_command_goes_on(
     data: Path, model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from arr_coc.evaluation import harness
+    from arr_coc.evaluation import runner
 
-    real = harness.measure
+    real = runner.measure_picture
 
     def stopping(vlm: Any, shown: Any, *rest: Any) -> Any:
         if shown.name == "1.png":
             raise KeyboardInterrupt
         return real(vlm, shown, *rest)
 
-    monkeypatch.setattr(harness, "measure", stopping)
+    monkeypatch.setattr(runner, "measure_picture", stopping)
     assert evaluated(data, model, "--selectors", "uniform") == 130
     assert "interrupted after 1 of 2 pictures: they are kept in" in capsys.readouterr().err
-    monkeypatch.setattr(harness, "measure", real)
+    monkeypatch.setattr(runner, "measure_picture", real)
     assert evaluated(data, model, "--selectors", "uniform") == 0
     assert "went on from an interrupted run (1 pictures were done)" in capsys.readouterr().err
     assert evaluated(data, model, "--selectors", "uniform") == 0
@@ -109,10 +109,10 @@ def test_robustness(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "| uniform | 25% |" in capsys.readouterr().out
     assert json.loads(out.read_text())["records"][0]["passed"]["void"] == [True, True, True]
     assert main([*asked, "--report", str(tmp_path / "page")]) == 0
-    assert "<table class='matrix'>" in (tmp_path / "page" / "index.html").read_text()
+    assert '<table class="matrix">' in (tmp_path / "page" / "index.html").read_text()
     capsys.readouterr()
     assert main([*asked, "--plot", "x.png"]) == 2
-    assert "not beside --suite" in capsys.readouterr().err
+    assert "not with --suite" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

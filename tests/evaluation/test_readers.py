@@ -12,7 +12,7 @@ from PIL import Image
 
 from arr_coc.errors import DataError
 from arr_coc.evaluation.data import Data
-from arr_coc.evaluation.readers import FORMATS, read
+from arr_coc.evaluation.readers import FORMATS, read_data
 
 
 def put(path: Path, value: Any) -> None:
@@ -42,7 +42,7 @@ def test_vqav2(tmp_path: Path) -> None:
         for q in (42000, 42002)
     ]})  # fmt: skip
     draw(tmp_path / "val2014" / "COCO_val2014_000000000042.jpg")
-    data = read(tmp_path, "vqav2")
+    data = read_data(tmp_path, "vqav2")
     sample = only(data)
     assert (sample.question, sample.answers, sample.kind, data.metric) == (
         "What colour?",
@@ -60,10 +60,10 @@ def test_gqa_with_and_without_scene_graphs(tmp_path: Path) -> None:
         "annotations": {"answer": {}, "question": {"2": "2486325"}, "fullAnswer": {"2": "2486325"}},
     }})  # fmt: skip
     draw(tmp_path / "images" / "2354786.jpg")
-    assert only(read(tmp_path, "gqa")).evidence == ()
+    assert only(read_data(tmp_path, "gqa")).evidence == ()
     objects = {"2486325": {"name": "sky", "x": 0, "y": 5, "w": 80, "h": 20}}
     put(tmp_path / "val_sceneGraphs.json", {"2354786": {"width": 80, "height": 60, "objects": objects}})
-    sample = only(read(tmp_path, "gqa"))
+    sample = only(read_data(tmp_path, "gqa"))
     assert sample.evidence == (((0, 5, 80, 25),),)
     assert (sample.answers, sample.kind) == (("yes",), "verify")
 
@@ -72,7 +72,7 @@ def test_textvqa(tmp_path: Path) -> None:
     one = {"image_id": "0a1b", "question": "What is the brand?", "answers": ["nokia"] * 10, "question_id": 3}
     put(tmp_path / "TextVQA_0.5.1_val.json", {"dataset_type": "val", "data": [one]})
     draw(tmp_path / "train_images" / "0a1b.jpg")
-    assert only(read(tmp_path, "textvqa")).answers == ("nokia",) * 10
+    assert only(read_data(tmp_path, "textvqa")).answers == ("nokia",) * 10
 
 
 def test_docvqa(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_docvqa(tmp_path: Path) -> None:
            "question_types": ["form"]}  # fmt: skip
     put(tmp_path / "val_v1.0_withQT.json", {"data": [one]})
     draw(tmp_path / "documents" / "x_1.png")
-    data = read(tmp_path, "docvqa")
+    data = read_data(tmp_path, "docvqa")
     assert (only(data).kind, data.metric) == ("form", "anls")
 
 
@@ -89,7 +89,7 @@ def test_vizwiz(tmp_path: Path) -> None:
            "answers": [{"answer": "basil", "answer_confidence": "yes"}]}  # fmt: skip
     put(tmp_path / "Annotations" / "val.json", [one])
     draw(tmp_path / "val" / "VizWiz_val_00000000.jpg")
-    assert only(read(tmp_path, "vizwiz")).answers == ("basil",)
+    assert only(read_data(tmp_path, "vizwiz")).answers == ("basil",)
 
 
 @pytest.mark.parametrize("layout", ["folders", "flat"])
@@ -109,7 +109,7 @@ def test_sroie(tmp_path: Path, layout: str) -> None:
         "date": "",
     }
     put(tmp_path / keys / f"X510.{'json' if layout == 'folders' else 'txt'}", fields)
-    found = {sample.kind: sample for sample in read(tmp_path, "sroie").pictures[0].samples}
+    found = {sample.kind: sample for sample in read_data(tmp_path, "sroie").pictures[0].samples}
     assert set(found) == {"company", "address", "total"}
     assert found["company"].evidence == (((10, 10, 200, 30),),)
     assert found["address"].evidence == (((10, 40, 200, 60), (10, 70, 200, 90)),)
@@ -130,7 +130,7 @@ def test_refcoco(tmp_path: Path) -> None:
         "annotations": [{"id": 7, "bbox": [10, 20, 30, 20]}],
     })  # fmt: skip
     draw(tmp_path / "train2014" / "COCO_train2014_000000000003.jpg")
-    data = read(tmp_path, "refcoco")
+    data = read_data(tmp_path, "refcoco")
     assert [sample.question for sample in data.pictures[0].samples] == ["the left cat", "cat"]
     assert data.pictures[0].samples[0].evidence == (((10, 20, 40, 40),),)
     assert data.pictures[0].samples[0].answers == ()
@@ -141,7 +141,7 @@ def test_a_pickle_that_wants_to_run_something_is_refused(tmp_path: Path) -> None
     (tmp_path / "refs(unc).p").write_bytes(pickle.dumps(Path("/")))
     put(tmp_path / "instances.json", {"images": [], "annotations": []})
     with pytest.raises(DataError, match="wants to import pathlib"):
-        read(tmp_path, "refcoco")
+        read_data(tmp_path, "refcoco")
 
 
 def test_pope(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_pope(tmp_path: Path) -> None:
         }
         put(tmp_path / "output" / "coco" / f"coco_pope_{kind}.json", one)
     draw(tmp_path / "val2014" / "COCO_val2014_000000000001.jpg")
-    data = read(tmp_path, "pope")
+    data = read_data(tmp_path, "pope")
     assert [(s.kind, s.answers) for s in data.pictures[0].samples] == [("adversarial", ("no",)), ("random", ("yes",))]
     assert data.metric == "yes_no"
 
@@ -162,6 +162,6 @@ def test_pope(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layout", FORMATS)
 def test_another_folder_is_refused_with_what_was_expected(tmp_path: Path, layout: str) -> None:
     with pytest.raises(DataError, match="expected"):
-        read(tmp_path, layout)
+        read_data(tmp_path, layout)
     with pytest.raises(DataError, match="no folder"):
-        read(tmp_path / "none", layout)
+        read_data(tmp_path / "none", layout)

@@ -1,160 +1,111 @@
-"""Plots, the page and the table's words."""
+"""The page's sentences, on made-up answers: who leads, whether that is decided, and why a case failed."""
 
 from __future__ import annotations
 
-import base64
-import io
-import re
-import sys
-from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from arr_coc.errors import ArrCocError
-from arr_coc.evaluation import Report, evaluate, layers
-from arr_coc.evaluation.failures import outcome
-from arr_coc.evaluation.notation import from_views, packed, unpacked, views
-from arr_coc.evaluation.table import share
-from arr_coc.types.grid import Grid, Mosaic
-from tests.adapters.tiny_vlm import wrapped
+from arr_coc.evaluation import Report, page
+from arr_coc.evaluation.data import Data, PictureQuestions, Sample
+from arr_coc.evaluation.measure import EvalConfig, pack_cells, quantise
+from arr_coc.evaluation.report import make_report, rank_records, summarise
+
+PICTURES = 20
+EVIDENCE = (((0.0, 0.0, 20.0, 10.0),),)  # the first two of eight cells in a row
+SAMPLE = Sample("What?", ("yes",), "kind", EVIDENCE)
 
 
-@pytest.fixture
-def report(folder: Callable[[int], Path]) -> Report:
-    options = {"tokens": 3, "seeds": 2}
-    return evaluate(wrapped("qwen2_vl"), folder(3), ["all", "random", "uniform"], ["50%", "25%"], **options)  # type: ignore[arg-type]
+def row(selector: str, right: float, keep: list[int], heat: list[float] | None = None, **more: Any) -> dict[str, Any]:
+    held = len({0, 1} & set(keep)) / 2
+    ms = dict.fromkeys(("preprocess", "encode", "select", "prefill", "decode"), 1.0)
+    made = {
+        "selector": selector, "budget": "all" if selector == "all" else "25%", "seed": 0, "question": 0, "kind": "kind",
+        "said": "yes" if right else "no", "kept": len(keep), "read": len(keep), "encoded": 8, "all": 8, "grid": [[1, 1, 8, 0, 0, 1, 1]],
+        "over": False, "fallback": "", "notes": [], "exact": right, "anls": right, "vqa": right, "accuracy": right,
+        "keep": pack_cells(torch.tensor(keep), 8), "recall": held, "any_hit": float(held > 0), "pointing": None,
+        "chance": 0.25, "ms": ms, "peak_mb": None, "moved": None,
+    }  # fmt: skip
+    if heat is not None:
+        made |= {"heat": quantise(torch.tensor(heat)), "heat_of": "relevance"}
+    return made | more
 
 
-def test_a_plot_is_written(report: Report, tmp_path: Path) -> None:
-    report.plot(tmp_path / "pareto.png")
-    with Image.open(tmp_path / "pareto.png") as drawn:
-        assert drawn.width > 800
-    with pytest.raises(ArrCocError, match="cannot write"):
-        report.plot(tmp_path / "no" / "pareto.png")
+def made_up(answers: dict[str, list[dict[str, Any]]]) -> Report:
+    """`answers`: for each selector one row a picture."""
+    image = Image.new("RGB", (80, 10), "white")
+    pictures = tuple(PictureQuestions(f"{n}", image, (80, 10), (SAMPLE,)) for n in range(PICTURES))
+    rows = {f"{n}": [some[n] for some in answers.values()] for n in range(PICTURES)}
+    return make_report("model", Data("data", pictures), rows, EvalConfig(), list(answers))
 
 
-def test_the_page_needs_nothing_beside_itself(report: Report, tmp_path: Path) -> None:
-    text = report.page(tmp_path / "out").read_text()
-    assert not re.search(r"""(src|href)=["'](?!data:|#)|url\((?!data:)|https?:""", text)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["index.html", "report.json"]
-    for words in ("prefers-color-scheme:dark", "width=device-width", "<svg", "uniform", "nobody gets any right"):
-        assert words in text
-    assert text.count("data:image/jpeg;base64,") == 3  # each picture once
-    assert unclosed(text) == []
+def answering(selector: str, right: int, keep: list[int], **more: Any) -> list[dict[str, Any]]:
+    return [row(selector, float(n < right), keep, **more) for n in range(PICTURES)]
 
 
-def unclosed(text: str) -> list[str]:
-    """Elements that were opened and not closed in order."""
-    stack: list[str] = []
-
-    class Reader(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: Any) -> None:
-            if tag not in ("meta", "img", "br", "input"):
-                stack.append(tag)
-
-        def handle_startendtag(self, tag: str, attrs: Any) -> None:
-            pass
-
-        def handle_endtag(self, tag: str) -> None:
-            assert stack.pop() == tag
-
-    Reader().feed(text)
-    return stack
-
-
-def test_without_matplotlib_there_is_a_page_with_plots(
-    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ArrCocError, match="pip install matplotlib"):
-        report.plot(tmp_path / "pareto.png")
-    assert "visual tokens that a language layer reads" in report.page(tmp_path).read_text()
+def test_who_leads_and_whether_it_is_decided() -> None:
+    found = made_up({
+        "all": answering("all", 20, list(range(8))), "good": answering("good", 16, [0, 1]),
+        "poor": answering("poor", 2, [6, 7]), "oracle": answering("oracle", 19, [0, 1]),
+        "shaky": answering("shaky", 20, [0, 1], fallback="RuntimeError: no"),
+    })  # fmt: skip
+    assert [record["selector"] for record in rank_records(found, "25%")] == ["good", "poor"]  # none that is invalid
+    ((budget, said),) = summarise(found)
+    assert budget == "25%"
+    for words in (
+        "good leads with .80 [",
+        "80% of the dense model's 1.00",
+        "+0.70 [",
+        "to poor (p < .001)",
+        "reaches .95",
+    ):
+        assert words in said
+    assert "decide" not in said
 
 
-def test_a_page_that_cannot_be_written_is_one_sentence(report: Report, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("here")
-    with pytest.raises(ArrCocError, match=r"cannot write .*file"):
-        report.page(tmp_path / "file")
+@pytest.mark.parametrize(
+    ("others", "words"), [(15, "which 20 pictures do not decide"), (16, "other is level with it"), (0, "+0.80 [")]
+)
+def test_what_is_not_decided_is_said(others: int, words: str) -> None:
+    found = made_up({"one": answering("one", 16, [0, 1]), "other": answering("other", others, [0, 1])})
+    assert words in summarise(found)[0][1]
 
 
-def reported(folder: Callable[[int], Path], selectors: Any, budgets: Any = ("50%", "25%"), **options: Any) -> Report:
-    return evaluate(wrapped("qwen2_vl"), folder(3), selectors, budgets, tokens=3, seeds=1, **options)
+def test_nobody() -> None:
+    found = made_up({"one": answering("one", 0, [6]), "other": answering("other", 0, [7])})
+    assert summarise(found) == [("25%", "no selector gets any right.")]
 
 
-def test_cases_show_what_was_kept_and_how_hot_it_was(folder: Callable[[int], Path], tmp_path: Path) -> None:
-    text = reported(folder, ["all", "ink", "divprune", "tome", "oracle", "fastv"]).page(tmp_path).read_text()
-    about = dict(re.findall(r"<summary><b>([\w-]+)</b>.*?</summary><p class='quiet'>(.*?)</p>", text))
-    assert list(about)[-1] == "oracle"
-    assert about["ink"] == about["fastv"] == "Warm: what the selector thinks a cell is worth."
-    assert about["divprune"] == "This selector gives its cells no scores, so there is no heat to show."
-    assert "size" in about["tome"]
-    for name in ("ink", "fastv", "tome", "divprune"):
-        part = text[text.index(f"<summary><b>{name}</b>") :]
-        part = part[: part.index("</details>")]
-        figures, kept, heat = (part.count(words) for words in ("<figure", 'label="kept cells"', 'label="heat"'))
-        assert figures == kept > 0
-        assert heat == (0 if name == "divprune" else figures)
+PICTURE = PictureQuestions("p", Path("p"), (80, 10), (SAMPLE,))
+DENSE = row("all", 1.0, list(range(8)))
 
 
-def test_layers_have_a_pixel_a_cell(folder: Callable[[int], Path]) -> None:
-    found = reported(folder, ["ink"], ["25%"], answers=False)
-    row = found.rows["0.png"][0]
-    grid = from_views(row["grid"])
-    assert isinstance(grid, Grid)
-
-    def pixels(uri: str) -> np.ndarray:
-        with Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1]))) as image:
-            return np.asarray(image)
-
-    veil, warm = pixels(layers.kept(row)), pixels(layers.heat(row))
-    assert veil.shape[:2] == warm.shape[:2] == (grid.h, grid.w)
-    keep = unpacked(row["keep"], grid.n)
-    clear = torch.zeros(grid.n).index_fill(0, keep, 1).view(grid.h, grid.w).bool().numpy()
-    assert ((veil[..., -1] == 0) == clear).all()
-    assert warm[..., -1][clear].min() >= warm[..., -1][~clear].max()  # ink keeps the hottest
-
-
-def test_outcomes_say_why_answers_are_wrong() -> None:
-    dense = {"selector": "all", "accuracy": 1.0, "recall": 1.0}
-    wrong = {"selector": "x", "accuracy": 0.0, "recall": 0.5}
-    assert outcome(wrong, dense) == "lost"
-    assert outcome(wrong | {"recall": 0.9}, dense) == "misread"
-    assert outcome(wrong | {"recall": None}, dense) == "unknown"
-    assert outcome(wrong, dense | {"accuracy": 0.3}) == "dense too"
-    assert outcome(wrong | {"accuracy": 0.6}, dense) == "right"
-    assert outcome(wrong | {"accuracy": None}, dense) is None
+@pytest.mark.parametrize(
+    ("answer", "dense", "words"),
+    [
+        (row("x", 0.0, [6, 7]), DENSE, "None of the 2 cells that show the answer was kept. The dense model is right."),
+        (row("x", 0.0, [1, 7]), None, "1 of the 2 cells that show the answer was kept."),
+        (row("x", 0.0, [0, 1]), DENSE, "All 2 cells that show the answer were kept. Enough to read from: the dense"),
+        (row("x", 0.0, [0, 1]), DENSE | {"accuracy": 0.0, "said": "nay"}, "The dense model errs as well: 'nay'."),
+        (row("x", 1.0, [0, 1]), DENSE, "All 2 cells that show the answer were kept."),
+        (row("x", 0.0, [6], fallback="RuntimeError: no"), DENSE, "The selector failed, and evenly spaced cells"),
+        (row("x", 0.0, [6], [0.2, 0.1, 0.9, 0.8, 0, 0, 1, 0]), DENSE, "the best of them is number 4 of 8."),
+        (row("x", 0.0, [6], [0.5, 0, 0.5, 0.5, 0, 0, 1, 0]), DENSE, "the best of them is number 2 to 4 of 8."),
+    ],
+)
+def test_why_a_case_failed(answer: dict[str, Any], dense: dict[str, Any] | None, words: str) -> None:
+    assert words in page.explain_case((PICTURE, answer, dense))
 
 
-def test_outcomes_add_up(report: Report) -> None:
-    for record in report.records:
-        assert sum(record["outcomes"].values()) == pytest.approx(1, abs=1e-3)
-        assert record["outcomes"]["right"] == record["accuracy"]
-
-
-def test_shares_read_well() -> None:
-    assert share(0.5) == ".50"
-    assert share(0.999, (0.0, 1.0)) == "1.00 [.00, 1.00]"
-    assert share(None) == ""
-
-
-def test_layers_of_tiles_and_an_overview() -> None:
-    grid = Mosaic((Grid(1, 2, 2, (0, 0, 0.5, 1)), Grid(1, 2, 2, (0.5, 0, 1, 1)), Grid(1, 1, 2)))
-    row = {
-        "grid": views(grid),
-        "keep": packed(torch.tensor([0, 9]), grid.n),
-    }  # a tile's corner, the overview's right half
-    with Image.open(io.BytesIO(base64.b64decode(layers.kept(row).split(",")[1]))) as image:
-        veil = np.asarray(image)[..., -1]
-    height, width = veil.shape
-    clear = veil == 0
-    assert clear[: height // 2, : width // 4].all()
-    assert clear[:, width // 2 :].all()
-    assert not clear[height // 2 :, : width // 2].any()
+def test_the_worst_are_those_that_the_dense_model_gets_right() -> None:
+    answers = answering("x", 10, [6, 7])
+    dense = [row("all", float(n in (12, 15)), list(range(8))) for n in range(PICTURES)]
+    found = made_up({"all": dense, "x": answers})
+    order = [picture.name for picture, _, _ in page.rank_cases(found, "x", "25%")]
+    assert set(order[:2]) == {"12", "15"}
+    assert set(order[10:]) == {str(n) for n in range(10)}
+    record = found.record("x", "25%")
+    assert record["outcomes"] == {"right": 0.5, "lost": 0.1, "dense too": 0.4}

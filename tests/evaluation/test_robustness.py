@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.evaluation import evaluate, robustness, suite_page
+from arr_coc.evaluation import evaluate, page, robustness
 from arr_coc.selectors import Sight
 from arr_coc.types.grid import Grid
 from tests.adapters.tiny_vlm import wrapped
-from tests.evaluation.test_report import unclosed
+from tests.evaluation.test_page import unclosed
 
 
 def test_cases_are_drawn_the_same_every_time_with_their_evidence_inside() -> None:
-    first, second = robustness.suite(), robustness.suite()
+    first, second = robustness.make_suite(), robustness.make_suite()
     assert len(first.pictures) == len(robustness.CASES) * robustness.VARIANTS
     for one, other in zip(first.pictures, second.pictures, strict=True):
         assert np.array_equal(np.asarray(one.image), np.asarray(other.image))
@@ -36,7 +36,7 @@ def test_the_oracle_and_everything_pass_and_one_corner_fails() -> None:
 
     options = {"answers": False, "seeds": 1}
     report = evaluate(
-        wrapped("qwen2_vl"), robustness.suite(1), ["all", "oracle", "uniform", corner], ["25%"], **options
+        wrapped("qwen2_vl"), robustness.make_suite(1), ["all", "oracle", "uniform", corner], ["25%"], **options
     )  # type: ignore[arg-type]
     found = robustness.judge(report)
     for name, budget in (("all", "all"), ("oracle", "25%")):
@@ -52,14 +52,14 @@ def test_the_oracle_and_everything_pass_and_one_corner_fails() -> None:
     assert corner_said["passed"] == found["corner", "25%"]
     verdicts = [one for some in corner_said["passed"].values() for one in some]
     assert corner_said["count"] == verdicts.count(True) < corner_said["judged"] == len(verdicts) - verdicts.count(None)
-    text = suite_page.page(report)
+    text = page.render_suite(report)
     assert unclosed(text) == []
     assert text.count("<figure>") == 7 * 4
-    matrix = text[text.index("<table class='matrix'>") : text.index("</table>")]
+    matrix = text[text.index('<table class="matrix">') : text.index("</table>")]
     assert len(re.findall("<tr>", matrix)) == 1 + 4
     row = next(row for row in matrix.split("<tr>") if "corner" in row)
     assert (row.count("✓"), row.count("✗"), row.count("–")) == tuple(verdicts.count(one) for one in (True, False, None))
-    table = robustness.verdicts(report)
+    table = robustness.to_table(report)
     assert "| all | all | 1 of 1 |" in table
     assert table.splitlines()[0].startswith("| selector | budget | camouflage | void |")
 

@@ -11,8 +11,8 @@ import torch
 from arr_coc.errors import SelectorError
 from arr_coc.evaluation import Report, evaluate
 from arr_coc.evaluation.data import read_samples
+from arr_coc.evaluation.measure import grid_from_lists, unpack_cells
 from arr_coc.evaluation.metrics import evidence_cells
-from arr_coc.evaluation.notation import from_views, unpacked
 from arr_coc.types.grid import Grid
 from tests.adapters.tiny_vlm import picture, wrapped
 from tests.evaluation.conftest import write
@@ -52,10 +52,10 @@ def test_a_clip_goes_through_the_whole_harness(place: Path, family: str, tmp_pat
     assert report.record("oracle", "25%")["evidence_recall"] == report.record("oracle", "25%")["pointing"] == 1
     assert report.record("evs", "25%")["evidence_recall"] < 1
     row = next(row for row in report.rows["clip/0.png to clip/5.png"] if row["selector"] == "evs")
-    grid = from_views(row["grid"])
+    grid = grid_from_lists(row["grid"])
     assert isinstance(grid, Grid)
     assert grid.t in (3, 6)
-    assert set(range(row["kept"])) & set(unpacked(row["keep"], grid.n).tolist())  # of the first frame
+    assert set(range(row["kept"])) & set(unpack_cells(row["keep"], grid.n).tolist())  # of the first frame
     text = report.page(tmp_path / "page").read_text()
     assert "<summary><b>evs</b>" in text
     assert text.count("data:image/jpeg") > 2  # several moments of a clip
@@ -101,7 +101,7 @@ def test_what_is_wrong_with_a_clip_is_said(place: Path) -> None:
     for number, (words, problem) in enumerate(
         zip(
             (
-                "take its frames out", "no frames in the folder", "no picture '77.png'", "of one size", "a list of frames",
+                "extract its frames", "no frames in the folder", "no picture '77.png'", "of one size", "a list of frames",
                 "got both", "between 0 and 5", "between 0 and 5", "positive number", "four numbers",
             ),
             data.problems,
@@ -126,4 +126,4 @@ def test_what_is_new_is_kept(place: Path) -> None:
     first = cells // 3
     report = evaluate(wrapped("qwen2_vl"), place, ["evs", "uniform"], [first + cells // 18], answers=False)
     assert report.records[0]["evidence_recall"] > report.records[1]["evidence_recall"]
-    assert torch.equal(unpacked(report.rows["clip"][0]["keep"], cells)[:first], torch.arange(first))
+    assert torch.equal(unpack_cells(report.rows["clip"][0]["keep"], cells)[:first], torch.arange(first))

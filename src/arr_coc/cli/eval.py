@@ -1,4 +1,4 @@
-"""`arr-coc eval`: selectors beside each other, on the same questions with the same model."""
+"""`arr-coc eval`: compare selectors on the same questions with the same model."""
 
 from __future__ import annotations
 
@@ -15,32 +15,40 @@ from arr_coc.errors import ArrCocError
 if TYPE_CHECKING:
     from arr_coc.evaluation import Report
 
-MOST_LINES = 20  # of the data that are complained about one by one
+MAX_LINES = 20  # of the data that are reported one by one
 
 _EPILOG = """\
 DATA is a folder with pictures and samples.jsonl, one question a line:
   {"image": "a.jpg", "question": "What is the total?", "answer": "12.50", "kind": "total", "evidence": [[[40, 60, 90, 80]]]}
-Only image and question must be there. evidence is a list of groups of pixel boxes: all boxes of a group are needed, any one
+Only image and question are required. evidence is a list of groups of pixel boxes: all boxes of a group are needed, any one
 group suffices. Lines that cannot be used are named with their number, the rest runs, and the exit code is 1.
 "video" in place of "image" lists the files of a clip's frames, or names a folder of them.
 
 examples:
   arr-coc eval receipts --selectors all random uniform --budgets 25%% 12.5%% --limit 20
-  arr-coc eval receipts --selectors mymodule:MySelector divprune --json out.json --report out
-  arr-coc eval photos --evidence-only              which cells are kept, without a single answer
+  arr-coc eval receipts --selectors mymodule:MySelector,divprune --json out.json --report out
+  arr-coc eval photos --evidence-only              which cells are kept, without generating answers
   arr-coc eval photos --selectors coupling centre --embeddings labels
+  arr-coc eval photos --glance 25%% --budgets all    what each selector lets the vision encoder see
   arr-coc eval val2014 --format vqav2 --model FOLDER
-  arr-coc eval --suite robustness                  drawn cases that selectors stumble over
+  arr-coc eval --suite robustness                  drawn cases that are hard for selectors
 
-An interrupted run (ctrl-C) keeps what it has done; the same command goes on from there, --fresh starts anew.
-Your own selector is a class or a function of a sight in a module of the working folder: --selectors module:name
+An interrupted run (ctrl-C) keeps its finished pictures; the same command continues, --fresh starts again.
+Your own selector is a class or a function in a module of the working folder: --selectors module:name
 """
 
-
-_NOT_BESIDE_SUITE: dict[str, tuple[str, Any]] = {
-    "--format": ("format", "samples"), "--plot": ("plot", None), "--run": ("run_folder", None),
-    "--evidence-only": ("evidence_only", False), "--tokens": ("tokens", 160), "--seeds": ("seeds", 3),
-}  # fmt: skip
+_NOT_WITH_SUITE: dict[str, tuple[str, Any]] = {
+    "--format": ("format", "samples"),
+    "--plot": ("plot", None),
+    "--run": ("run_folder", None),
+    "--evidence-only": ("evidence_only", False),
+    "--tokens": ("tokens", 160),
+    "--seeds": ("seeds", 3),
+}
+_RUN_OPTIONS = (  # that distinguish one unfinished run from another
+    "model", "device", "selectors", "budgets", "glance", "glance_selector", "format", "limit", "kinds", "seed", "seeds",
+    "tokens", "evidence_only", "embeddings", "layer",
+)  # fmt: skip
 
 
 def add_parser(commands: Any) -> None:
@@ -54,46 +62,46 @@ def add_parser(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("data", nargs="?", metavar="DATA", help="a folder with samples.jsonl, or as --format says")
-    parser.add_argument("--model", default="reader", metavar="FOLDER", help="a model folder or hub id (reader: ours)")
-    parser.add_argument("--selectors", nargs="+", metavar="NAME", help="who takes part (the usual ones)")
-    parser.add_argument(
-        "--budgets", nargs="+", metavar="B", help='counts, shares or "mass 90%%" (25%% 12.5%% 6.25%%); "all" once'
+    add = parser.add_argument
+    add("data", nargs="?", metavar="DATA", help="a folder with samples.jsonl, or in another --format")
+    add("--model", default="reader", metavar="FOLDER", help="a model folder or hub id (reader: ours)")
+    add(
+        "--selectors",
+        nargs="+",
+        metavar="NAME",
+        help="selectors to compare, split by spaces or commas (the usual ones)",
     )
-    parser.add_argument("--glance", default="all", help="cells that the vision encoder sees at all (all)")
-    parser.add_argument("--glance-selector", metavar="NAME", help="who chooses those (each selector itself)")
-    parser.add_argument(
-        "--embeddings", metavar="NAME", help="an image-text encoder for selectors that ask one (labels)"
+    add(
+        "--budgets",
+        nargs="+",
+        metavar="B",
+        help='counts, shares or "mass 90%%" (25%% 12.5%% 6.25%%); "all" keeps all cells',
     )
-    parser.add_argument(
-        "--layer",
-        default="auto",
-        metavar="DIR",
-        help="what arr-coc train learned for the model, or none (the model's own)",
-    )
-    parser.add_argument("--format", default="samples", metavar="NAME", help="the data's layout (samples)")
-    parser.add_argument("--kinds", nargs="+", metavar="KIND", help="only questions of these kinds")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N pictures")
-    parser.add_argument("--seed", type=int, default=0, help="for everything that draws lots (0)")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="how often the random choice is drawn (3)")
-    parser.add_argument("--tokens", type=int, default=160, metavar="N", help="longest answer in tokens (160)")
-    parser.add_argument("--evidence-only", action="store_true", help="look at the kept cells, generate no answers")
-    parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers as JSON")
-    parser.add_argument(
+    add("--glance", default="all", help="cells that the vision encoder sees at all (all)")
+    add("--glance-selector", metavar="NAME", help="chooses those (each selector itself)")
+    add("--embeddings", metavar="NAME", help="an image-text encoder for selectors that need one (labels)")
+    add("--layer", default="auto", metavar="DIR", help="a layer from arr-coc train, or none (the model's own)")
+    add("--format", default="samples", metavar="NAME", help="the layout of DATA (samples)")
+    add("--kinds", nargs="+", metavar="KIND", help="only questions of these kinds")
+    add("--limit", type=int, metavar="N", help="only the first N pictures")
+    add("--seed", type=int, default=0, help="random seed (0)")
+    add("--seeds", type=int, default=3, metavar="N", help="seeds of the random selector (3)")
+    add("--tokens", type=int, default=160, metavar="N", help="longest answer in tokens (160)")
+    add("--evidence-only", action="store_true", help="judge the kept cells, generate no answers")
+    add("--device", default="cpu", help="cpu (the default) or cuda")
+    add("--json", type=Path, metavar="FILE", help="write all numbers as JSON")
+    add(
         "--report",
         type=Path,
         metavar="DIR",
-        help="write a page: who leads, plots, the worst and best cases; and report.json for arr-coc demo",
+        help="write a page with plots and the worst and best cases, and report.json for arr-coc demo",
     )
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write accuracy against tokens and time (matplotlib)")
-    parser.add_argument(
-        "--run", type=Path, dest="run_folder", metavar="DIR", help="where an unfinished run is kept (the user's cache)"
-    )
+    add("--plot", type=Path, metavar="FILE", help="write accuracy against tokens and time (matplotlib)")
+    add("--run", type=Path, dest="run_folder", metavar="DIR", help="where an unfinished run is kept (the user's cache)")
     again = parser.add_mutually_exclusive_group()
-    again.add_argument("--resume", action="store_true", help="go on from an interrupted run (the default)")
-    again.add_argument("--fresh", action="store_true", help="start anew")
-    parser.add_argument("--suite", choices=("robustness",), help="drawn cases in place of DATA")
+    again.add_argument("--resume", action="store_true", help="continue an interrupted run (the default)")
+    again.add_argument("--fresh", action="store_true", help="start again")
+    add("--suite", choices=("robustness",), help="drawn cases in place of DATA")
     parser.set_defaults(run=run)
 
 
@@ -105,85 +113,95 @@ def run(arguments: argparse.Namespace) -> int:
     if (arguments.data is None) == (arguments.suite is None):
         raise ArrCocError("expected a folder of questions or --suite robustness, one of both (see arr-coc eval --help)")
     if arguments.suite is not None:
-        given = [option for option, (name, usual) in _NOT_BESIDE_SUITE.items() if getattr(arguments, name) != usual]
+        given = [option for option, (name, default) in _NOT_WITH_SUITE.items() if getattr(arguments, name) != default]
         if given:
-            raise ArrCocError(f"expected {given[0]} beside a folder of questions, not beside --suite: leave it out")
+            raise ArrCocError(f"expected {given[0]} with a folder of questions, not with --suite: leave it out")
     for path in (arguments.json, arguments.plot):
         if path is not None:
             check_folder(check_file(path).parent)
     if arguments.report is not None:
         check_folder(arguments.report)
     if arguments.plot is not None:
-        from arr_coc.evaluation.plots import check_ending
+        from arr_coc.evaluation.plots import check_suffix
 
-        check_ending(arguments.plot)
+        check_suffix(arguments.plot)
     check_device(arguments.device)
     keep_quiet()
+    arguments.selectors = _split_commas(arguments.selectors)
+    arguments.budgets = _split_commas(arguments.budgets)
     try:
-        return _robustness(arguments) if arguments.suite else _compare(arguments)
+        return _compare(arguments) if arguments.suite is None else _run_suite(arguments)
     except Interrupted as stopped:
         print(f"arr-coc: {stopped}", file=sys.stderr)
         return 130
 
 
-def _compare(arguments: argparse.Namespace) -> int:
-    from arr_coc.evaluation.contestants import contestants
-    from arr_coc.evaluation.harness import BUDGETS, check, evaluate
-    from arr_coc.evaluation.records import cache_folder, fingerprint
+def _split_commas(given: Sequence[str] | None) -> list[str] | None:
+    """`a,b c` as `a`, `b`, `c`."""
+    return None if given is None else [part.strip() for one in given for part in one.split(",") if part.strip()]
 
-    options: dict[str, Any] = {
-        "selectors": arguments.selectors, "budgets": arguments.budgets or BUDGETS, "glance": arguments.glance,
-        "glance_selector": arguments.glance_selector, "format": arguments.format, "limit": arguments.limit,
-        "kinds": arguments.kinds, "seed": arguments.seed, "seeds": arguments.seeds, "tokens": arguments.tokens,
-        "answers": not arguments.evidence_only,
-    }  # fmt: skip
-    data = check(arguments.data, **options)  # what can be wrong is looked at before a model is loaded
-    _complain("note", data.notes)
-    said = {"data": str(Path(arguments.data).resolve()), "model": arguments.model, "device": arguments.device}
-    said |= options | {"embeddings": arguments.embeddings, "layer": arguments.layer}
-    sources = [one.source for one in contestants(arguments.selectors)]
-    folder = arguments.run_folder or cache_folder() / fingerprint(said, sources)
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from arr_coc.evaluation.entries import make_entries
+    from arr_coc.evaluation.records import cache_folder, fingerprint
+    from arr_coc.evaluation.runner import BUDGETS, evaluate
+
+    options = {name: getattr(arguments, name) for name in _RUN_OPTIONS}
+    options["data"] = str(Path(arguments.data).resolve())
+    sources = [entry.source for entry in make_entries(arguments.selectors)]
     with progress() as bar:
         task = bar.add_task("loading the model", total=None)
 
-        def tick(done: int, total: int, what: str) -> None:
-            bar.update(task, completed=done, total=total, description=what)
-
         def finish(report: Report) -> None:
             bar.stop()
-            _say(report, arguments)
+            _print_report(report, arguments)
 
         report = evaluate(
-            arguments.model, arguments.data, **options, device=arguments.device, embeddings=arguments.embeddings,
-            layer=_layer(arguments), run=folder, fresh=arguments.fresh, tick=tick, then=finish,
-        )  # fmt: skip
-    _complain("left out", report.problems)
+            arguments.model,
+            arguments.data,
+            arguments.selectors,
+            arguments.budgets or BUDGETS,
+            glance=arguments.glance,
+            glance_selector=arguments.glance_selector,
+            format=arguments.format,
+            limit=arguments.limit,
+            kinds=arguments.kinds,
+            seed=arguments.seed,
+            seeds=arguments.seeds,
+            tokens=arguments.tokens,
+            answers=not arguments.evidence_only,
+            device=arguments.device,
+            embeddings=arguments.embeddings,
+            layer=None if arguments.layer == "none" else arguments.layer,
+            run=arguments.run_folder or cache_folder() / fingerprint(options, sources),
+            fresh=arguments.fresh,
+            tick=lambda done, total, what: bar.update(task, completed=done, total=total, description=what),
+            then=finish,
+        )
+    _print_lines("left out", report.problems)
     invalid = [f"{one['selector']} at {one['budget']}" for one in report.records if not one["valid"]]
-    _complain("invalid, because the selector failed", invalid)
+    _print_lines("invalid, because the selector failed", invalid)
     return 1 if report.problems or invalid else 0
 
 
-def _layer(arguments: argparse.Namespace) -> str | None:
-    return None if arguments.layer == "none" else arguments.layer
-
-
-def _complain(what: str, lines: Sequence[str]) -> None:
-    """On stderr, the first few; all are in the JSON and on the page."""
-    for line in lines[:MOST_LINES]:
+def _print_lines(what: str, lines: Sequence[str]) -> None:
+    """The first lines on stderr; the JSON and the page have all of them."""
+    for line in lines[:MAX_LINES]:
         print(f"arr-coc: {what}: {line}", file=sys.stderr)
-    if len(lines) > MOST_LINES:
-        print(f"arr-coc: {what}: {len(lines) - MOST_LINES} more like these (--json lists all)", file=sys.stderr)
+    if len(lines) > MAX_LINES:
+        print(f"arr-coc: {what}: {len(lines) - MAX_LINES} more like these (--json lists all)", file=sys.stderr)
 
 
-def _say(report: Report, arguments: argparse.Namespace) -> None:
-    """The tables, and whatever is to be written; while this can fail, the run is still kept."""
-    from arr_coc.evaluation.summary import counted
+def _print_report(report: Report, arguments: argparse.Namespace) -> None:
+    """Print the tables and write the files. If this fails, the run can still be continued."""
+    from arr_coc.evaluation.report import format_count
 
     if report.resumed:
         print(f"arr-coc: went on from an interrupted run ({report.resumed} pictures were done)", file=sys.stderr)
+    _print_lines("note", report.data.notes)
     kinds = {kind for record in report.records for kind in record["by_kind"]}
     data = report.data
-    asked = f"{counted(data.questions, 'question')} about {counted(len(data.pictures), 'picture')}"
+    asked = f"{format_count(data.questions, 'question')} about {format_count(len(data.pictures), 'picture')}"
     print(f"{report.model} on {data.name}: {asked}\n")
     print(report.table())
     if 1 < len(kinds) <= 12:
@@ -196,28 +214,37 @@ def _say(report: Report, arguments: argparse.Namespace) -> None:
         print(f"page written to {report.page(arguments.report)}")
 
 
-def _robustness(arguments: argparse.Namespace) -> int:
-    """Cells alone are judged: what a model makes of them is another question."""
+def _run_suite(arguments: argparse.Namespace) -> int:
+    """The robustness suite: only the kept cells are judged."""
     from arr_coc.evaluation import robustness
-    from arr_coc.evaluation.harness import evaluate
-    from arr_coc.evaluation.page import write
-    from arr_coc.evaluation.suite_page import page
-    from arr_coc.evaluation.written import write_numbers
+    from arr_coc.evaluation.export import write_report
+    from arr_coc.evaluation.page import render_suite
+    from arr_coc.evaluation.runner import evaluate
 
-    data = robustness.suite()
     with progress() as bar:
         task = bar.add_task("loading the model", total=None)
         report = evaluate(
-            arguments.model, data, arguments.selectors, arguments.budgets or ["25%"], glance=arguments.glance,
-            glance_selector=arguments.glance_selector, kinds=arguments.kinds, limit=arguments.limit, seed=arguments.seed, seeds=1,
-            answers=False, device=arguments.device, embeddings=arguments.embeddings, layer=_layer(arguments),
+            arguments.model,
+            robustness.make_suite(),
+            arguments.selectors,
+            arguments.budgets or ["25%"],
+            glance=arguments.glance,
+            glance_selector=arguments.glance_selector,
+            kinds=arguments.kinds,
+            limit=arguments.limit,
+            seed=arguments.seed,
+            seeds=1,
+            answers=False,
+            device=arguments.device,
+            embeddings=arguments.embeddings,
+            layer=None if arguments.layer == "none" else arguments.layer,
             tick=lambda done, total, what: bar.update(task, completed=done, total=total, description=what),
-        )  # fmt: skip
+        )
+    _print_lines("note", report.data.notes)
     print(f"{report.model}: drawn cases, passed by selector (what each case asks for: arr_coc.evaluation.robustness)\n")
-    print(robustness.verdicts(report))
+    print(robustness.to_table(report))
     if arguments.json is not None:
         save_text(json.dumps(robustness.to_dict(report), indent=2) + "\n", arguments.json)
     if arguments.report is not None:
-        print(f"page written to {write(page(report), arguments.report)}")
-        write_numbers(report, arguments.report)
+        print(f"page written to {write_report(report, render_suite(report), arguments.report)}")
     return 0

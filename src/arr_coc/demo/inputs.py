@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 from arr_coc.draw import samples as bundled
 from arr_coc.errors import ArrCocError, DataError, ImageError, first_line
 from arr_coc.evaluation.data import Evidence, Sample, read_samples
-from arr_coc.evaluation.written import NUMBERS, PAGE
+from arr_coc.evaluation.export import NUMBERS, PAGE
 from arr_coc.types.image import DECODING_ERRORS
 from arr_coc.vlm.sources import image_source
 

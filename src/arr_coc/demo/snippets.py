@@ -82,9 +82,9 @@ def report(folder: str, against: str = "") -> str:
     if not against:
         return _join(
             [
-                "from arr_coc.evaluation.written import read",
+                "from arr_coc.evaluation.export import read_report",
                 "",
-                f"report = read({folder!r})",
+                f"report = read_report({folder!r})",
                 'for record in report.numbers["records"]:',
                 '    print(record["selector"], record["budget"], record["accuracy"], record["evidence_recall"])',
             ]
@@ -92,9 +92,9 @@ def report(folder: str, against: str = "") -> str:
     fields = ("selector", "budget", "first", "second", "difference", "ci", "p")
     return _join(
         [
-            "from arr_coc.evaluation.written import beside, read",
+            "from arr_coc.evaluation.export import compare_reports, read_report",
             "",
-            f"for change in beside(read({folder!r}), read({against!r})):",
+            f"for change in compare_reports(read_report({folder!r}), read_report({against!r})):",
             f"    print({', '.join(f'change.{name}' for name in fields)})",
         ]
     )

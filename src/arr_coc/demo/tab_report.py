@@ -9,9 +9,8 @@ from arr_coc.demo import markup, snippets
 from arr_coc.demo.app import Output, PageRequest
 from arr_coc.demo.inputs import resolve_folder
 from arr_coc.errors import DataError
-from arr_coc.evaluation.summary import counted
-from arr_coc.evaluation.table import p_value
-from arr_coc.evaluation.written import Change, Written, beside, read, turned
+from arr_coc.evaluation.export import ReportChange, SavedReport, changed_answers, compare_reports, read_report
+from arr_coc.evaluation.report import format_count, format_p
 
 MAX_LISTED = 40  # changed answers that are listed
 
@@ -25,7 +24,7 @@ def run(request: PageRequest) -> Iterator[Output]:
     found: Output = {"report": state.report, "numbers": {k: v for k, v in first.numbers.items() if k != "answers"}}
     comparison = ""
     if second is not None:
-        changes = beside(first, second)
+        changes = compare_reports(first, second)
         found |= {"against": state.against, "changes": [one.to_dict() for one in changes]}
         comparison = _comparison(first, second, changes)
     # The report's page is shown in a frame that may run no scripts.
@@ -39,25 +38,25 @@ def run(request: PageRequest) -> Iterator[Output]:
     }
 
 
-def _open(request: PageRequest, name: str) -> Written:
-    return read(resolve_folder(request.app.root, name, "a report's folder"))
+def _open(request: PageRequest, name: str) -> SavedReport:
+    return read_report(resolve_folder(request.app.root, name, "a report's folder"))
 
 
-def _comparison(first: Written, second: Written, changes: list[Change]) -> str:
+def _comparison(first: SavedReport, second: SavedReport, changes: list[ReportChange]) -> str:
     """A table with the paired differences, and the answers that became right or wrong."""
     metric = "accuracy" if changes[0].on == "accuracy" else "evidence recall"
     rows = []
     for one in changes:
         difference = "–" if one.difference is None else f"{one.difference:+.3f}"
         if one.ci is not None and one.p is not None:
-            difference += f" [{one.ci[0]:+.3f}, {one.ci[1]:+.3f}], p {p_value(one.p)}"
+            difference += f" [{one.ci[0]:+.3f}, {one.ci[1]:+.3f}], p {format_p(one.p)}"
         numbers = ["–" if value is None else f"{value:.3f}" for value in (one.first, one.second)]
         rows.append([f"{one.selector} at {one.budget}", *numbers, difference, one.pictures])
     head = [metric, first.folder.name, second.folder.name, "paired difference, 95% interval over images", "images"]
-    changed = turned(first, second)
+    changed = changed_answers(first, second)
     right = sum(one["better"] for one in changed)
     wrong = len(changed) - right
-    summary = f"{counted(right, 'answer')} became right, {counted(wrong, 'answer')} became wrong."
+    summary = f"{format_count(right, 'answer')} became right, {format_count(wrong, 'answer')} became wrong."
     lines = [
         f"{one['picture']} ({one['selector']} at {one['budget']}): {one['first']!r} became {one['second']!r}, "
         f"{'now right' if one['better'] else 'now wrong'}"

@@ -1,7 +1,7 @@
-"""The comparison: selectors answer the same questions with the same model in one run."""
+"""Comparison of selectors: the same questions with the same model in one run."""
 
-from arr_coc.evaluation.data import Data, Picture, Sample
-from arr_coc.evaluation.harness import Interrupted, evaluate
+from arr_coc.evaluation.data import Data, PictureQuestions, Sample
 from arr_coc.evaluation.report import Report
+from arr_coc.evaluation.runner import Interrupted, evaluate
 
-__all__ = ["Data", "Interrupted", "Picture", "Report", "Sample", "evaluate"]
+__all__ = ["Data", "Interrupted", "PictureQuestions", "Report", "Sample", "evaluate"]

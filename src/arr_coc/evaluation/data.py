@@ -1,18 +1,18 @@
-"""Questions about pictures, as the harness wants them: by picture, checked, with whatever was wrong put into words.
+"""Questions about images and videos, grouped by picture and checked.
 
-A folder with `samples.jsonl` is the plain format, one question a line:
-`{"image", "question", "answer", "kind", "width", "height", "evidence"}`; only `image` and `question` must be there.
-`evidence` is a list of groups of `[x0, y0, x1, y1]` pixel boxes: within a group all are needed, any one group suffices.
-`answers` may list several right answers in place of `answer`; other keys are carried along.
+A folder with `samples.jsonl` is the plain format, one question per line:
+`{"image", "question", "answer", "kind", "width", "height", "evidence"}`; only `image` and `question` are required.
+`evidence` is a list of groups of `[x0, y0, x1, y1]` pixel boxes: all boxes of a group are needed, any one group suffices.
+`answers` may list several right answers in place of `answer`. Other keys are kept in `Sample.extra`.
 
-In place of `image`, `video` lists the files of a clip's frames, or names a folder of them; `fps` may say how many there are
-to a second (2). A fifth number in a box of such a line is the frame, from 0; without one, any moment at that place suffices.
+`video` in place of `image` lists the frame files of a clip, or names a folder of frames; `fps` is their frame rate (2).
+A fifth number in a box of a video is the frame index, from 0. Without it, the box holds for the whole clip.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,21 @@ from typing import Any
 from PIL import Image
 
 from arr_coc.errors import DataError, first_line
-from arr_coc.evaluation import shown
-from arr_coc.evaluation.shown import Broken, Find
+from arr_coc.types.image import DECODING_ERRORS
 
 SAMPLES = "samples.jsonl"
-KNOWN = ("image", "video", "fps", "question", "answer", "answers", "kind", "width", "height", "evidence")
+FIELDS = ("image", "video", "fps", "question", "answer", "answers", "kind", "width", "height", "evidence")
+FRAME_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+EXIF_ORIENTATION = 0x0112  # values 5 to 8 swap width and height
 
-Box = tuple[float, ...]  # x0, y0, x1, y1, and for a video perhaps the frame
+Box = tuple[float, ...]  # x0, y0, x1, y1, and for a video optionally the frame index
 Evidence = tuple[tuple[Box, ...], ...]
 Still = Path | Image.Image
+FindFile = Callable[[str], Path | str]  # a file name to its path
+
+
+class InvalidSample(Exception):
+    """One sample cannot be used. The others can."""
 
 
 @dataclass(frozen=True)
@@ -36,22 +42,22 @@ class Sample:
     """One question about one picture."""
 
     question: str
-    answers: tuple[str, ...] = ()  # any of them is right; none where only the evidence is known
+    answers: tuple[str, ...] = ()  # any of them is right; empty where only the evidence is known
     kind: str = "question"
     evidence: Evidence = ()  # groups of boxes, in pixels of the picture
-    line: int = 0  # where it stands in its file
+    line: int = 0  # its position in the file
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A picture, or a video as its frames, and everything that is asked about it."""
+class PictureQuestions:
+    """An image, or a video as its frames, with all questions about it."""
 
     name: str
-    image: Still | tuple[Still, ...]  # several: a video's frames
-    size: tuple[int, int]  # width, height, upright
+    image: Still | tuple[Still, ...]  # a tuple: the frames of a video
+    size: tuple[int, int]  # width, height after EXIF rotation
     samples: tuple[Sample, ...]
-    fps: float | None = None  # of a video; None: the model's usual
+    fps: float | None = None  # of a video; None: the model's default
 
     @property
     def kind(self) -> str:
@@ -59,38 +65,38 @@ class Picture:
 
     @property
     def still(self) -> Still:
-        """The picture, where only single ones make sense."""
+        """The image, where videos are not supported."""
         if isinstance(self.image, tuple):
             raise DataError(f"expected still pictures only, and {self.name!r} is a video")
         return self.image
 
     @property
     def frames(self) -> tuple[Still, ...]:
-        """A video's frames; of a picture itself."""
+        """The frames of a video; for an image a tuple of one."""
         return self.image if isinstance(self.image, tuple) else (self.image,)
 
 
 @dataclass(frozen=True)
 class Data:
-    """Pictures with their questions, and what could not be used."""
+    """Pictures with their questions, and the lines that could not be used."""
 
     name: str
-    pictures: tuple[Picture, ...]
-    metric: str = "exact"  # what counts as accuracy
+    pictures: tuple[PictureQuestions, ...]
+    metric: str = "exact"  # the one that counts as accuracy
     problems: tuple[str, ...] = ()  # lines that were left out, and why
-    notes: tuple[str, ...] = ()  # lines that were put right, and how
-    where: str = "entry"  # what a sample's `line` counts
+    notes: tuple[str, ...] = ()  # lines that were corrected, and how
+    where: str = "entry"  # what `Sample.line` counts
 
     @property
     def questions(self) -> int:
         return sum(len(picture.samples) for picture in self.pictures)
 
     def only(self, kinds: Iterable[str]) -> Data:
-        """Only the questions of some kinds."""
+        """The same data with only the questions of some kinds."""
         wanted = set(kinds)
-        there = {sample.kind for picture in self.pictures for sample in picture.samples}
-        if wanted - there:
-            raise DataError(f"expected kinds among {', '.join(sorted(there))}, got {', '.join(sorted(wanted - there))}")
+        known = {sample.kind for picture in self.pictures for sample in picture.samples}
+        if wanted - known:
+            raise DataError(f"expected kinds among {', '.join(sorted(known))}, got {', '.join(sorted(wanted - known))}")
         pictures = (
             replace(picture, samples=tuple(sample for sample in picture.samples if sample.kind in wanted))
             for picture in self.pictures
@@ -99,12 +105,26 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A raw question: its place in its file, and the fields of the plain format, or why there are none."""
+class RawSample:
+    """A question before it is checked: its line, and its fields in the plain format or the reason why there are none."""
 
     line: int
     fields: Mapping[str, Any] | None
     problem: str = ""
+
+
+class DecimalText(float):
+    """A JSON number that keeps its spelling: the answer 80.90 must not become 80.9."""
+
+    text: str
+
+    def __new__(cls, text: str) -> DecimalText:
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def read_samples(folder: Path, limit: int | None = None) -> Data:
@@ -114,25 +134,18 @@ def read_samples(folder: Path, limit: int | None = None) -> Data:
         raise DataError(
             f"expected a folder with {SAMPLES} and pictures, got {str(folder)!r}; name another layout with --format"
         )
-    return collect(folder.name, _lines(path), lambda name: folder / name, limit, where=f"{SAMPLES}, line")
+
+    def raw_samples() -> Iterator[RawSample]:
+        for number, value, problem in read_json_lines(path):
+            if not problem and not isinstance(value, dict):
+                problem = f"expected an object in braces, got {type(value).__name__}"
+            yield RawSample(number, None if problem else value, problem)
+
+    return collect(folder.name, raw_samples(), lambda name: folder / name, limit, where=f"{SAMPLES}, line")
 
 
-class Written(float):
-    """A number that remembers how it was written: an answer of 80.90 is not 80.9."""
-
-    def __new__(cls, text: str) -> Written:
-        made = super().__new__(cls, text)
-        made.text = text
-        return made
-
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def json_lines(path: Path) -> Iterator[tuple[int, Any, str]]:
-    """Number, value and complaint of each line that is not empty."""
+def read_json_lines(path: Path) -> Iterator[tuple[int, Any, str]]:
+    """Line number, value and problem of every line that is not empty."""
     try:
         text = path.read_bytes().decode("utf-8-sig", errors="replace")
     except OSError as error:
@@ -140,65 +153,112 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any, str]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
-                yield number, json.loads(line, parse_float=Written), ""
+                yield number, json.loads(line, parse_float=DecimalText), ""
             except ValueError as error:
                 yield number, None, f"this is not JSON ({first_line(error)})"
 
 
-def _lines(path: Path) -> Iterator[Entry]:
-    for number, value, problem in json_lines(path):
-        if not problem and not isinstance(value, dict):
-            problem = f"expected an object in braces, got {type(value).__name__}"
-        yield Entry(number, None if problem else value, problem)
-
-
-Asked = list[tuple[Entry, Sample]]
-
-
 def collect(
-    name: str, entries: Iterable[Entry], find: Find, limit: int | None = None, *, metric: str = "exact", where: str = "entry"
-) -> Data:  # fmt: skip
-    """Entries by picture, in the order in which pictures first appear; `find` turns a file's name into a path."""
-    order: dict[tuple[str | tuple[str, ...], float | None], Asked] = {}
+    name: str,
+    raw_samples: Iterable[RawSample],
+    find: FindFile,
+    limit: int | None = None,
+    *,
+    metric: str = "exact",
+    where: str = "entry",
+) -> Data:
+    """Check samples and group them by picture, in the order in which pictures first appear."""
+    by_media: dict[tuple[str | tuple[str, ...], float | None], list[tuple[RawSample, Sample]]] = {}
     problems: dict[int, str] = {}
     notes: dict[int, str] = {}
-    for entry in entries:
+    for raw in raw_samples:
         try:
-            if entry.fields is None:
-                raise Broken(entry.problem)
-            key = shown.named(entry.fields), None if "video" not in entry.fields else shown.fps_of(entry.fields)
-            order.setdefault(key, []).append((entry, _sample(entry)))
-        except Broken as why:
-            problems[entry.line] = str(why)
-    pictures: dict[str, Picture] = {}
-    for (names, fps), asked in order.items():
+            if raw.fields is None:
+                raise InvalidSample(raw.problem)
+            key = _media_names(raw.fields), _fps(raw.fields) if "video" in raw.fields else None
+            by_media.setdefault(key, []).append((raw, _parse_sample(raw.line, raw.fields)))
+        except InvalidSample as why:
+            problems[raw.line] = str(why)
+    pictures: dict[str, PictureQuestions] = {}
+    for (names, fps), parsed in by_media.items():
         if limit is not None and len(pictures) == limit:
             break
         try:
-            picture = _picture(names, fps, find, pictures)
-        except Broken as why:
-            problems |= {entry.line: str(why) for entry, _ in asked}
+            picture = _open_picture(names, fps, find, pictures)
+        except InvalidSample as why:
+            problems |= {raw.line: str(why) for raw, _ in parsed}
             continue
-        samples = _samples(picture, asked, where.split(", ")[-1], problems, notes)
+        samples = _fit_samples(picture, parsed, where.split(", ")[-1], problems, notes)
         if samples:
             pictures[picture.name] = replace(picture, samples=samples)
+    left_out = tuple(f"{where} {line}: {why}" for line, why in sorted(problems.items()))
     if not pictures:
-        reasons = "; ".join(f"{where} {line}: {why}" for line, why in sorted(problems.items())[:3])
-        raise DataError(
-            f"expected questions about pictures in {name!r}, found none{f' ({reasons})' if reasons else ''}"
-        )
-    return Data(
-        name,
-        tuple(pictures.values()),
-        metric,
-        tuple(f"{where} {line}: {why}" for line, why in sorted(problems.items())),
-        tuple(f"{where} {line}: {why}" for line, why in sorted(notes.items())),
-        where,
+        reasons = f" ({'; '.join(left_out[:3])})" if left_out else ""
+        raise DataError(f"expected questions about pictures in {name!r}, found none{reasons}")
+    corrected = tuple(f"{where} {line}: {why}" for line, why in sorted(notes.items()))
+    return Data(name, tuple(pictures.values()), metric, left_out, corrected, where)
+
+
+def _media_names(fields: Mapping[str, Any]) -> str | tuple[str, ...]:
+    """The file name of an image, or a tuple of a video's frames (a single name may be their folder)."""
+    image, video = fields.get("image"), fields.get("video")
+    if image is not None and video is not None:
+        raise InvalidSample("expected a picture under 'image' or frames under 'video', got both")
+    if video is None:
+        if not isinstance(image, str) or not image:
+            raise InvalidSample("expected the picture's file name under 'image'")
+        return image
+    frames = [video] if isinstance(video, str) else video
+    if not isinstance(frames, list) or not frames or not all(isinstance(name, str) and name for name in frames):
+        raise InvalidSample("expected a list of frames' file names, or the name of a folder of frames, under 'video'")
+    return tuple(frames)
+
+
+def _fps(fields: Mapping[str, Any]) -> float | None:
+    fps = fields.get("fps")
+    if fps is None:
+        return None
+    if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < float("inf"):
+        raise InvalidSample(f"expected frames a second under 'fps' as a positive number, got {fps!r}")
+    return float(fps)
+
+
+def _parse_sample(line: int, fields: Mapping[str, Any]) -> Sample:
+    question = fields.get("question")
+    if not isinstance(question, str) or not question.strip():
+        raise InvalidSample("expected a text under 'question'")
+    answers = fields.get("answers", fields.get("answer", ()))
+    answers = [answers] if isinstance(answers, str | int | float) else answers
+    if answers is None or not isinstance(answers, list | tuple):
+        raise InvalidSample("expected a text under 'answer', or a list of texts under 'answers'")
+    return Sample(
+        question,
+        tuple(str(answer) for answer in answers),
+        str(fields.get("kind", "question")),
+        _parse_evidence(fields.get("evidence"), "video" in fields),
+        line,
+        {key: value for key, value in fields.items() if key not in FIELDS},
     )
 
 
-def _picture(names: str | tuple[str, ...], fps: float | None, find: Find, taken: Mapping[str, Picture]) -> Picture:
-    """A picture or a video, without its questions."""
+def _parse_evidence(groups: Any, video: bool) -> Evidence:
+    if groups is None:
+        return ()
+    try:
+        boxes = tuple(tuple(tuple(float(side) for side in box) for box in group) for group in groups)
+    except (TypeError, ValueError):
+        raise InvalidSample("expected 'evidence' as a list of groups of boxes [x0, y0, x1, y1]") from None
+    lengths = (4, 5) if video else (4,)
+    if not all(len(box) in lengths and all(abs(side) < float("inf") for side in box) for g in boxes for box in g):
+        more = ", optionally followed by the frame" if video else ""
+        raise InvalidSample(f"expected every box of 'evidence' as four numbers [x0, y0, x1, y1]{more}")
+    return tuple(group for group in boxes if group)
+
+
+def _open_picture(
+    names: str | tuple[str, ...], fps: float | None, find: FindFile, taken: Mapping[str, PictureQuestions]
+) -> PictureQuestions:
+    """An image or a video without its questions, under a name that is not taken yet."""
     title = names if isinstance(names, str) else names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
     name, count = title, 1
     while name in taken:
@@ -206,68 +266,80 @@ def _picture(names: str | tuple[str, ...], fps: float | None, find: Find, taken:
         name = f"{title} ({count})"
     if isinstance(names, str):
         path = Path(find(names))
-        return Picture(name, path, shown.size(path, names), ())
-    frames = shown.frames_of(names, find)
-    return Picture(name, frames, shown.video_size(frames), (), fps)
+        return PictureQuestions(name, path, read_size(path, names), ())
+    frames = _find_frames(names, find)
+    sizes = [read_size(frame, frame.name) for frame in frames]
+    for frame, (width, height) in zip(frames, sizes, strict=True):
+        if (width, height) != sizes[0]:
+            raise InvalidSample(
+                f"expected frames of one size, got {sizes[0][0]} x {sizes[0][1]} and {width} x {height} ({frame.name!r})"
+            )
+    return PictureQuestions(name, frames, sizes[0], (), fps)
 
 
-def _samples(
-    picture: Picture, asked: Asked, where: str, problems: dict[int, str], notes: dict[int, str]
-) -> tuple[Sample, ...]:  # fmt: skip
-    """The questions about one picture that can be used, none of them twice."""
+def _find_frames(names: tuple[str, ...], find: FindFile) -> tuple[Path, ...]:
+    """The frame files in order; those of a folder sorted by name."""
+    if len(names) > 1:
+        return tuple(Path(find(name)) for name in names)
+    place = Path(find(names[0]))
+    if place.is_dir():
+        frames = tuple(sorted(path for path in place.iterdir() if path.suffix.lower() in FRAME_SUFFIXES))
+        if not frames:
+            raise InvalidSample(f"there are no frames in the folder {names[0]!r}")
+        return frames
+    if place.is_file() and place.suffix.lower() not in FRAME_SUFFIXES:
+        raise InvalidSample(f"expected frames as pictures, got the file {names[0]!r}: extract its frames first")
+    return (place,)
+
+
+def read_size(path: Path, name: str) -> tuple[int, int]:
+    """Width and height after EXIF rotation, from the header alone."""
+    if not path.is_file():
+        raise InvalidSample(f"there is no picture {name!r}")
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+            # getexif() on a PNG without EXIF would decode all of its pixels.
+            no_exif = image.format == "PNG" and not {"exif", "Raw profile type exif"} & image.info.keys()
+            turned = not no_exif and image.getexif().get(EXIF_ORIENTATION, 1) in range(5, 9)
+    except DECODING_ERRORS as error:
+        raise InvalidSample(f"cannot read the picture {name!r} ({first_line(error)})") from None
+    return (height, width) if turned else (width, height)
+
+
+def _fit_samples(
+    picture: PictureQuestions,
+    parsed: list[tuple[RawSample, Sample]],
+    where: str,
+    problems: dict[int, str],
+    notes: dict[int, str],
+) -> tuple[Sample, ...]:
+    """The usable questions about one picture, without duplicates, their boxes clipped to it."""
     samples: dict[Any, Sample] = {}
-    for entry, sample in asked:
-        same = (sample.question, sample.answers, sample.kind, sample.evidence)
-        if same in samples:
-            notes[entry.line] = f"it repeats {where} {samples[same].line} and is asked once"
+    for raw, sample in parsed:
+        key = (sample.question, sample.answers, sample.kind, sample.evidence)
+        if key in samples:
+            notes[raw.line] = f"it repeats {where} {samples[key].line} and is asked once"
             continue
         try:
-            evidence, said = _inside(sample.evidence, picture)
-            said += _other_size(entry, picture.size)
-            samples[same] = replace(sample, evidence=evidence)
-            if said:
-                notes[entry.line] = "; ".join(said)
-        except Broken as why:
-            problems[entry.line] = str(why)
+            evidence, changes = _clip_evidence(sample.evidence, picture)
+        except InvalidSample as why:
+            problems[raw.line] = str(why)
+            continue
+        # If the line gives another size, its boxes may have been drawn for another picture.
+        given = [(raw.fields or {}).get(side) for side in ("width", "height")]
+        if any(side is not None and side != actual for side, actual in zip(given, picture.size, strict=True)):
+            width, height = picture.size
+            changes.append(f"the line says {given[0]} x {given[1]} pixels, the picture has {width} x {height}")
+        samples[key] = replace(sample, evidence=evidence)
+        if changes:
+            notes[raw.line] = "; ".join(changes)
     return tuple(samples.values())
 
 
-def _sample(entry: Entry) -> Sample:
-    fields = entry.fields or {}
-    question = fields.get("question")
-    if not isinstance(question, str) or not question.strip():
-        raise Broken("expected a text under 'question'")
-    answers = fields.get("answers", fields.get("answer", ()))
-    answers = [answers] if isinstance(answers, str | int | float) else answers
-    if answers is None or not isinstance(answers, list | tuple):
-        raise Broken("expected a text under 'answer', or a list of texts under 'answers'")
-    return Sample(
-        question,
-        tuple(str(answer) for answer in answers),
-        str(fields.get("kind", "question")),
-        _evidence(fields.get("evidence"), "video" in fields),
-        entry.line,
-        {key: value for key, value in fields.items() if key not in KNOWN},
-    )
-
-
-def _evidence(groups: Any, moving: bool) -> Evidence:
-    if groups is None:
-        return ()
-    try:
-        boxes = tuple(tuple(tuple(float(side) for side in box) for box in group) for group in groups)
-    except (TypeError, ValueError):
-        raise Broken("expected 'evidence' as a list of groups of boxes [x0, y0, x1, y1]") from None
-    sides = (4, 5) if moving else (4,)
-    if not all(len(box) in sides and all(abs(side) < float("inf") for side in box) for group in boxes for box in group):
-        more = ", perhaps with the frame behind them" if moving else ""
-        raise Broken(f"expected every box of 'evidence' as four numbers [x0, y0, x1, y1]{more}")
-    return tuple(group for group in boxes if group)
-
-
-def _inside(evidence: Evidence, picture: Picture) -> tuple[Evidence, list[str]]:
-    """Boxes clipped to the picture; what lies outside or is empty is left out, and said."""
-    said: list[str] = []
+def _clip_evidence(evidence: Evidence, picture: PictureQuestions) -> tuple[Evidence, list[str]]:
+    """Boxes clipped to the picture without the empty ones, and a sentence for each change."""
+    changes: list[str] = []
     groups = []
     width, height = picture.size
     for group in evidence:
@@ -275,23 +347,16 @@ def _inside(evidence: Evidence, picture: Picture) -> tuple[Evidence, list[str]]:
         for box in group:
             left, top, right, bottom, *frame = box
             if frame and (frame[0] != int(frame[0]) or not 0 <= frame[0] < len(picture.frames)):
-                raise Broken(f"expected a frame between 0 and {len(picture.frames) - 1} in a box, got {frame[0]:g}")
+                last = len(picture.frames) - 1
+                raise InvalidSample(f"expected a frame between 0 and {last} in a box, got {frame[0]:g}")
             clipped = (max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height)), *frame)
-            told = [round(side, 2) for side in box]
+            shown = f"the box {[round(side, 2) for side in box]}"
             if clipped[0] >= clipped[2] or clipped[1] >= clipped[3]:
-                said.append(f"the box {told} is empty or outside the picture of {width} x {height}: left out")
+                changes.append(f"{shown} is empty or outside the picture of {width} x {height}: left out")
                 continue
             if clipped != box:
-                said.append(f"the box {told} reaches beyond the picture of {width} x {height}: clipped")
+                changes.append(f"{shown} reaches beyond the picture of {width} x {height}: clipped")
             kept.append(clipped)
         if kept:
             groups.append(tuple(kept))
-    return tuple(groups), said
-
-
-def _other_size(entry: Entry, size: tuple[int, int]) -> list[str]:
-    """A note where the line says another size than the picture has: then its boxes may be meant for another picture."""
-    given = [(entry.fields or {}).get(side) for side in ("width", "height")]
-    if any(side is not None and side != real for side, real in zip(given, size, strict=True)):
-        return [f"the line says {given[0]} x {given[1]} pixels, the picture has {size[0]} x {size[1]}"]
-    return []
+    return tuple(groups), changes

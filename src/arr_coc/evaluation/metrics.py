@@ -1,8 +1,8 @@
-"""Numbers for one answer: is it right, and were the cells kept that it stands in.
+"""Metrics of one answer: is it right, and were the cells kept that show it.
 
-Evidence cells. A cell belongs to a box when their overlap is more than a sliver in both directions: at least an eighth of
-the cell's side, or half of the box's side where the box is smaller than a quarter of a cell. A text line that reaches two
-pixels into the next row of cells does not need that row; every box has at least one cell.
+A cell is evidence if it overlaps a box by more than a sliver in both directions: by at least an eighth of the cell's side, or
+by half of the box's side if the box is smaller than a quarter of a cell. A text line that reaches two pixels into the next
+row of cells does not need that row. Every box has at least one cell.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ from arr_coc.types.evidence import Evidence, by_moment, moments_of
 from arr_coc.types.grid import Cells
 
 SLIVER = 0.125  # of a cell's side
-ANLS_LEAST = 0.5  # less similar than this counts as nothing
+ANLS_THRESHOLD = 0.5  # less similar counts as 0
 VOTES = 3  # annotators that must agree for full VQA accuracy
-DRAWS = 512  # random choices that stand for chance
+DRAWS = 512  # random selections that estimate chance
 
 _ARTICLES = {"a", "an", "the"}
 _MARKS = ';/[]"{}()=+\\_-><@`,?!'
-_NUMBERS = {
-    word: str(number)
-    for number, word in enumerate(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"])
-} | {"none": "0"}  # fmt: skip
+_DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+_NUMBERS = {word: str(number) for number, word in enumerate(_DIGITS)} | {"none": "0"}
 
 
 def exact(said: str, answers: Sequence[str]) -> float:
-    """1 where the answer, trimmed, is one of the right ones."""
+    """1 if the answer, trimmed, is one of the right ones."""
     return float(said.strip() in {answer.strip() for answer in answers})
 
 
@@ -52,31 +50,31 @@ def similarity(said: str, answer: str) -> float:
 
 
 def anls(said: str, answers: Sequence[str]) -> float:
-    """Normalised Levenshtein similarity to the nearest right answer, small letters; below one half it is 0."""
-    best = max((similarity(_plain(said), _plain(answer)) for answer in answers), default=0.0)
-    return best if best >= ANLS_LEAST else 0.0
+    """Normalised Levenshtein similarity to the nearest right answer, in lower case; 0 if it is below 0.5."""
+    best = max((similarity(_normalise(said), _normalise(answer)) for answer in answers), default=0.0)
+    return best if best >= ANLS_THRESHOLD else 0.0
 
 
 def vqa(said: str, answers: Sequence[str]) -> float:
-    """VQA accuracy: how many annotators agree, three being enough, averaged over leaving each of them out.
+    """VQA accuracy: three agreeing annotators are enough; averaged over leaving each annotator out.
 
-    With fewer than four answers there is no vote to take: one of them is right.
+    With fewer than four answers, any of them is right.
     """
-    mine = vqa_words(said)
-    agree = [vqa_words(answer) == mine for answer in answers]
+    words = normalise_vqa(said)
+    agree = [normalise_vqa(answer) == words for answer in answers]
     if len(agree) <= VOTES:
         return float(any(agree))
     total = sum(agree)
     return sum(min((total - one) / VOTES, 1.0) for one in agree) / len(agree)
 
 
-def vqa_words(text: str) -> str:
-    """Small letters, no punctuation, no articles, numbers as digits, as the VQA challenge compares answers.
+def normalise_vqa(text: str) -> str:
+    """Lower case, no punctuation, no articles, numbers as digits, as the VQA challenge compares answers.
 
-    A mark that touches a blank somewhere, and every mark where a comma groups digits, is taken out; any other becomes a
-    blank. A full stop stays only before a digit. (Apostrophes are taken out, so that no list of contractions is needed.)
+    A punctuation mark next to a blank, and every mark if a comma groups digits, is removed; any other becomes a blank.
+    A full stop stays only before a digit. Apostrophes are removed, so no list of contractions is needed.
 
-    >>> vqa_words("The two dogs."), vqa_words("1,000"), vqa_words("U.S.A"), vqa_words("black/white")
+    >>> normalise_vqa("The two dogs."), normalise_vqa("1,000"), normalise_vqa("U.S.A"), normalise_vqa("black/white")
     ('2 dogs', '1000', 'usa', 'black white')
     """
     text = text.lower().replace("\n", " ").replace("\t", " ").strip()
@@ -89,7 +87,7 @@ def vqa_words(text: str) -> str:
 
 
 def yes_no(said: str, answers: Sequence[str]) -> float:
-    """Yes or no, read off the first sentence: it is a no where "no" or "not" is among its words."""
+    """Yes or no from the first sentence: no if "no" or "not" is one of its words."""
     words = re.findall(r"\w+", said.lower().split(".")[0])
     verdict = "no" if {"no", "not"} & set(words) else "yes" if words else ""
     return float(verdict in {answer.strip().lower() for answer in answers})
@@ -99,9 +97,9 @@ METRICS = {"exact": exact, "anls": anls, "vqa": vqa, "yes_no": yes_no}
 
 
 def evidence_cells(evidence: Evidence, grid: Cells, size: tuple[int, int], frames: int = 1) -> list[torch.Tensor]:
-    """The cells `[C]` of each evidence group on a picture, or a video of so many `frames`, of `size` (width, height).
+    """The cells `[C]` of each evidence group on a picture, or on a video of `frames` frames, of `size` (width, height).
 
-    A box of a video that names no frame is there all the time: its group becomes one for each moment of the grid.
+    A video box without a frame index holds for the whole clip: its group becomes one group for each moment of the grid.
     """
     moments = moments_of(grid)
     cells = grid.boxes(torch.arange(grid.n), size).double()  # [N, 4]
@@ -113,60 +111,57 @@ def evidence_cells(evidence: Evidence, grid: Cells, size: tuple[int, int], frame
         low = torch.maximum(cells[:, None, :2], boxes[None, :, :2])
         high = torch.minimum(cells[:, None, 2:], boxes[None, :, 2:])
         least = torch.minimum(SLIVER * side[:, None], 0.5 * (boxes[None, :, 2:] - boxes[None, :, :2]))  # [N, B, 2]
-        # Cells' sides are rounded numbers: a box cut in halves by an edge must not lose both.
+        # Cell boundaries are rounded: a box that an edge cuts in half must not lose both halves.
         inside = (high - low >= least * (1 - 1e-4)).all(-1) & (moments[:, None] == when)  # [N, B]
         found.append(inside.any(-1).nonzero()[:, 0])
     return found
 
 
 def recall(keep: torch.Tensor, groups: Sequence[torch.Tensor]) -> float | None:
-    """The share of the best evidence group's cells that were kept; None without evidence."""
+    """The share of the best evidence group's cells that was kept; None without evidence."""
     shares = [float(torch.isin(group, keep).double().mean()) for group in groups if len(group)]
     return max(shares) if shares else None
 
 
 def any_hit(keep: torch.Tensor, groups: Sequence[torch.Tensor]) -> float | None:
-    """1 where at least one evidence cell was kept."""
+    """1 if at least one evidence cell was kept; None without evidence."""
     cells = [group for group in groups if len(group)]
     return float(torch.isin(torch.cat(cells), keep).any()) if cells else None
 
 
 def pointing(relevance: torch.Tensor | None, groups: Sequence[torch.Tensor]) -> float | None:
-    """1 where the most relevant cell (`relevance` `[N]`, the first of equals) is evidence; all alike points nowhere."""
+    """1 if the most relevant cell (`relevance` `[N]`, the first of equals) is evidence; 0 if all are equal."""
     cells = [group for group in groups if len(group)]
     if relevance is None or not cells:
         return None
-    worth = relevance.detach().float().cpu()
-    if bool(worth.max() == worth.min()):
+    values = relevance.detach().float().cpu()
+    if bool(values.max() == values.min()):
         return 0.0
-    return float(torch.isin(worth.argmax(), torch.cat(cells)))
+    return float(torch.isin(values.argmax(), torch.cat(cells)))
 
 
 def chance(k: int, n: int, groups: Sequence[torch.Tensor]) -> float | None:
-    """The recall that `k` cells drawn at random from `n` would have, on average: what lift is measured against.
+    """The mean recall of `k` random cells of `n`, the baseline of lift.
 
-    With several groups it is drawn, with lots of its own for every evidence, so that errors do not add up over pictures.
+    With several groups it is sampled, with a seed that depends on the evidence so that errors do not add up over pictures.
     """
     cells = [group for group in groups if len(group)]
     if not cells:
         return None
     if len(cells) == 1:
         return k / n
-    dice = torch.Generator().manual_seed(zlib.crc32(repr([n, *(group.tolist() for group in cells)]).encode()))
-    ranks = torch.rand(DRAWS, n, generator=dice).argsort(1).argsort(1)  # [DRAWS, N]
+    generator = torch.Generator().manual_seed(zlib.crc32(repr([n, *(group.tolist() for group in cells)]).encode()))
+    ranks = torch.rand(DRAWS, n, generator=generator).argsort(1).argsort(1)  # [DRAWS, N]
     shares = torch.stack([(ranks[:, group] < k).double().mean(1) for group in cells])  # [G, DRAWS]
     return float(shares.max(0).values.mean())
 
 
 def sensitivity(keeps: Sequence[torch.Tensor]) -> float | None:
     """How much the kept cells change with the question: 1 minus the mean Jaccard index over pairs of questions."""
-    pairs = [
-        len(set(a.tolist()) & set(b.tolist())) / max(1, len(set(a.tolist()) | set(b.tolist())))
-        if len(a) or len(b) else 1.0
-        for a, b in combinations(keeps, 2)
-    ]  # fmt: skip
+    sets = [set(keep.tolist()) for keep in keeps]
+    pairs = [len(a & b) / len(a | b) if a | b else 1.0 for a, b in combinations(sets, 2)]
     return 1 - sum(pairs) / len(pairs) if pairs else None
 
 
-def _plain(text: str) -> str:
+def _normalise(text: str) -> str:
     return " ".join(text.lower().split())

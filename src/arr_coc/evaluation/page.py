@@ -1,117 +1,432 @@
-"""A comparison as one HTML page that needs nothing beside itself: who leads, plots, all measures, and single cases."""
+"""A comparison, or the robustness suite, as one HTML page that loads nothing else.
+
+The templates in `html/` draw what this module computes. Every picture is in the page once. What was kept, and the heat of
+each cell, are small images over it with one pixel per cell, which the browser enlarges; evidence is drawn as lines.
+"""
 
 from __future__ import annotations
 
-import html
+import base64
+import io
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from arr_coc.errors import ArrCocError
-from arr_coc.evaluation import bars, cases, layers
-from arr_coc.evaluation.curves import curves
-from arr_coc.evaluation.style import CSS
-from arr_coc.evaluation.summary import competing, counted, sentences
-from arr_coc.evaluation.table import columns, filled, remarks
+import numpy as np
+import torch
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from PIL import Image
 
-if TYPE_CHECKING:
-    from arr_coc.evaluation.report import Report
+from arr_coc.draw import overlay
+from arr_coc.evaluation import robustness
+from arr_coc.evaluation.data import PictureQuestions
+from arr_coc.evaluation.entries import DENSE, ORACLE, RANDOM
+from arr_coc.evaluation.measure import grid_from_lists, restore, unpack_cells
+from arr_coc.evaluation.metrics import evidence_cells
+from arr_coc.evaluation.plots import AXES
+from arr_coc.evaluation.report import (
+    OUTCOMES,
+    SIGNIFICANT,
+    Record,
+    Report,
+    Row,
+    classify_outcome,
+    dense_rows,
+    filled_columns,
+    format_count,
+    format_share,
+    measure_columns,
+    rank_records,
+    remarks,
+    summarise,
+)
+from arr_coc.types.evidence import by_moment
+from arr_coc.types.grid import WHOLE, Cells, Grid
+from arr_coc.types.image import read_picture
 
-_METRICS = {
-    "exact": "exact match",
-    "vqa": "VQA accuracy",
-    "anls": "ANLS",
-    "yes_no": "yes or no",
+SIDE, SUITE_SIDE = 640, 420  # longest side of a picture, in pixels
+PIXELS_PER_CELL = 8  # where views overlap
+DROPPED_ALPHA, HEAT_ALPHA = 0.72, 0.85  # opacity over a dropped cell, and over the hottest one
+MAX_MOMENTS = 3  # of a video
+WORST, BEST = 4, 2  # cases of each selector
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 380, 46, 14, 12, 46  # of a plot and its margins
+METRIC_NAMES = {"exact": "exact match", "vqa": "VQA accuracy", "anls": "ANLS", "yes_no": "yes or no"}
+OUTCOME_NAMES = {
+    "right": "right",
+    "lost": "wrong, evidence lost",
+    "misread": "wrong although it was kept",
+    "unknown": "wrong, evidence unknown",
+    "dense too": "wrong with all tokens, too",
 }
+MARKS = {True: ("p", "✓"), False: ("f", "✗"), None: ("n", "–")}
+
+Case = tuple[PictureQuestions, Row, Row | None]  # a picture, an answer about it, and the dense model's answer
 
 
-def write(text: str, folder: Path) -> Path:
-    """Write `index.html` into the folder, at once: a page that was there before stays until the new one is whole."""
-    path = folder / "index.html"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        spare = path.with_suffix(".new")
-        spare.write_text(text, encoding="utf-8")
-        spare.replace(path)
-    except OSError as error:
-        raise ArrCocError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
-    return path
-
-
-def page(report: Report) -> str:
-    """The whole page as text."""
-    pictures = layers.Pictures()
-    shown = cases.section(report, pictures)
-    answered = any(record["accuracy"] is not None for record in report.records)
-    metric = (
-        f"accuracy is {_METRICS[report.data.metric]}; " if answered else "nothing was answered, only cells are judged; "
-    )
-    first = "Of wrong answers those come first that the dense model gets right. " if answered else ""
-    body = [
-        f"<p>{counted(report.data.questions, 'question')} about {counted(len(report.data.pictures), 'picture')}; "
-        f"{metric}intervals are 95% "
-        "bootstrap intervals over pictures, p-values those of paired permutation tests over pictures.</p>",
-        _short(report),
-        "<h2>Who leads, by budget</h2>",
-        bars.intervals(report),
-        f"<h2>Against tokens{' and time' if answered else ''}</h2>",
-        curves(report),
-    ]
-    why = bars.reasons(report)
-    if why:
-        body += ["<h2>Why answers are wrong</h2>", why]
-    body += [
-        bars.kinds(report),
-        "<h2>All measures</h2><p class='quiet'>Times are those of one question asked alone, medians over pictures.</p>",
-        _table(report),
-        "<h2>Worst and best cases</h2><p class='quiet'>First the kept cells, then the selector's own score as warm colours; "
-        f"red frames show where the answer stands. {first}A click enlarges.</p>",
-        shown,
-        _lines(report),
-    ]
-    return document(f"{report.model} on {report.data.name}", "".join(body), pictures)
-
-
-def document(title: str, body: str, pictures: layers.Pictures) -> str:
-    """A page around its body."""
-    title = html.escape(title)
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, '
-        f'initial-scale=1"><title>{title}</title><style>{CSS}{pictures.css()}</style></head>'
-        f"<body><h1>{title}</h1>{body}</body></html>\n"
+def render_report(report: Report) -> str:
+    """The page of a comparison."""
+    thumbnails = Thumbnails(SIDE)
+    metric = report.main_metric
+    columns = filled_columns(measure_columns(report), report.records)
+    return _render(
+        "report.html",
+        thumbnails,
+        title=f"{report.model} on {report.data.name}",
+        report=report,
+        metric=metric,
+        metric_label="accuracy" if metric == "accuracy" else "evidence recall",
+        metric_name=METRIC_NAMES[report.data.metric],
+        significant=SIGNIFICANT,
+        summary=summarise(report),
+        dense=next((record for record in report.records if record["selector"] == DENSE), None),
+        at_budget=lambda budget: [
+            record for record in report.records if record["budget"] == budget and record["selector"] != DENSE
+        ],
+        outcomes={
+            name: OUTCOME_NAMES[name]
+            for name in OUTCOMES
+            if any((record["outcomes"] or {}).get(name) for record in report.records)
+        },
+        kinds=sorted({kind for record in report.records for kind in record["by_kind"]}),
+        series=_series_names(report),
+        plots=_make_plots(report),
+        columns=columns,
+        leaders=[ranked[0] for budget in report.budgets if (ranked := rank_records(report, budget))],
+        remarks=remarks(report.records),
+        selectors=_selector_cases(report, thumbnails),
     )
 
 
-def _short(report: Report) -> str:
-    found = sentences(report)
-    if not found:
+def render_suite(report: Report) -> str:
+    """The page of the robustness suite: who passed what, and what each selector kept of every case."""
+    thumbnails = Thumbnails(SUITE_SIDE)
+    verdicts = robustness.judge(report)
+    cases = [case for case in robustness.CASES if any(case in passed for passed in verdicts.values())]
+    matrix = []
+    for (selector, budget), passed in verdicts.items():
+        judged = [one for some in passed.values() for one in some if one is not None]
+        matrix.append((selector, budget, [passed.get(case, []) for case in cases], sum(judged), len(judged)))
+    pictures = {case: [one for one in report.data.pictures if one.samples[0].kind == case] for case in cases}
+    galleries = {
+        case: [
+            [
+                (MARKS[robustness.judge_row(one, row)], row, make_pane(one, row, kept_layer(row), thumbnails))
+                for row in report.rows[one.name]
+            ]
+            for one in pictures[case]
+        ]
+        for case in cases
+    }
+    return _render(
+        "suite.html",
+        thumbnails,
+        title=f"{report.model}: robustness",
+        cases=cases,
+        marks=MARKS,
+        matrix=sorted(matrix, key=lambda row: -row[3]),
+        questions={case: pictures[case][0].samples[0].question for case in cases},
+        passed_when=robustness.PASSED_WHEN,
+        galleries=galleries,
+    )
+
+
+@cache
+def _environment() -> Environment:
+    loader = FileSystemLoader(Path(__file__).parent / "html")
+    found = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    found.filters |= {"share": format_share, "number_of": format_count, "percent": _percent, "px": "{:.1f}".format}
+    found.globals |= {"colour": _colour, "y_of": _y_of, "DENSE": DENSE, "ORACLE": ORACLE}
+    return found
+
+
+def _render(template: str, thumbnails: Thumbnails, **context: Any) -> str:
+    return _environment().get_template(template).render(thumbnails=thumbnails, **context)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * max(0.0, min(1.0, value)):.1f}%"
+
+
+def _series_names(report: Report) -> list[str]:
+    return list(dict.fromkeys(r["selector"] for r in report.records if r[report.main_metric] is not None))
+
+
+def _colour(number: int) -> str:
+    """Hues far apart (golden angle), readable on light and on dark."""
+    return f"hsl({round(number * 137.508 + 8) % 360} 62% {(46, 56, 51)[number % 3]}%)"
+
+
+def _make_plots(report: Report) -> list[dict[str, Any]]:
+    """For each axis its label, the ticks, and the points of each selector."""
+    metric = report.main_metric
+    plots = []
+    for along, label in AXES:
+        if any(record[along] is None for record in report.records):
+            continue
+        shown = [record for record in report.records if record[metric] is not None]
+        x_of, ticks = _scale([record[along] for record in shown], logarithmic=along == "read")
+        series = []
+        for name in _series_names(report):
+            points = []
+            for record in sorted((r for r in shown if r["selector"] == name), key=lambda r: r["read"]):
+                bounds = record[f"{metric}_ci"] or (record[metric], record[metric])
+                text = f"{name} at {record['budget']}: {format_share(record[metric], bounds)}, {record[along]:,.0f}"
+                points.append((x_of(record[along]), record[metric], bounds, text))
+            series.append((name, points))
+        plots.append({"label": label, "ticks": [(x_of(tick), f"{tick:,.0f}") for tick in ticks], "series": series})
+    return plots
+
+
+def _y_of(value: float) -> float:
+    return HEIGHT - BOTTOM - max(0.0, min(1.0, value)) * (HEIGHT - BOTTOM - TOP)
+
+
+def _scale(values: Sequence[float], logarithmic: bool) -> tuple[Callable[[float], float], list[float]]:
+    """From a value to its x coordinate, and the ticks; budgets are halved from row to row, so their axis is logarithmic."""
+    if logarithmic:
+        ends = [math.log2(max(value, 1)) for value in (min(values), max(values))]
+        ticks: list[float] = []
+        for value in sorted({float(round(value)) for value in values}):
+            if not ticks or value > 1.25 * ticks[-1]:
+                ticks.append(value)
+    else:
+        ends = [min(values), max(values)]
+        step = 10 ** math.floor(math.log10(max(ends[1] - ends[0], 1e-3)))
+        step *= next(factor for factor in (0.2, 0.5, 1, 2, 5) if (ends[1] - ends[0]) / (factor * step) <= 6)
+        ticks = [step * n for n in range(math.ceil(ends[0] / step), math.floor(ends[1] / step) + 1)]
+    margin = 0.05 * (ends[1] - ends[0]) or 1.0
+    low, high = ends[0] - margin, ends[1] + margin
+
+    def x_of(value: float) -> float:
+        place = math.log2(max(value, 1)) if logarithmic else value
+        return LEFT + (place - low) / (high - low) * (WIDTH - LEFT - RIGHT)
+
+    return x_of, ticks
+
+
+def _selector_cases(report: Report, thumbnails: Thumbnails) -> list[dict[str, Any]]:
+    """For every selector but the dense model and random: its worst answers at the largest budget, its best at the smallest."""
+    metric = report.main_metric
+    by_name: dict[str, list[Record]] = {}
+    for record in report.records:
+        if record["selector"] not in (DENSE, RANDOM):
+            by_name.setdefault(record["selector"], []).append(record)
+
+    def rank(item: tuple[str, list[Record]]) -> tuple[bool, float]:
+        return item[0] == ORACLE, -sum(record[metric] or 0.0 for record in item[1])
+
+    found = []
+    for name, records in sorted(by_name.items(), key=rank):
+        large, small = max(records, key=lambda r: r["kept"]), min(records, key=lambda r: r["kept"])
+        worst = [case for case in rank_cases(report, name, large["budget"]) if _is_failure(case)]
+        best = [case for case in reversed(rank_cases(report, name, small["budget"])) if not _is_failure(case)]
+        groups = [
+            (heading, record["budget"], cases)
+            for heading, record, cases in (
+                ("Worst", large, _spread_over_pictures(worst, WORST)),
+                ("Best", small, _spread_over_pictures(best, BEST)),
+            )
+            if cases
+        ]
+        scores = [f"{format_share(r[metric])} at {r['budget']}" for r in records if r[metric] is not None]
+        found.append({
+            "name": name,
+            "scores": ", ".join(scores),
+            "about": _explain_colours(name, [case[1] for _, _, cases in groups for case in cases]),
+            "groups": [(heading, at, [_make_case(one, thumbnails) for one in cases]) for heading, at, cases in groups],
+        })  # fmt: skip
+    return found
+
+
+def rank_cases(report: Report, name: str, budget: str) -> list[Case]:
+    """A selector's answers from worst to best; of wrong ones first those that the dense model gets right."""
+    cases: list[Case] = []
+    pictures = {picture.name: picture for picture in report.data.pictures}
+    for picture, rows in report.rows.items():
+        dense = dense_rows(rows)
+        mine = (row for row in rows if (row["selector"], row["budget"]) == (name, budget))
+        cases += [(pictures[picture], row, dense.get(row["question"])) for row in mine]
+
+    def rank(case: Case) -> tuple[float, ...]:
+        _, row, dense = case
+        behind = dense is not None and classify_outcome(row, dense) in ("lost", "misread", "unknown")
+        recall = row.get("recall")
+        return row.get("accuracy") or 0.0, -behind, -1.0 if recall is None else recall, row.get("anls") or 0.0
+
+    return sorted(cases, key=rank)
+
+
+def _is_failure(case: Case) -> bool:
+    row = case[1]
+    if row.get("accuracy") is not None:
+        return classify_outcome(row, None) != "right"
+    return (row.get("recall") or 0.0) < 1
+
+
+def _spread_over_pictures(ranked: Sequence[Case], count: int) -> list[Case]:
+    """The first case of each picture, then the second of each, in the order of their ranks."""
+    seen: dict[str, int] = {}
+    places = []
+    for rank, (picture, _, _) in enumerate(ranked):
+        seen[picture.name] = seen.get(picture.name, -1) + 1
+        places.append((seen[picture.name], rank))
+    return [ranked[rank] for _, rank in sorted(places)[:count]]
+
+
+def _explain_colours(name: str, rows: Sequence[Row]) -> str:
+    heat = next((row["heat_of"] for row in rows if row.get("heat")), None)
+    if name == ORACLE:
+        return "The oracle knows where the answer stands: an upper bound, not a method. Warm: how much of a cell is evidence."
+    if not any(row.get("keep") for row in rows):
+        return "This selector shows the whole picture smaller: it drops no cells."
+    if heat is None:
+        return "This selector gives its cells no scores, so there is no heat to show."
+    if heat == "relevance":
+        return "Warm: what the selector thinks a cell is worth."
+    return f"Warm: the selector's {heat!r} of each cell."
+
+
+def _make_case(case: Case, thumbnails: Thumbnails) -> dict[str, Any]:
+    picture, row, _ = case
+    moments = _shown_moments(picture, row) if picture.kind == "video" else [0]
+    panes = [make_pane(picture, row, kept_layer(row, moment), thumbnails, moment) for moment in moments]
+    if row.get("heat"):
+        panes += [make_pane(picture, row, heat_layer(row, m), thumbnails, m, "heat") for m in moments]
+    sample = picture.samples[row["question"]]
+    return {
+        "picture": picture,
+        "row": row,
+        "film": len(moments) > 1,
+        "panes": panes,
+        "question": sample.question,
+        "right": row["said"] is not None and classify_outcome(row, None) == "right",
+        "expected": " / ".join(dict.fromkeys(sample.answers)),
+        "why": explain_case(case),
+    }
+
+
+def explain_case(case: Case) -> str:
+    """One to three sentences: was the evidence kept, how did the selector rank it, is the dense model better."""
+    picture, row, dense = case
+    if row["fallback"]:
+        return f"The selector failed, and evenly spaced cells were used: {row['fallback']}."
+    if not row.get("keep"):
+        return _compare_with_dense(row, dense)
+    grid = grid_from_lists(row["grid"])
+    groups = evidence_cells(picture.samples[row["question"]].evidence, grid, picture.size, len(picture.frames))
+    groups = [group for group in groups if len(group)]
+    if not groups:
+        sentences = ["The data do not say where the answer stands."]
+    else:
+        keep = unpack_cells(row["keep"], grid.n)
+        best = max(groups, key=lambda group: float(torch.isin(group, keep).double().mean()))
+        kept, total = int(torch.isin(best, keep).sum()), len(best)
+        count = "None of the" if kept == 0 else "All" if kept == total else f"{kept} of the"
+        if total == 1:
+            sentences = [f"The cell that shows the answer was {'' if kept else 'not '}kept."]
+        else:
+            sentences = [f"{count} {total} cells that show the answer {'was' if kept < 2 else 'were'} kept."]
+        if row.get("heat") and kept < total:
+            heat = restore(row["heat"])
+            above, ties = int((heat > heat[best].max()).sum()), int((heat == heat[best].max()).sum())
+            place = f"{above + 1}" if ties == 1 else f"{above + 1} to {above + ties}"
+            sentences.append(f"By its own score the best of them is number {place} of {len(heat)}.")
+    return " ".join(sentence for sentence in (*sentences, _compare_with_dense(row, dense)) if sentence)
+
+
+def _compare_with_dense(row: Row, dense: Row | None) -> str:
+    if dense is None or dense is row or classify_outcome(row, None) in (None, "right"):
         return ""
-    items = "".join(f"<li><b>{html.escape(budget)}</b><span>{html.escape(said)}</span></li>" for budget, said in found)
-    return f"<ul class='short'>{items}</ul>"
+    outcome = classify_outcome(row, dense)
+    if outcome == "dense too":
+        return f"The dense model errs as well: {dense['said']!r}."
+    return "Enough to read from: the dense model is right." if outcome == "misread" else "The dense model is right."
 
 
-def _table(report: Report) -> str:
-    """Every record, the leader of each budget in bold, rows that do not count struck through."""
-    shown = filled(columns(report), report.records)
-    head = "".join(f"<th>{html.escape(heading)}</th>" for heading, _ in shown)
-    leads = {id(ranked[0]) for b in {r["budget"] for r in report.records} if (ranked := competing(report, b))}
-    rows = []
-    for number, record in enumerate(report.records):
-        names = []
-        if number and record["budget"] != report.records[number - 1]["budget"]:
-            names.append("first")
-        if id(record) in leads:
-            names.append("lead")
-        if not record["valid"]:
-            names.append("out")
-        cells = "".join(f"<td>{html.escape(cells[number])}</td>" for _, cells in shown)
-        rows.append(f"<tr class='{' '.join(names)}'>{cells}</tr>")
-    notes = "".join(f"<p>{html.escape(line)}</p>" for line in remarks(report.records))
-    return f"<div class='scroll'><table><tr>{head}</tr>{''.join(rows)}</table></div>{notes}"
+class Thumbnails:
+    """Every picture of a page once, as a CSS class that panes refer to."""
+
+    def __init__(self, side: int) -> None:
+        self.side = side
+        self.uris: dict[tuple[str, int], str] = {}
+
+    def class_name(self, picture: PictureQuestions, frame: int = 0) -> str:
+        """The CSS class of a picture, or of one frame of a video."""
+        key = (picture.name, frame)
+        if key not in self.uris:
+            pixels = read_picture(picture.frames[frame], max_side=2 * self.side).pixels
+            small = Image.fromarray(pixels.mul(255).round().byte().permute(1, 2, 0).contiguous().numpy())
+            small.thumbnail((self.side, self.side))
+            self.uris[key] = _data_uri(small, "JPEG", quality=72)
+        return f"b{list(self.uris).index(key)}"
 
 
-def _lines(report: Report) -> str:
-    said = (*report.problems, *report.data.notes)
-    if not said:
+def make_pane(
+    picture: PictureQuestions, row: Row, layer: str, thumbnails: Thumbnails, moment: int = 0, label: str = "kept cells"
+) -> dict[str, Any]:
+    """One picture with a layer over it and its evidence as rectangles."""
+    grid = grid_from_lists(row["grid"])
+    frames = len(picture.frames)
+    first_frame = min(moment * -(-frames // _moment_count(grid)), frames - 1)
+    placed = by_moment(picture.samples[row["question"]].evidence, grid, frames)
+    return {
+        "class_name": thumbnails.class_name(picture, first_frame),
+        "size": picture.size,
+        "label": label,
+        "layer": layer,
+        "boxes": sorted({box for group in placed for box, when in group if when == moment}),
+    }
+
+
+def _moment_count(grid: Cells) -> int:
+    return grid.t if isinstance(grid, Grid) else 1
+
+
+def _shown_moments(picture: PictureQuestions, row: Row) -> list[int]:
+    """The moments of a video that are shown: those with evidence first, then evenly spaced ones."""
+    grid = grid_from_lists(row["grid"])
+    count = _moment_count(grid)
+    groups = by_moment(picture.samples[row["question"]].evidence, grid, len(picture.frames))
+    wanted = list(dict.fromkeys(moment for group in groups for _, moment in group)) if len(groups) < count else []
+    even = [count * (2 * number + 1) // (2 * MAX_MOMENTS) for number in range(MAX_MOMENTS)]
+    return sorted(dict.fromkeys([*wanted, *even][:MAX_MOMENTS]))
+
+
+def kept_layer(row: Row, moment: int = 0) -> str:
+    """A dark layer over every cell that was dropped, as a data URI; empty for a downscaled picture."""
+    if not row.get("keep"):
         return ""
-    lines = "".join(f"<li>{html.escape(line)}</li>" for line in said)
-    return f"<h2>Lines left out or put right</h2><ul>{lines}</ul>"
+    grid = grid_from_lists(row["grid"])
+    kept = torch.zeros(grid.n)
+    kept[unpack_cells(row["keep"], grid.n)] = 1
+    plane = _cells_to_plane(grid, kept, moment).numpy()
+    return _data_uri(Image.merge("LA", [Image.new("L", plane.shape[::-1], 8), _alpha((1 - plane) * DROPPED_ALPHA)]))
+
+
+def heat_layer(row: Row, moment: int = 0) -> str:
+    """Warm colours by the selector's scores, as a data URI; their square root, because attention has few large values."""
+    warmth = _cells_to_plane(grid_from_lists(row["grid"]), restore(row["heat"]).sqrt(), moment)
+    colour = Image.fromarray(overlay.colourise(warmth, "ember", -0.35, 1.2))
+    colour.putalpha(_alpha(warmth.numpy() * HEAT_ALPHA))
+    return _data_uri(colour)
+
+
+def _cells_to_plane(grid: Cells, values: torch.Tensor, moment: int) -> torch.Tensor:
+    """Values `[N]` as an image `[H, W]` with a pixel per cell, or several where views overlap."""
+    if isinstance(grid, Grid) and grid.area == WHOLE:
+        return values.view(grid.t, grid.h, grid.w)[moment]
+    sides = [(one.h / (one.area[3] - one.area[1]), one.w / (one.area[2] - one.area[0])) for one in grid.views]
+    side = min(round(PIXELS_PER_CELL * max(map(max, sides))), 512)
+    return overlay.plane(overlay.by_view(grid, values, moment), (side, side))
+
+
+def _alpha(opacity: np.ndarray) -> Image.Image:
+    return Image.fromarray(np.round(opacity * 255).astype(np.uint8))
+
+
+def _data_uri(image: Image.Image, format: str = "PNG", **options: Any) -> str:
+    file = io.BytesIO()
+    image.save(file, format, optimize=True, **options)
+    return f"data:image/{format.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"

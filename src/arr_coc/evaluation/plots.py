@@ -1,4 +1,4 @@
-"""Accuracy against tokens read and against time. matplotlib is imported when a plot is asked for."""
+"""Accuracy against tokens read and against time, with matplotlib, which is imported only when a plot is made."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arr_coc.errors import ArrCocError
-from arr_coc.evaluation.contestants import DENSE
+from arr_coc.evaluation.entries import DENSE
 
 if TYPE_CHECKING:
     from arr_coc.evaluation.report import Report
@@ -15,7 +15,7 @@ AXES = (("read", "visual tokens that a language layer reads"), ("answer_ms", "mi
 
 
 def figure_class() -> Any:
-    """matplotlib's figure, or one sentence."""
+    """matplotlib's Figure; an error if it is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -23,45 +23,36 @@ def figure_class() -> Any:
     return Figure
 
 
-def check_ending(path: Path) -> None:
-    """One sentence where matplotlib is not there, or cannot write files of that ending."""
-    canvas = figure_class()().canvas
-    known = canvas.get_supported_filetypes()
-    if path.suffix.lower().removeprefix(".") not in known:
+def check_suffix(path: Path) -> None:
+    """An error if matplotlib is not installed or cannot write this format."""
+    if path.suffix.lower().removeprefix(".") not in figure_class()().canvas.get_supported_filetypes():
         raise ArrCocError(f"cannot write {path.name!r} in a format of that ending; use .png, .svg or .pdf")
 
 
-def save(report: Report, path: Path) -> None:
-    """Both plots as one picture; the file's ending says the format."""
-    figure = draw(report)
+def save_plot(report: Report, path: Path) -> None:
+    """Both plots as one picture; the file's suffix decides the format."""
+    figure = draw_plots(report)
     try:
         figure.savefig(path, dpi=144)
     except (OSError, ValueError) as error:
         raise ArrCocError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def draw(report: Report) -> Any:
+def draw_plots(report: Report) -> Any:
     figure = figure_class()(figsize=(11, 4.2), layout="constrained")
-    answered = any(record["accuracy"] is not None for record in report.records)
-    what, said = ("accuracy", "accuracy") if answered else ("evidence_recall", "evidence recall")
-    names = list(dict.fromkeys(record["selector"] for record in report.records))
+    metric = report.main_metric
     shown = [(along, label) for along, label in AXES if all(r[along] is not None for r in report.records)]
+    records = [record for record in report.records if record[metric] is not None]
     for axis, (along, label) in zip(figure.subplots(1, len(shown), sharey=True, squeeze=False)[0], shown, strict=True):
-        for name in names:
-            points = sorted(
-                (r for r in report.records if r["selector"] == name and r[what] is not None), key=lambda r: r[along]
-            )
-            if not points:
-                continue
-            x, y = [r[along] for r in points], [r[what] for r in points]
-            bounds = [r[f"{what}_ci"] or (r[what], r[what]) for r in points]
-            around = [
-                [max(0.0, v - b[0]) for v, b in zip(y, bounds, strict=True)],
-                [max(0.0, b[1] - v) for v, b in zip(y, bounds, strict=True)],
-            ]
+        for name in dict.fromkeys(record["selector"] for record in records):
+            points = sorted((r for r in records if r["selector"] == name), key=lambda r: r[along])
+            x, y = [r[along] for r in points], [r[metric] for r in points]
+            bounds = [r[f"{metric}_ci"] or (r[metric], r[metric]) for r in points]
+            errors = [[max(0.0, v - low), max(0.0, high - v)] for v, (low, high) in zip(y, bounds, strict=True)]
             if name == DENSE:
                 axis.axhline(y[0], color="0.75", linewidth=1, zorder=0)
-            axis.errorbar(x, y, yerr=around, marker="o", markersize=4, linewidth=1.2, capsize=2, label=name)
+            bars = list(zip(*errors, strict=True))  # [2, points]
+            axis.errorbar(x, y, yerr=bars, marker="o", markersize=4, linewidth=1.2, capsize=2, label=name)
         axis.set_xlabel(label)
         if along == "read":  # budgets are halved from row to row
             axis.set_xscale("log", base=2)
@@ -71,7 +62,7 @@ def draw(report: Report) -> Any:
             axis.minorticks_off()
         axis.grid(alpha=0.25)
     first = figure.axes[0]
-    first.set_ylabel(f"{said}, 95% over pictures")
+    first.set_ylabel(f"{metric.replace('_', ' ')}, 95% over pictures")
     first.set_ylim(-0.03, 1.03)
     figure.axes[-1].legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure

@@ -1,45 +1,72 @@
-"""The outcome of a comparison: one record for each selector and budget, as a table, a plot, JSON or a page."""
+"""The result of a comparison: one record for each selector and budget, as tables, sentences, JSON, a plot or a page.
+
+Each answer has one of these outcomes:
+
+| outcome | the answer is |
+|---|---|
+| right | right, or scored at least 0.5 |
+| lost | wrong, and less than 80% of the cells that show the answer were kept |
+| misread | wrong although they were kept |
+| unknown | wrong, and there is no evidence to compare with |
+| dense too | wrong, and so is the dense model's answer |
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from arr_coc.evaluation import failures, statistics
-from arr_coc.evaluation.contestants import DENSE, ORACLE
+from arr_coc.evaluation import statistics
 from arr_coc.evaluation.data import Data
-from arr_coc.evaluation.measuring import STAGES, Rules
+from arr_coc.evaluation.entries import DENSE, ORACLE
+from arr_coc.evaluation.measure import STAGES, EvalConfig
 from arr_coc.evaluation.statistics import Scores
 
-MOST_FALLBACKS = 0.01  # a row with a larger share is not a result of its selector
+MAX_FALLBACKS = 0.01  # a row with a larger share of fallbacks is not a result of its selector
+SIGNIFICANT = 0.05  # a smaller p-value counts as decided
+OUTCOMES = ("right", "lost", "misread", "unknown", "dense too")
+ENOUGH_EVIDENCE = 0.8  # of the best evidence group's cells
+RIGHT = 0.5  # from here on an answer counts as right, where scores are not 0 or 1
 SCORES = ("accuracy", "exact", "anls", "vqa", "recall", "any_hit", "pointing", "chance", "kept", "read", "encoded")
 
 Row = Mapping[str, Any]
-Rows = Mapping[str, Sequence[Row]]  # picture -> one row for each setting and question
+Rows = Mapping[str, Sequence[Row]]  # picture -> one row for each trial and question
+Record = dict[str, Any]
+Column = tuple[str, Callable[[Record], str]]
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What was found. `records` has a dict for each selector and budget, `rows` every single answer by picture."""
+    """`records` has a dict for each selector and budget, `rows` every single answer by picture."""
 
     model: str
     data: Data
-    records: tuple[dict[str, Any], ...]
+    records: tuple[Record, ...]
     rows: Rows = field(repr=False)
-    rules: Rules = field(repr=False, default=Rules())
-    resumed: int = 0  # pictures that an interrupted run had done
+    config: EvalConfig = field(repr=False, default=EvalConfig())
+    resumed: int = 0  # pictures that an interrupted run had finished
 
     @property
     def problems(self) -> tuple[str, ...]:
         """Lines of the data that could not be used."""
         return self.data.problems
 
-    def record(self, selector: str, budget: str | int) -> dict[str, Any]:
+    @property
+    def main_metric(self) -> str:
+        """The metric that ranks selectors: accuracy, or evidence recall if nothing was answered."""
+        return "accuracy" if any(record["accuracy"] is not None for record in self.records) else "evidence_recall"
+
+    @property
+    def budgets(self) -> list[str]:
+        """The budgets of all selectors but the dense model."""
+        return list(dict.fromkeys(record["budget"] for record in self.records if record["selector"] != DENSE))
+
+    def record(self, selector: str, budget: str | int) -> Record:
         for one in self.records:
             if (one["selector"], one["budget"]) == (selector, str(budget)):
                 return one
@@ -52,8 +79,8 @@ class Report:
             "metric": self.data.metric,
             "images": [picture.name for picture in self.data.pictures],
             "questions": self.data.questions,
-            "glance": str(self.rules.glance),
-            "seed": self.rules.seed,
+            "glance": str(self.config.glance),
+            "seed": self.config.seed,
             "records": [dict(one) for one in self.records],
             "problems": list(self.data.problems),
             "notes": list(self.data.notes),
@@ -64,31 +91,31 @@ class Report:
 
     def table(self, kinds: bool = False) -> str:
         """Markdown: all measures, or (`kinds`) accuracy and evidence recall by kind of question."""
-        from arr_coc.evaluation.table import by_kind, main
-
-        return by_kind(self) if kinds else main(self)
+        if kinds:
+            return _markdown(_kind_columns(self), self.records)
+        return _markdown(measure_columns(self), self.records) + "".join(f"\n{line}\n" for line in remarks(self.records))
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Accuracy against tokens read and against time, with intervals; needs matplotlib."""
-        from arr_coc.evaluation.plots import save
+        from arr_coc.evaluation.plots import save_plot
 
-        save(self, Path(path))
+        save_plot(self, Path(path))
 
     def page(self, folder: str | os.PathLike[str]) -> Path:
-        """One self-contained HTML page: who leads, plots, all measures, the worst and best cases with their heat.
+        """One self-contained HTML page: who leads, plots, all measures, the worst and best cases with their heat maps.
 
-        Beside it goes `report.json`: all numbers and every answer, for `arr_coc.evaluation.written`.
+        `report.json` in the same folder has all numbers and every answer; `arr_coc.evaluation.export` reads both.
         """
-        from arr_coc.evaluation.page import page, write
-        from arr_coc.evaluation.written import write_numbers
+        from arr_coc.evaluation.export import write_report
+        from arr_coc.evaluation.page import render_report
 
-        path = write(page(self), Path(folder))
-        write_numbers(self, Path(folder))
-        return path
+        return write_report(self, render_report(self), Path(folder))
 
 
-def report(model: str, data: Data, rows: Rows, rules: Rules, names: Sequence[str], resumed: int = 0) -> Report:
-    """Every row's answers put together; pictures in the order of the data, selectors in the order they were named."""
+def make_report(
+    model: str, data: Data, rows: Rows, config: EvalConfig, names: Iterable[str], resumed: int = 0
+) -> Report:
+    """Aggregate all rows; pictures in the order of the data, selectors in the order of `names`."""
     ordered = {picture.name: rows[picture.name] for picture in data.pictures}
     groups: dict[tuple[str, str], dict[str, list[Row]]] = {}
     for picture, some in ordered.items():
@@ -98,44 +125,44 @@ def report(model: str, data: Data, rows: Rows, rules: Rules, names: Sequence[str
     order = [
         (name, budget) for budget in budgets for name in dict.fromkeys((DENSE, *names)) if (name, budget) in groups
     ]
-    records = {key: _record(*key, groups[key], rules) for key in order}
+    records = {key: _make_record(*key, groups[key], config) for key in order}
     for key in order:
-        records[key]["versus"] = _versus(key, records, groups, rules.seed)
-        records[key]["outcomes"] = failures.shares(groups[key], ordered)
-    if not rules.answers:  # nothing was answered, so that part of the time is not an answer's
+        records[key]["versus"] = _compare_with_best(key, records, groups, config.seed)
+        records[key]["outcomes"] = _outcome_shares(groups[key], ordered)
+    if not config.answers:  # nothing was generated, so there is no time of an answer
         for record in records.values():
             record |= dict.fromkeys(("prefill_ms", "decode_ms", "answer_ms"))
-    return Report(model, data, tuple(records.values()), ordered, rules, resumed)
+    return Report(model, data, tuple(records.values()), ordered, config, resumed)
 
 
-def _record(selector: str, budget: str, rows: Rows, rules: Rules) -> dict[str, Any]:
-    seed = rules.seed
+def _make_record(selector: str, budget: str, rows: Rows, config: EvalConfig) -> Record:
+    seed = config.seed
     flat = [row for some in rows.values() for row in some]
-    found: dict[str, Any] = {"selector": selector, "budget": budget, **_scores(rows, seed)}
+    record: Record = {"selector": selector, "budget": budget, **_mean_scores(rows, seed)}
     seeds = sorted({row["seed"] for row in flat})
     by_seed = [{name: [r for r in some if r["seed"] == one] for name, some in rows.items()} for one in seeds]
-    wrong = [row["fallback"] for row in flat if row["fallback"]]
-    # Times are a picture's, the same in all of its rows of one seed; not every picture is timed.
+    fallbacks = [row["fallback"] for row in flat if row["fallback"]]
+    # Times belong to a picture and are the same in all of its rows of one seed. Not every picture is timed.
     firsts = [row for some in rows.values() for row in some if row["question"] == some[0]["question"]]
     times = [row["ms"] for row in firsts if row["ms"] is not None]
     moved = [row["moved"] for some in rows.values() for row in some[:1] if row["moved"] is not None]
     peaks = [row["peak_mb"] for row in flat if row["peak_mb"] is not None]
     kinds = sorted({row["kind"] for row in flat})
-    return found | {
+    return record | {
         "images": len(rows),
         "seeds": len(seeds),
-        "spread": _spread(by_seed, "accuracy"),
-        "evidence_recall_spread": _spread(by_seed, "recall"),
+        "spread": _seed_spread(by_seed, "accuracy"),
+        "evidence_recall_spread": _seed_spread(by_seed, "recall"),
         "sensitivity": _round(fmean(moved)) if moved else None,
-        "fallbacks": _round(len(wrong) / len(flat)),
-        "fallback_reason": wrong[0] if wrong else "",
-        "valid": len(wrong) <= MOST_FALLBACKS * len(flat),
+        "fallbacks": _round(len(fallbacks) / len(flat)),
+        "fallback_reason": fallbacks[0] if fallbacks else "",
+        "valid": len(fallbacks) <= MAX_FALLBACKS * len(flat),
         "over_budget": any(row["over"] for row in flat),
         "tokens": {
             "all": _round(fmean(row["all"] for row in flat)),
-            "encoded": found["encoded"],
-            "kept": found["kept"],
-            "read": found["read"],
+            "encoded": record["encoded"],
+            "kept": record["kept"],
+            "read": record["read"],
         },
         **{f"{stage}_ms": _round(median(one[stage] for one in times), 2) if times else None for stage in STAGES},
         "answer_ms": _round(median(sum(one.values()) for one in times), 2) if times else None,
@@ -143,42 +170,39 @@ def _record(selector: str, budget: str, rows: Rows, rules: Rules) -> dict[str, A
         "peak_mb": _round(median(peaks), 1) if peaks else None,
         "notes": sorted({note for row in flat for note in row["notes"]})[:5],
         "by_kind": {
-            kind: _scores({name: [r for r in some if r["kind"] == kind] for name, some in rows.items()}, seed)
+            kind: _mean_scores({name: [r for r in some if r["kind"] == kind] for name, some in rows.items()}, seed)
             for kind in kinds
         },
     }
 
 
-def _spread(by_seed: Sequence[Rows], name: str) -> float | None:
+def _seed_spread(by_seed: Sequence[Rows], name: str) -> float | None:
     """The standard deviation of the seeds' means; None for a single seed."""
-    means = [statistics.mean(scores(rows, name)) for rows in by_seed]
+    means = [statistics.mean(scores_of(rows, name)) for rows in by_seed]
     known = [mean for mean in means if mean is not None]
     return _round(stdev(known)) if len(known) > 1 else None
 
 
-def _scores(rows: Rows, seed: int) -> dict[str, Any]:
-    """Means over questions, with intervals over pictures where they are reported."""
-    means = {name: statistics.mean(scores(rows, name)) for name in SCORES}
-    chance = means["chance"]
-    recall = means["recall"]
+def _mean_scores(rows: Rows, seed: int) -> Record:
+    """Means over questions, with intervals over pictures."""
+    means = {name: statistics.mean(scores_of(rows, name)) for name in SCORES}
+    recall, chance = means["recall"], means["chance"]
     return {
         "n": sum(len({row["question"] for row in some}) for some in rows.values()),
-        "kept": _round(means["kept"], 2),
-        "read": _round(means["read"], 2),
-        "encoded": _round(means["encoded"], 2),
+        **{name: _round(means[name], 2) for name in ("kept", "read", "encoded")},
         "accuracy": _round(means["accuracy"]),
-        "accuracy_ci": _pair(statistics.interval(scores(rows, "accuracy"), seed)),
+        "accuracy_ci": _round_pair(statistics.interval(scores_of(rows, "accuracy"), seed)),
         **{name: _round(means[name]) for name in ("exact", "anls", "vqa")},
         "evidence_recall": _round(recall),
-        "evidence_recall_ci": _pair(statistics.interval(scores(rows, "recall"), seed)),
+        "evidence_recall_ci": _round_pair(statistics.interval(scores_of(rows, "recall"), seed)),
         "any_hit": _round(means["any_hit"]),
         "pointing": _round(means["pointing"]),
         "lift": _round(recall / chance) if recall is not None and chance else None,
     }
 
 
-def scores(rows: Rows, name: str) -> Scores:
-    """Each picture's questions' scores, averaged over seeds; questions without that score are left out."""
+def scores_of(rows: Rows, name: str) -> Scores:
+    """One score per question of each picture, averaged over seeds; questions without that score are left out."""
     found: dict[str, list[float]] = {}
     for picture, some in rows.items():
         by_question: dict[int, list[float]] = {}
@@ -189,35 +213,265 @@ def scores(rows: Rows, name: str) -> Scores:
     return found
 
 
-def _versus(
-    key: tuple[str, str], records: Mapping[tuple[str, str], dict[str, Any]], groups: Mapping[tuple[str, str], Rows], seed: int
-) -> dict[str, Any] | None:  # fmt: skip
+def _compare_with_best(
+    key: tuple[str, str],
+    records: Mapping[tuple[str, str], Record],
+    groups: Mapping[tuple[str, str], Rows],
+    seed: int,
+) -> Record | None:
     """A paired comparison with the best other selector at the same budget.
 
-    Nobody competes with the oracle, nor with a row that broke its budget or is not its selector's own.
+    The dense model, the oracle and rows that are invalid or over their budget are no peers.
     """
     if key[0] in (DENSE, ORACLE):
         return None
-    on, shown = ("accuracy", "accuracy") if records[key]["accuracy"] is not None else ("recall", "evidence_recall")
-    peers = [
-        other
-        for other, record in records.items()
-        if other[1] == key[1] and other != key and other[0] not in (DENSE, ORACLE) and record[shown] is not None
-        if record["valid"] and not record["over_budget"]
-    ]
+    score, shown = ("accuracy", "accuracy") if records[key]["accuracy"] is not None else ("recall", "evidence_recall")
+    peers = [other for other, record in records.items() if other != key and _competes(record, key[1], shown)]
     if not peers or records[key][shown] is None:
         return None
     best = max(peers, key=lambda other: records[other][shown])
-    found = statistics.difference(scores(groups[key], on), scores(groups[best], on), seed)
+    found = statistics.difference(scores_of(groups[key], score), scores_of(groups[best], score), seed)
     if found is None:
         return None
     delta, bounds, p = found
-    return {"peer": best[0], "on": shown, "difference": _round(delta), "ci": _pair(bounds), "p": _round(p)}
+    return {"peer": best[0], "on": shown, "difference": _round(delta), "ci": _round_pair(bounds), "p": _round(p)}
+
+
+def _competes(record: Record, budget: str, metric: str) -> bool:
+    """Whether a record can win its budget."""
+    return (
+        record["budget"] == budget
+        and record["selector"] not in (DENSE, ORACLE)
+        and record[metric] is not None
+        and record["valid"]
+        and not record["over_budget"]
+    )
+
+
+def rank_records(report: Report, budget: str) -> list[Record]:
+    """The records that can win a budget, best first."""
+    metric = report.main_metric
+    return sorted((r for r in report.records if _competes(r, budget, metric)), key=lambda r: -r[metric])
+
+
+def dense_rows(rows: Sequence[Row]) -> dict[int, Row]:
+    """The dense model's rows about one picture, by question."""
+    return {row["question"]: row for row in rows if row["selector"] == DENSE}
+
+
+def classify_outcome(row: Row, dense: Row | None) -> str | None:
+    """Which of `OUTCOMES` an answer is; None if it was not scored."""
+    if row.get("accuracy") is None:
+        return None
+    if row["accuracy"] >= RIGHT:
+        return "right"
+    if dense is not None and dense is not row and dense["accuracy"] < RIGHT:
+        return "dense too"
+    if row.get("recall") is None:
+        return "unknown"
+    return "misread" if row["recall"] >= ENOUGH_EVIDENCE else "lost"
+
+
+def _outcome_shares(rows: Rows, all_rows: Rows) -> dict[str, float] | None:
+    """The share of each outcome in one selector's `rows`; `all_rows` hold the dense model's."""
+    outcomes: list[str | None] = []
+    for picture, some in rows.items():
+        dense = dense_rows(all_rows[picture])
+        outcomes += [classify_outcome(row, dense.get(row["question"])) for row in some]
+    judged = [one for one in outcomes if one is not None]
+    if not judged:
+        return None
+    return {name: round(judged.count(name) / len(judged), 4) for name in OUTCOMES if name in judged or name == "right"}
+
+
+def summarise(report: Report) -> list[tuple[str, str]]:
+    """For each budget a sentence: who leads, by how much, and whether that is decided."""
+    metric = report.main_metric
+    unit = "right" if metric == "accuracy" else "of the evidence"
+    dense = next((record for record in report.records if record["selector"] == DENSE), None)
+    sentences = []
+    for budget in report.budgets:
+        ranked = rank_records(report, budget)
+        if not ranked:
+            continue
+        leader = ranked[0]
+        if not leader[metric]:
+            sentences.append((budget, f"no selector gets any {unit}."))
+            continue
+        text = f"{leader['selector']} leads with {format_share(leader[metric], leader[f'{metric}_ci'])} {unit}"
+        if metric == "accuracy" and dense is not None and dense[metric]:
+            text += f", {leader[metric] / dense[metric]:.0%} of the dense model's {format_share(dense[metric])}"
+        if _reads_more(leader):
+            text += f" (its layers read {leader['read'] / leader['tokens']['all']:.0%} of the cells on average)"
+        text += _describe_lead(leader["versus"], len(report.data.pictures))
+        oracle = next((r for r in report.records if (r["selector"], r["budget"]) == (ORACLE, budget)), None)
+        if oracle is not None and oracle[metric] is not None:
+            text += f". The oracle reaches {format_share(oracle[metric])}"
+        sentences.append((budget, text + "."))
+    return sentences
+
+
+def _describe_lead(versus: Record | None, pictures: int) -> str:
+    if versus is None:
+        return ""
+    if versus["difference"] == 0:
+        return f"; {versus['peer']} is level with it"
+    low, high = versus["ci"]
+    count = "one picture does" if pictures == 1 else f"{pictures} pictures do"
+    undecided = "" if versus["p"] < SIGNIFICANT else f", which {count} not decide"
+    lead = f"{versus['difference']:+.2f} [{low:+.2f}, {high:+.2f}] to {versus['peer']}"
+    return f"; {lead} (p {format_p(versus['p'])}){undecided}"
+
+
+def remarks(records: Sequence[Record]) -> list[str]:
+    """What a reader must know about single rows."""
+    lines = []
+    for r in records:
+        if r["fallbacks"]:
+            verdict = "within the 1% that is allowed" if r["valid"] else "so the row is not a result of this selector"
+            share = f"fell back for {r['fallbacks']:.1%} of the questions"
+            lines.append(f"{r['selector']} at {r['budget']} {share}, {verdict}: {r['fallback_reason']}.")
+    for r in records:
+        if r["over_budget"]:
+            notes = r["notes"] or ["it did not say why"]
+            example = notes[0] if len(notes) == 1 else f"for example: {notes[0]}"
+            lines.append(f"{r['selector']} at {r['budget']} read more than its budget ({example}).")
+    lines += [
+        f"{name} lets language layers read more cells than it keeps: it drops them there, or scouts first."
+        for name in dict.fromkeys(r["selector"] for r in records if _reads_more(r))
+    ]
+    if any(r["evidence_recall"] is not None for r in records):
+        smaller = dict.fromkeys(r["selector"] for r in records if r["evidence_recall"] is None)
+        lines += [f"{name} shows the whole picture smaller, so it has no evidence recall." for name in smaller]
+    return lines
+
+
+def measure_columns(report: Report) -> list[Column]:
+    """All columns except the metric that is shown as accuracy already."""
+    duplicate = {"exact": "exact", "anls": "ANLS", "vqa": "VQA"}.get(report.data.metric)
+    return [column for column in COLUMNS if column[0] != duplicate]
+
+
+def _kind_columns(report: Report) -> list[Column]:
+    """Accuracy, and the evidence recall where there is evidence, for each kind of question."""
+    kinds = sorted({kind for record in report.records for kind in record["by_kind"]})
+    answered = report.main_metric == "accuracy"
+
+    def column(kind: str) -> Column:
+        def show(record: Record) -> str:
+            found = record["by_kind"].get(kind, {})
+            recall = format_share(found.get("evidence_recall"))
+            if not answered:
+                return recall
+            return f"{format_share(found.get('accuracy'))} {f'({recall})' if recall else ''}".strip()
+
+        count = max(record["by_kind"].get(kind, {}).get("n", 0) for record in report.records)
+        return f"{kind}, n = {count}", show
+
+    return [*COLUMNS[:3], *map(column, kinds)]
+
+
+def filled_columns(columns: Sequence[Column], records: Sequence[Record]) -> list[tuple[str, list[str]]]:
+    """The heading and cells of each column that has a value in any record."""
+    shown = [(heading, [show(record) for record in records]) for heading, show in columns]
+    return [(heading, cells) for heading, cells in shown if any(cells)]
+
+
+def _markdown(columns: Sequence[Column], records: Sequence[Record]) -> str:
+    shown = filled_columns(columns, records)
+    lines = ["| " + " | ".join(heading for heading, _ in shown) + " |", "|" + "---|" * len(shown)]
+    lines += ["| " + " | ".join(cells[i] for _, cells in shown) + " |" for i in range(len(records))]
+    return "\n".join(lines) + "\n"
+
+
+def format_share(value: float | None, bounds: Sequence[float] | None = None) -> str:
+    """A share as `.85`, followed by its interval.
+
+    >>> format_share(0.853, (0.8, 1.0))
+    '.85 [.80, 1.00]'
+    """
+    if value is None:
+        return ""
+    text = f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 0.995 else f"{value:.2f}"
+    return text if bounds is None else f"{text} [{format_share(bounds[0])}, {format_share(bounds[1])}]"
+
+
+def format_p(value: float) -> str:
+    return "< .001" if value < 0.001 else f"{value:.3f}".removeprefix("0")
+
+
+def format_count(count: int, noun: str) -> str:
+    """
+    >>> format_count(1, "picture"), format_count(12000, "picture")
+    ('1 picture', '12,000 pictures')
+    """
+    return f"{count:,} {noun}{'s' if count != 1 else ''}"
+
+
+def format_tokens(record: Record) -> str:
+    """Cells kept of all; and how many a language layer reads on average, where that is more."""
+    layers = f", {record['read']:.0f} a layer" if _reads_more(record) else ""
+    return f"{record['kept']:.0f} of {record['tokens']['all']:.0f}{layers}"
+
+
+def format_selector(record: Record) -> str:
+    """The selector's name, marked if the row broke its budget or is invalid."""
+    return record["selector"] + (" (over)" if record["over_budget"] else "" if record["valid"] else " (invalid)")
+
+
+def format_versus(record: Record) -> str:
+    """The difference to the best peer, with its p-value."""
+    versus = record["versus"]
+    return "" if versus is None else f"{versus['difference']:+.2f} to {versus['peer']} (p {format_p(versus['p'])})"
+
+
+def _reads_more(record: Record) -> bool:
+    return bool(record["read"] > record["kept"] + 0.5)
+
+
+def _format_mean(record: Record, metric: str, spread: str) -> str:
+    """A mean with its interval and its standard deviation over seeds."""
+    if record[metric] is None:
+        return ""
+    seeds = f" ± {format_share(record[spread])} over {record['seeds']} seeds" if record[spread] is not None else ""
+    return format_share(record[metric], record[f"{metric}_ci"]) + seeds
+
+
+def _format_fallbacks(record: Record) -> str:
+    return f"{record['fallbacks']:.1%}{'' if record['valid'] else ', invalid'}" if record["fallbacks"] else "0"
+
+
+def _number(name: str, spec: str) -> Callable[[Record], str]:
+    return lambda record: "" if record[name] is None else format(record[name], spec)
+
+
+COLUMNS: tuple[Column, ...] = (
+    ("selector", format_selector),
+    ("budget", lambda r: r["budget"]),
+    ("tokens", format_tokens),
+    ("accuracy [95%]", lambda r: _format_mean(r, "accuracy", "spread")),
+    ("exact", lambda r: format_share(r["exact"])),
+    ("ANLS", lambda r: format_share(r["anls"])),
+    ("VQA", lambda r: format_share(r["vqa"])),
+    ("evidence recall [95%]", lambda r: _format_mean(r, "evidence_recall", "evidence_recall_spread")),
+    ("any hit", lambda r: format_share(r["any_hit"])),
+    ("lift", _number("lift", ".2f")),
+    ("pointing", lambda r: format_share(r["pointing"])),
+    ("moves with the question", lambda r: format_share(r["sensitivity"])),
+    ("to the best peer", format_versus),
+    ("fell back", _format_fallbacks),
+    ("select ms", _number("select_ms", ".1f")),
+    ("encode ms", _number("encode_ms", ".0f")),
+    ("prefill ms", _number("prefill_ms", ".0f")),
+    ("decode ms", _number("decode_ms", ".0f")),
+    ("answer ms", _number("answer_ms", ".0f")),
+    ("peak MB", _number("peak_mb", ".0f")),
+)
 
 
 def _round(value: float | None, digits: int = 4) -> float | None:
     return None if value is None else round(value, digits)
 
 
-def _pair(bounds: Iterable[float] | None) -> list[float] | None:
+def _round_pair(bounds: Iterable[float] | None) -> list[float] | None:
     return None if bounds is None else [round(side, 4) for side in bounds]

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from arr_coc.errors import ArrCocError, DataError
-from arr_coc.evaluation.data import Data, Picture, Sample, Still, read_samples
+from arr_coc.evaluation.data import Data, PictureQuestions, Sample, Still, read_samples
 from arr_coc.evaluation.metrics import evidence_cells
 from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.inference import Seen, picture
@@ -63,7 +63,7 @@ def read(folder: Path, limit: int | None = None) -> Data:
 
 def apart(data: Data, one_in: int = 10) -> tuple[Data, Data]:
     """Pictures to learn from, and one in ten to measure on, by a hash of its name."""
-    parts: tuple[list[Picture], list[Picture]] = [], []
+    parts: tuple[list[PictureQuestions], list[PictureQuestions]] = [], []
     for one in data.pictures:
         parts[zlib.crc32(Path(one.name).name.encode()) % one_in == 0].append(one)
     return replace(data, pictures=tuple(parts[0])), replace(data, pictures=tuple(parts[1]))
@@ -120,15 +120,19 @@ def answered(sample: Sample) -> bool:
 
 
 def _seen(
-    looks: Looks, pictures: Sequence[Picture], config: LayerConfig, workers: int, complain: Callable[[str], None]
-) -> Iterator[tuple[Picture, Sight, list[Seen]]]:
+    looks: Looks,
+    pictures: Sequence[PictureQuestions],
+    config: LayerConfig,
+    workers: int,
+    complain: Callable[[str], None],
+) -> Iterator[tuple[PictureQuestions, Sight, list[Seen]]]:
     if workers == 0:
         for one in pictures:
             sight = _looked(looks, one, complain)
             if sight is not None:
                 yield one, sight, _bare(one.still, sight.grid, config)
         return
-    waiting: list[tuple[Picture, Sight, Future[list[Seen]]]] = []
+    waiting: list[tuple[PictureQuestions, Sight, Future[list[Seen]]]] = []
     with ProcessPoolExecutor(workers, get_context("spawn"), _begin) as pool:
         for one in pictures:
             sight = _looked(looks, one, complain)
@@ -147,7 +151,7 @@ def _begin() -> None:
     outlive_first_request()
 
 
-def _looked(looks: Looks, one: Picture, complain: Callable[[str], None]) -> Sight | None:
+def _looked(looks: Looks, one: PictureQuestions, complain: Callable[[str], None]) -> Sight | None:
     try:
         return sight_of(looks.vlm, looks.at(one.still), one.samples[0].question)
     except (ArrCocError, OSError) as error:
@@ -163,7 +167,9 @@ def _bare(image: Still, grid: Cells, config: LayerConfig) -> list[Seen]:
     return [Seen(one.channels.half().cpu(), one.pixels.half().cpu()) for one in made]
 
 
-def _lesson(vlm: VLM, one: Picture, samples: list[Sample], by_answer: bool, sight: Sight, bare: list[Seen]) -> Lesson:
+def _lesson(
+    vlm: VLM, one: PictureQuestions, samples: list[Sample], by_answer: bool, sight: Sight, bare: list[Seen]
+) -> Lesson:
     assert sight.tokens is not None
     tokens, start, views = _halved(sight.tokens), 0, []
     for seen in bare:

@@ -1,4 +1,4 @@
-"""`arr_coc.wrap`, `arr_coc.load`, `arr_coc.evaluate`: transformers is imported when they are called, not with the package."""
+"""`arr_coc.wrap`, `arr_coc.load`: transformers is imported when they are called, not with the package."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from arr_coc.embedding.embeddings import Embeddings
-    from arr_coc.evaluation import Report
     from arr_coc.layer import ArrCocLayer
     from arr_coc.vlm.model import VLM
 
@@ -51,14 +50,3 @@ def load(
     if layer == "auto":
         layer = name if (Path(name) / WEIGHTS).is_file() else None
     return VLM(model, processor, batch_windows=batch_windows, embeddings=embeddings, layer=layer)
-
-
-def evaluate(model: Any, data: Any, *args: Any, **options: Any) -> Report:
-    """Compare selectors: the same questions with the same model, answered from the cells that each keeps.
-
-    `evaluate("reader", "data/receipts", selectors=["divprune", "random"], budgets=["25%", "6.25%"])`; every option is
-    described at `arr_coc.evaluation.evaluate`.
-    """
-    from arr_coc import evaluation
-
-    return evaluation.evaluate(model, data, *args, **options)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from arr_coc.embedding.compression import Projection, fit
 from arr_coc.embedding.moments import Moments
 from arr_coc.errors import ArrCocError, DataError, ImageError
-from arr_coc.evaluation.data import Data, Picture, Sample
+from arr_coc.evaluation.data import Data, PictureQuestions, Sample
 from arr_coc.training.projection.evidence import Scorer, compressed, evidence, plain_cosine
 from arr_coc.training.projection.fit import split, text_moments
 from arr_coc.training.projection.quality import Quality, Thresholds, compare, spearman, validate
@@ -172,7 +172,7 @@ def test_questions_from_a_file_or_a_data_set(tmp_path: Path) -> None:
 # Evidence
 
 
-def scene(seed: int) -> Picture:
+def scene(seed: int) -> PictureQuestions:
     """Gray with one red block somewhere."""
     dice = np.random.default_rng(seed)
     image = np.full((64, 64, 3), 120, np.uint8)
@@ -181,7 +181,7 @@ def scene(seed: int) -> Picture:
     box = (float(column), float(row), float(column + 8), float(row + 8))
     from PIL import Image
 
-    return Picture(
+    return PictureQuestions(
         f"{seed}", Image.fromarray(image), (64, 64), (Sample("Where is red?", evidence=((box,),)), Sample("?"))
     )
 

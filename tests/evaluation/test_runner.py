@@ -13,8 +13,8 @@ import torch
 
 import arr_coc
 from arr_coc.errors import ArrCocError, SelectorError
-from arr_coc.evaluation import Data, Interrupted, Picture, Report, Sample, evaluate, measuring
-from arr_coc.evaluation.harness import timed
+from arr_coc.evaluation import Data, Interrupted, PictureQuestions, Report, Sample, evaluate, measure
+from arr_coc.evaluation.runner import timed_questions
 from arr_coc.selectors import Choice, Selector, Sight, Smaller
 from arr_coc.selectors.scope import Scope
 from tests.adapters.tiny_vlm import wrapped
@@ -283,10 +283,10 @@ def test_attention_is_charged_to_those_who_want_it(folder: Folder, monkeypatch: 
             worth = sight.attention[1.0]
             return Choice(sight.candidates[worth.topk(sight.count).indices.sort().values])
 
-    charged = measuring.Surcharge({(): 0.0, (1.0,): 0.5}, {(): 0.0, (1.0,): 900.0})
-    monkeypatch.setattr("arr_coc.evaluation.harness.surcharge", lambda *given: charged)
+    charged = measure.AttentionCost({(): 0.0, (1.0,): 0.5}, {(): 0.0, (1.0,): 900.0})
+    monkeypatch.setattr("arr_coc.evaluation.runner.measure_attention_cost", lambda *given: charged)
     peaks = itertools.cycle([1000.0, 300.0, 300.0])  # while both share an encoding, then each of them alone
-    monkeypatch.setattr(measuring.memory.Meter, "peak", lambda meter: next(peaks))
+    monkeypatch.setattr(measure.PeakMemory, "peak", lambda meter: next(peaks))
     report = run(folder(2), ["uniform", Watcher()])
     plain, seen = report.record("uniform", "25%")["encode_ms"], report.record("watcher", "25%")["encode_ms"]
     assert seen == pytest.approx(1.5 * plain, abs=0.02)
@@ -321,12 +321,12 @@ def test_batches_say_what_single_questions_say(folder: Folder, monkeypatch: pyte
     """Answers, cells and scores must not depend on which questions are asked together, nor on who is timed."""
     data, kinds = folder(3), ["all", "random", "ink", "fastv", "resize", "oracle"]
     together = run(data, kinds, ["50%", "25%"], tokens=6)
-    monkeypatch.setattr(measuring, "BATCH", 1)
+    monkeypatch.setattr(measure, "BATCH", 1)
     alone = run(data, kinds, ["50%", "25%"], tokens=6)
     assert {row["said"] for rows in together.rows.values() for row in rows} != {""}
     assert untimed(alone) == untimed(together)
     monkeypatch.undo()
-    monkeypatch.setattr("arr_coc.evaluation.harness.TIMED", 1)
+    monkeypatch.setattr("arr_coc.evaluation.runner.TIMED", 1)
     once = run(data, kinds, ["50%", "25%"], tokens=6)
     assert [record.pop("timed") for record in once.records] == [
         2 if r["selector"] == "random" else 1 for r in once.records
@@ -339,19 +339,19 @@ def test_batches_say_what_single_questions_say(folder: Folder, monkeypatch: pyte
 def test_which_questions_are_timed() -> None:
     def data(*counts: int) -> Data:
         asked = [tuple(Sample(f"{n}?") for n in range(count)) for count in counts]
-        return Data("x", tuple(Picture(f"{n}", Path("x"), (1, 1), some) for n, some in enumerate(asked)))
+        return Data("x", tuple(PictureQuestions(f"{n}", Path("x"), (1, 1), some) for n, some in enumerate(asked)))
 
-    assert timed(data(3, 3, 3, 3)) == {"0": 0, "1": 1, "2": 2, "3": 0}
-    assert timed(data(1, 2, 1, 2)) == {"1": 0, "3": 1, "0": 0, "2": 0}
-    many = timed(data(*[2] * 120))
+    assert timed_questions(data(3, 3, 3, 3)) == {"0": 0, "1": 1, "2": 2, "3": 0}
+    assert timed_questions(data(1, 2, 1, 2)) == {"1": 0, "3": 1, "0": 0, "2": 0}
+    many = timed_questions(data(*[2] * 120))
     assert list(many) == [str(10 * n) for n in range(12)]
     assert list(many.values()) == [0, 1] * 6
 
 
 def test_many_questions_about_one_picture_are_asked_in_batches(tmp_path: Path, folder: Folder) -> None:
     data = folder(1)
-    write(data, [lines(["0.png"])[0] | {"question": f"What {number}?"} for number in range(measuring.BATCH + 2)])
-    assert run(data).record("uniform", "25%")["n"] == measuring.BATCH + 2
+    write(data, [lines(["0.png"])[0] | {"question": f"What {number}?"} for number in range(measure.BATCH + 2)])
+    assert run(data).record("uniform", "25%")["n"] == measure.BATCH + 2
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from arr_coc.errors import DataError
 from arr_coc.evaluation import Report, evaluate
-from arr_coc.evaluation.written import NUMBERS, beside, read, turned
+from arr_coc.evaluation.export import NUMBERS, changed_answers, compare_reports, read_report
 from tests.adapters.tiny_vlm import wrapped
 
 
@@ -22,7 +22,7 @@ def report(folder: Callable[[int], Path]) -> Report:
 
 def test_a_folder_holds_what_was_found(report: Report, tmp_path: Path) -> None:
     report.page(tmp_path / "out")
-    found = read(tmp_path / "out")
+    found = read_report(tmp_path / "out")
     assert found.title == f"{report.model} on data"
     assert found.numbers["records"] == json.loads(json.dumps(report.to_dict()))["records"]
     assert sum(len(rows) for rows in found.numbers["answers"].values()) == sum(len(r) for r in report.rows.values())
@@ -36,27 +36,27 @@ def test_a_run_beside_itself_and_beside_a_better_one(report: Report, tmp_path: P
         for name, rows in report.rows.items()
     }
     replace(report, rows=better).page(tmp_path / "new")
-    old, new = read(tmp_path / "old"), read(tmp_path / "new")
-    assert all(one.difference == 0 and one.pictures == 3 for one in beside(old, old))
-    assert turned(old, old) == []
-    changes = {(one.selector, one.budget): one for one in beside(old, new)}
+    old, new = read_report(tmp_path / "old"), read_report(tmp_path / "new")
+    assert all(one.difference == 0 and one.pictures == 3 for one in compare_reports(old, old))
+    assert changed_answers(old, old) == []
+    changes = {(one.selector, one.budget): one for one in compare_reports(old, new)}
     assert changes["uniform", "50%"].difference == 1
     assert changes["uniform", "50%"].ci == (1, 1)
     assert changes["random", "25%"].difference == 0
-    assert len(turned(old, new)) == 12  # two questions about each of three pictures, at two budgets
-    assert all(one["better"] for one in turned(old, new))
+    assert len(changed_answers(old, new)) == 12  # two questions about each of three pictures, at two budgets
+    assert all(one["better"] for one in changed_answers(old, new))
 
 
 def test_folders_that_hold_no_report(report: Report, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no folder"):
-        read(tmp_path / "nowhere")
+        read_report(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"has no index\.html and no report\.json"):
-        read(tmp_path)
+        read_report(tmp_path)
     report.page(tmp_path / "out")
     for text, said in (("{", "cannot read"), ("[]", "expected model, data")):
         (tmp_path / "out" / NUMBERS).write_text(text)
         with pytest.raises(DataError, match=said):
-            read(tmp_path / "out")
+            read_report(tmp_path / "out")
 
 
 def test_reports_without_anything_in_common(report: Report, tmp_path: Path) -> None:
@@ -64,4 +64,4 @@ def test_reports_without_anything_in_common(report: Report, tmp_path: Path) -> N
     others = tuple(dict(record) | {"budget": "1%"} for record in report.records)
     replace(report, records=others).page(tmp_path / "new")
     with pytest.raises(DataError, match="in common"):
-        beside(read(tmp_path / "old"), read(tmp_path / "new"))
+        compare_reports(read_report(tmp_path / "old"), read_report(tmp_path / "new"))
