@@ -11,14 +11,12 @@ import torch
 import arr_coc
 from arr_coc.adapters.families import adapter
 from arr_coc.adapters.segments import Segments
-from tests.adapters import tiny, tiny_processor
-from tests.adapters.oracle import at_hand, at_source, choose, masked, real, sparse
-from tests.adapters.test_glance import truth
-from tests.adapters.tiny_vlm import GREEDY, picture
+from tests.adapters.families import QWEN, model, prompt
+from tests.adapters.oracle import at_source, choose, encoder_truth, masked, on_host, real, sparse
+from tests.adapters.tiny_vlm import GREEDY, picture, processor
 from tests.precision import full_precision
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-FAMILIES = list(tiny.CONFIGS)
 
 
 @pytest.fixture
@@ -28,44 +26,43 @@ def exact() -> Iterator[None]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", QWEN)
 @pytest.mark.parametrize("case", ["image", "two images", "ragged", "mixed"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_keeping_all_is_the_stock_model(family: str, case: str, dtype: torch.dtype) -> None:
-    model = tiny.model(family).to("cuda", dtype)
-    inputs = {name: value.cuda() for name, value in tiny.prompt(tiny.PROMPTS[case], family).items()}
-    ours, _ = sparse(adapter(model), inputs)
-    assert torch.equal(model(**ours).logits, model(**inputs).logits)
+    stock = model(family).to("cuda", dtype)
+    inputs = {name: value.cuda() for name, value in prompt(family, case).items()}
+    ours, _ = sparse(adapter(stock), inputs)
+    assert torch.equal(stock(**ours).logits, stock(**inputs).logits)
 
 
 @torch.no_grad()
 @pytest.mark.usefixtures("exact")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", QWEN)
 @pytest.mark.parametrize("case", ["image", "ragged"])
 def test_keeping_some_is_masking_the_others(family: str, case: str) -> None:
-    model = tiny.model(family).cuda()
-    reader = adapter(model)
-    inputs = {name: value.cuda() for name, value in tiny.prompt(tiny.PROMPTS[case], family).items()}
-    keeps = choose(reader.visuals(at_hand(reader, inputs)))
+    stock = model(family).cuda()
+    reader = adapter(stock)
+    inputs = {name: value.cuda() for name, value in prompt(family, case).items()}
+    keeps = choose(reader.visuals(on_host(reader, inputs)))
     ours, source = sparse(reader, inputs, keeps)
-    difference = real(model(**ours).logits, source) - at_source(model(**masked(reader, inputs, keeps)).logits, source)
+    difference = real(stock(**ours).logits, source) - at_source(stock(**masked(reader, inputs, keeps)).logits, source)
     assert difference.abs().max() < 1e-4
 
 
 @torch.no_grad()
 @pytest.mark.usefixtures("exact")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", QWEN)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
 def test_encoding_some_cells_is_masking_the_other_patches(family: str, dtype: torch.dtype, tolerance: float) -> None:
-    reader = adapter(tiny.model(family).to("cuda", dtype))
-    inputs = {name: value.cuda() for name, value in tiny.prompt(tiny.PROMPTS["ragged"], family).items()}
-    inputs = at_hand(reader, inputs)
+    reader = adapter(model(family).to("cuda", dtype))
+    inputs = {name: value.cuda() for name, value in prompt(family, "ragged").items()}
+    inputs = on_host(reader, inputs)
     visuals = reader.visuals(inputs)
     keeps = choose(visuals)
-    slow = tiny.model(family)
-    expected = truth(slow, tiny.prompt(tiny.PROMPTS["ragged"], family), keeps)
-    for visual, seen in zip(visuals, reader.encode(inputs, visuals, keeps, ()), strict=True):
-        assert (seen.tokens.cpu().float() - expected["image", visual.number][0]).abs().max() < tolerance
+    expected = encoder_truth(family, adapter(model(family)), prompt(family, "ragged"), keeps)
+    for seen, (tokens, _) in zip(reader.encode(inputs, visuals, keeps, ()), expected, strict=True):
+        assert (seen.tokens.cpu().float() - tokens).abs().max() < tolerance
 
 
 @torch.no_grad()
@@ -77,11 +74,11 @@ def test_packed_segments_are_separate_segments(lengths: list[int]) -> None:
     assert (fast.cpu().float() - slow).abs().max() < 0.05
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", QWEN)
 def test_an_answer_on_the_device_is_the_answer_on_the_cpu(family: str) -> None:
-    """Every stage once, in float32: glance, gaze, a look, a follow-up, pointing."""
-    slow = arr_coc.wrap(tiny.model(family), tiny_processor.processor(family))
-    fast = arr_coc.wrap(tiny.model(family).cuda(), tiny_processor.processor(family))
+    """Every stage once, in float32: glance, gaze, a look, a follow-up, the answer's place."""
+    slow = arr_coc.wrap(model(family), processor(family))
+    fast = arr_coc.wrap(model(family).cuda(), processor(family))
     options: dict[str, Any] = {"budget": "30%", "glance": "60%", **GREEDY}
     first = [vlm.ask(picture(), "What is it?", remember=True, **options) for vlm in (slow, fast)]
     assert first[0].ids.tolist() == first[1].ids.tolist()

@@ -23,8 +23,7 @@ from arr_coc.embedding.moments import Moments
 from arr_coc.errors import ModelError
 from arr_coc.vlm.texture_vlm import TextureEmbeddingVLM
 from arr_coc.vlm.vlm_tokens import VlmTokens
-from tests.adapters import tiny as tiny_vlm
-from tests.adapters import tiny_processor
+from tests.adapters import families, tiny_vlm
 from tests.adapters.tiny_vlm import picture
 from tests.embedding import test_open_clip, tiny
 from tests.precision import full_precision
@@ -32,7 +31,7 @@ from tests.precision import full_precision
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 DEVICE = torch.device("cuda")
 KINDS = ["clip", "siglip", "siglip2"]
-FAMILIES = list(tiny_vlm.CONFIGS)
+FAMILIES = families.QWEN
 QUESTIONS = ["Where is the dog?", "Where is the red car?", "a cup"]
 APART = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 2e-2}  # 1 minus the cosine
 
@@ -124,10 +123,10 @@ def test_the_classifier_of_the_default_encoder(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_models_own_tokens(family: str, dtype: torch.dtype) -> None:
-    model, processor = tiny_vlm.model(family), tiny_processor.processor(family)
+    model, processor = families.model(family), tiny_vlm.processor(family)
     slow = VlmTokens(arr_coc.wrap(model, processor))
     expected, spoken = slow.dense(photo(72, 56)).features, slow.text(QUESTIONS)
-    fast = VlmTokens(arr_coc.wrap(tiny_vlm.model(family).to(DEVICE, dtype), processor))
+    fast = VlmTokens(arr_coc.wrap(families.model(family).to(DEVICE, dtype), processor))
     seen = fast.dense(photo(72, 56)).features
     assert (seen.device.type, seen.dtype) == (DEVICE.type, dtype)
     alike(seen, expected, dtype, dim=0)
@@ -196,8 +195,8 @@ def test_a_cache_holds_no_memory_of_the_device(tmp_path: Path) -> None:
 def test_coupling_chooses_the_cells_of_the_cpu() -> None:
     kept = []
     for device in (tiny.CPU, DEVICE):
-        model = tiny_vlm.model("qwen2_vl").to(device)
-        vlm = arr_coc.wrap(model, tiny_processor.processor("qwen2_vl"), embeddings=embeddings("clip", device))
+        model = families.model("qwen2_vl").to(device)
+        vlm = arr_coc.wrap(model, tiny_vlm.processor("qwen2_vl"), embeddings=embeddings("clip", device))
         answer: Any = vlm.ask(
             photo(112, 112), QUESTIONS[0], budget="25%", glance="50%", selector="coupling", max_new_tokens=2
         )
@@ -209,9 +208,9 @@ def test_coupling_chooses_the_cells_of_the_cpu() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_reading_from_the_texture(family: str) -> None:
     pictures = [picture(72, 56, seed) for seed in range(4)]
-    processor = tiny_processor.processor(family)
-    slow = TextureEmbeddingVLM.fit(arr_coc.wrap(tiny_vlm.model(family), processor), pictures, 16)
-    there = arr_coc.wrap(tiny_vlm.model(family).to(DEVICE), processor)
+    processor = tiny_vlm.processor(family)
+    slow = TextureEmbeddingVLM.fit(arr_coc.wrap(families.model(family), processor), pictures, 16)
+    there = arr_coc.wrap(families.model(family).to(DEVICE), processor)
     fast = TextureEmbeddingVLM(there, slow.projection)
     options: dict[str, Any] = {"keep": "50%", "selector": "uniform", "max_new_tokens": 4, "do_sample": False}
     answers: list[Any] = [reader.ask(picture(), "What is it?", **options) for reader in (slow, fast)]
@@ -225,7 +224,7 @@ def test_reading_from_the_texture(family: str) -> None:
 
 @wrapping
 def test_reading_from_the_texture_in_half_precision(tmp_path: Path) -> None:
-    vlm = arr_coc.wrap(tiny_vlm.model("qwen2_vl").to(DEVICE, torch.bfloat16), tiny_processor.processor("qwen2_vl"))
+    vlm = arr_coc.wrap(families.model("qwen2_vl").to(DEVICE, torch.bfloat16), tiny_vlm.processor("qwen2_vl"))
     made = TextureEmbeddingVLM.fit(vlm, [picture(72, 56, seed) for seed in range(4)], 16, hidden=8)
     read = TextureEmbeddingVLM.from_pretrained(made.save_pretrained(tmp_path), vlm)
     options: dict[str, Any] = {"keep": "50%", "selector": "uniform", "max_new_tokens": 4, "do_sample": False}

@@ -39,7 +39,7 @@ from recipes.texture_vlm import components, results
 from recipes.texture_vlm.branch import Branch, TextureForward, adapting
 from recipes.texture_vlm.experiment import Experiment, load_reader
 from recipes.texture_vlm.settings import KINDS, LANGUAGE, LIFT, TextureSettings
-from tests.adapters import tiny as others
+from tests.adapters import families
 
 COMMON = Settings(seconds=500, warmup_steps=3, steps=12, workers=0, device="cpu", compiled=False)
 SETTINGS = TextureSettings(
@@ -447,10 +447,10 @@ def test_the_steps_leave_out_what_needs_more_compiling() -> None:
 
 
 def test_other_models_are_no_readers(tmp_path: Path) -> None:
-    others.model("qwen2_vl").save_pretrained(tmp_path)
+    families.model("qwen2_vl").save_pretrained(tmp_path)
     loaded = load_reader(tmp_path, "cpu")  # these have the reader's alphabet
     assert not any(p.requires_grad for p in loaded.parameters())
-    config = others.qwen2_vl()
+    config = families.qwen2_vl()
     config.text_config.vocab_size = 200
     transformers.Qwen2VLForConditionalGeneration._from_config(config).save_pretrained(tmp_path / "b")
     with pytest.raises(ArrCocError, match="expected a reader, with 128 words, got a model with 200"):

@@ -18,7 +18,7 @@ from arr_coc.relevance.coupling import FAINT, beside, faded
 from arr_coc.relevance.realizing import Settings, names_something, realized
 from arr_coc.selectors import Selector, selector
 from arr_coc.vlm.fallback import FallbackWarning, gaze
-from tests.adapters import tiny
+from tests.adapters import families
 from tests.adapters.tiny_vlm import picture, wrapped
 from tests.selectors.sights import TILES, choice, sight, words
 
@@ -133,7 +133,7 @@ def test_glow_is_shared_along_the_line() -> None:
 # As users call it
 
 
-@pytest.mark.parametrize("family", list(tiny.CONFIGS))
+@pytest.mark.parametrize("family", families.QWEN)
 def test_realize_and_ask_say_the_same(family: str) -> None:
     vlm = wrapped(family)
     image = picture(168, 140)

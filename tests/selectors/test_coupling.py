@@ -20,7 +20,7 @@ from arr_coc.embedding.moments import Moments
 from arr_coc.errors import SelectorError
 from arr_coc.selectors import Sight
 from arr_coc.training.projection.fit import text_moments
-from tests.adapters import tiny, tiny_llava_processor, tiny_processor
+from tests.adapters import families, tiny_vlm
 from tests.adapters.tiny_vlm import GREEDY, wrapped
 from tests.embedding.fake import NAMES, Colours, photo
 from tests.embedding.test_labels import installed
@@ -37,7 +37,7 @@ def embeddings() -> Embeddings:
 
 @lru_cache
 def parts() -> tuple[Any, Any]:
-    return tiny.model("qwen2_vl", "sdpa"), tiny_processor.processor("qwen2_vl")
+    return families.model("qwen2_vl", "sdpa"), tiny_vlm.processor("qwen2_vl")
 
 
 def vlm(**options: Any) -> Any:
@@ -126,7 +126,7 @@ def test_one_budget_for_two_pictures_follows_the_question() -> None:
 
 def test_tiles_and_frames_see_their_own_part() -> None:
     family = "llava_next"
-    processor = tiny_llava_processor.wrapped(family)
+    processor = tiny_vlm.build(family)
     model = arr_coc.wrap(processor.model, processor.processor, embeddings=embeddings())
     answer = model.ask(scene(), "red?", budget=3, selector="coupling", **GREEDY)
     assert not answer.fallback

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -11,13 +10,13 @@ import torch
 import arr_coc
 from arr_coc.errors import SelectorError
 from arr_coc.selectors import Oracle, names
-from tests.adapters import tiny_llava_processor
+from tests.adapters import tiny_vlm
 from tests.adapters.tiny_vlm import GREEDY, picture, wrapped
 
 IMAGE_NAMES = [name for name in names() if name not in ("evs", "oracle", "coupling")]  # coupling needs embeddings
 EVIDENCE = [[[10, 10, 30, 25]]]
 
-flat = lru_cache(tiny_llava_processor.wrapped)
+flat = tiny_vlm.wrapped
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +95,7 @@ def test_merged_tokens_reach_the_model(name: str) -> None:
     assert not torch.equal(merged, own)
 
 
-@pytest.mark.parametrize("family", tiny_llava_processor.FAMILIES)
+@pytest.mark.parametrize("family", tiny_vlm.FLAT)
 @pytest.mark.parametrize("name", [name for name in IMAGE_NAMES if name != "resize"])
 def test_tiles_and_overviews(name: str, family: str) -> None:
     answer = flat(family).ask(picture(90, 40), "What is this?", budget=6, selector=name, max_new_tokens=2)

@@ -9,8 +9,8 @@ import torch
 
 from arr_coc.errors import SelectorError
 from arr_coc.selectors import Choice, Inside, selector
-from tests.adapters import tiny
-from tests.adapters.test_inside import masked_from
+from tests.adapters import families
+from tests.adapters.test_layer_pruning import masked_from
 from tests.adapters.tiny_vlm import GREEDY, picture, stock_inputs, wrapped
 from tests.selectors.sights import choice
 
@@ -92,7 +92,7 @@ def recording(name: str) -> tuple[Any, list[tuple[Inside, torch.Tensor]]]:
     return made, seen
 
 
-@pytest.mark.parametrize("family", list(tiny.CONFIGS))
+@pytest.mark.parametrize("family", families.QWEN)
 @pytest.mark.parametrize("name", ["fastv", "sparsevlm"])
 def test_they_keep_what_the_model_s_own_attention_says(family: str, name: str) -> None:
     vlm = wrapped(family, "eager")
@@ -105,7 +105,7 @@ def test_they_keep_what_the_model_s_own_attention_says(family: str, name: str) -
         dense = vlm.model(**inputs, output_attentions=True)
     inside, first = seen[0]
     attention = dense.attentions[inside.layer - 1][0].mean(0)  # [T, T]
-    places = (inputs["input_ids"][0] == tiny.IMAGE).nonzero()[:, 0]
+    places = (inputs["input_ids"][0] == families.vocabulary.IMAGE).nonzero()[:, 0]
     if name == "fastv":
         paid = attention[-1, places]
     else:

@@ -16,7 +16,7 @@ from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.identity import config_for
 from arr_coc.layer.inference import Seen
 from arr_coc.training.examples import Asked, Lesson, lessons
-from tests.adapters import tiny, tiny_llava_processor, tiny_processor
+from tests.adapters import families, tiny_vlm
 
 COLOURS = {"red": (220, 30, 30), "green": (20, 170, 40), "blue": (30, 50, 220), "white": (250, 250, 250)}
 SHAPE: dict[str, Any] = {"width": 16, "heads": 2, "asking": 1, "pixels": 2}
@@ -41,9 +41,9 @@ def draw(folder: Path, count: int, side: int = 64, seed: int = 0, **more: Any) -
 
 def model(family: str = "qwen2_vl") -> Any:
     """A tiny random model that nobody else holds."""
-    if family in tiny.CONFIGS:
-        return arr_coc.wrap(tiny.model(family), tiny_processor.processor(family))
-    return tiny_llava_processor.wrapped(family)
+    if family in families.QWEN:
+        return arr_coc.wrap(families.model(family), tiny_vlm.processor(family))
+    return tiny_vlm.build(family)
 
 
 def taught(vlm: Any, folder: Path, count: int = 3, **options: Any) -> list[Lesson]:

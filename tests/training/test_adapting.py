@@ -16,7 +16,7 @@ from arr_coc.reader import WEIGHTS
 from arr_coc.training.answer_loss import answer_logits, answer_loss
 from arr_coc.training.gates import hard_top
 from arr_coc.training.trainable import last_layers, lora
-from tests.adapters import tiny, tiny_llava_processor, tiny_processor
+from tests.adapters import families, tiny_vlm
 from tests.adapters.tiny_vlm import picture
 
 QUESTION, ANSWER = "Which?", "It is 4"
@@ -24,9 +24,9 @@ FAMILIES = ["qwen2_vl", "qwen3_vl", "llava", "internvl", "idefics3"]
 
 
 def fresh(family: str) -> Any:
-    if family in tiny.CONFIGS:
-        return arr_coc.wrap(tiny.model(family), tiny_processor.processor(family))
-    return tiny_llava_processor.wrapped(family)
+    if family in families.QWEN:
+        return arr_coc.wrap(families.model(family), tiny_vlm.processor(family))
+    return tiny_vlm.build(family)
 
 
 def steps(vlm: Any, look: Any, parameters: Any, count: int = 6, rate: float = 3e-3) -> list[float]:

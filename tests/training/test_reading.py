@@ -14,7 +14,8 @@ import arr_coc
 from arr_coc.errors import AllocationError, ModelError, PromptError
 from arr_coc.training.answer_loss import answer_attention, answer_logits, answer_loss
 from arr_coc.training.gates import METHODS, _Hardened, hard_gates, hard_top, log_gates
-from tests.adapters import test_qwen3_vl_moe, tiny, tiny_llava_processor, tiny_processor, tiny_vlm
+from arr_coc.types.answer import Answer
+from tests.adapters import families, tiny_vlm
 from tests.adapters.tiny_vlm import picture
 
 QUESTION, ANSWER = "Which?", "It is 4"
@@ -27,11 +28,11 @@ def logits_of(*asked: Any, **options: Any) -> torch.Tensor:
 @lru_cache
 def wrapped(family: str) -> Any:
     if family == "qwen3_vl_moe":
-        return arr_coc.wrap(test_qwen3_vl_moe.model(), tiny_processor.processor("qwen3_vl"))
-    return tiny_vlm.wrapped(family) if family in tiny.CONFIGS else tiny_llava_processor.wrapped(family)
+        return arr_coc.wrap(families.model("qwen3_vl_moe"), tiny_vlm.processor("qwen3_vl"))
+    return tiny_vlm.wrapped(family) if family in families.QWEN else tiny_vlm.build(family)
 
 
-FAMILIES = [*tiny.CONFIGS, "qwen3_vl_moe", *tiny_llava_processor.FAMILIES]
+FAMILIES = [*families.QWEN, "qwen3_vl_moe", *tiny_vlm.FLAT]
 
 
 def cells(vlm: Any, look: Any) -> int:
@@ -102,7 +103,7 @@ def test_cold_log_gates_and_straight_through_read_the_pruned_prompt(family: str)
 def test_the_loss_is_that_of_the_answer_and_its_end() -> None:
     vlm = wrapped("qwen2_vl")
     look = vlm.look(picture())
-    wanted = torch.tensor([*map(ord, ANSWER), tiny.vocabulary.END])
+    wanted = torch.tensor([*map(ord, ANSWER), families.vocabulary.END])
     expected = F.cross_entropy(written(vlm, vlm.prepare(look=look, text=QUESTION, selector="all")), wanted)
     assert torch.allclose(answer_loss(vlm, look, QUESTION, ANSWER, frozen=True), expected, atol=1e-5)
 
@@ -111,10 +112,10 @@ def test_the_end_is_the_one_that_the_chat_template_writes(monkeypatch: pytest.Mo
     vlm = wrapped("qwen2_vl")
     look = vlm.look(picture())
     right = answer_loss(vlm, look, QUESTION, ANSWER)
-    for ends in ([tiny.PAD, tiny.vocabulary.END], None):
+    for ends in ([families.PAD, families.vocabulary.END], None):
         monkeypatch.setattr(vlm.model.generation_config, "eos_token_id", ends)
         assert torch.equal(answer_loss(vlm, look, QUESTION, ANSWER), right)
-    monkeypatch.setattr(vlm.model.generation_config, "eos_token_id", [tiny.PAD, 65])
+    monkeypatch.setattr(vlm.model.generation_config, "eos_token_id", [families.PAD, 65])
     assert not torch.equal(answer_loss(vlm, look, QUESTION, ANSWER), right)
 
 
@@ -132,11 +133,11 @@ def differences(loss: Callable[[torch.Tensor], torch.Tensor], at: torch.Tensor, 
 @lru_cache
 def doubled(family: str, attention: str) -> Any:
     """A model that counts in double precision but for its norms, for finite differences."""
-    return arr_coc.wrap(tiny.model(family, attention).double(), tiny_processor.processor(family))
+    return arr_coc.wrap(families.model(family, attention).double(), tiny_vlm.processor(family))
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("family", list(tiny.CONFIGS))
+@pytest.mark.parametrize("family", families.QWEN)
 def test_the_gradient_of_the_scores_is_that_of_finite_differences(family: str, attention: str) -> None:
     vlm = doubled(family, attention)
     look = vlm.look(picture())
@@ -191,7 +192,7 @@ def test_every_score_gets_a_gradient_and_the_model_none(family: str, method: str
 def test_half_precision_gives_nearly_the_same_gradient(method: str) -> None:
     found = []
     for dtype in (torch.float32, torch.bfloat16):
-        vlm = tiny_llava_processor.wrapped("llava")
+        vlm = tiny_vlm.build("llava")
         vlm.model.to(dtype)
         scores = scored(16).requires_grad_()
         answer_loss(vlm, vlm.look(picture()), QUESTION, ANSWER, log_gates(scores, 6, method)).backward()
@@ -244,7 +245,7 @@ def test_attention_while_answering_is_what_pointing_finds(family: str) -> None:
     answer = vlm.ask(look, QUESTION, selector="all", max_new_tokens=8, do_sample=False)
     found, _ = answer_attention(vlm, look, QUESTION, ANSWER)
     prepared = vlm.prepare(look=look, text=QUESTION, selector="all")
-    expected = vlm.point(prepared, arr_coc.vlm.Answer(ANSWER, answer.allocations, {}, vlm.prompter.ids(ANSWER)))
+    expected = vlm.point(prepared, Answer(ANSWER, answer.allocations, {}, vlm.prompter.ids(ANSWER)))
     assert found.sum() < 1
     for mine, theirs in zip(found.split([len(one) for one in expected]), expected, strict=True):
         assert torch.allclose(mine / mine.max(), theirs, atol=1e-5)

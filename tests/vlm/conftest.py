@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.adapters import tiny
+from tests.adapters import families
 from tests.adapters.tiny_vlm import wrapped
 
 
-@pytest.fixture(params=list(tiny.CONFIGS))
+@pytest.fixture(params=families.QWEN)
 def vlm(request: Any) -> Any:
     return wrapped(request.param)

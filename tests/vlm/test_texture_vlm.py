@@ -22,10 +22,10 @@ from arr_coc.types.grid import Grid, Mosaic
 from arr_coc.vlm.lift import Lift, encoder_identity
 from arr_coc.vlm.planes import EmbeddingPlanes
 from arr_coc.vlm.texture_vlm import TextureEmbeddingVLM, token_rows
-from tests.adapters import tiny, tiny_llava_processor, tiny_processor
+from tests.adapters import families, tiny_vlm
 from tests.adapters.tiny_vlm import picture
 
-QWEN = list(tiny.CONFIGS)
+QWEN = families.QWEN
 FAMILIES = [*QWEN, "llava", "llava_next"]
 QUESTION = "What is this?"
 
@@ -33,8 +33,8 @@ QUESTION = "What is this?"
 @lru_cache
 def wrapped(family: str) -> Any:
     if family in QWEN:
-        return arr_coc.wrap(tiny.model(family), tiny_processor.processor(family))
-    return tiny_llava_processor.wrapped(family)
+        return arr_coc.wrap(families.model(family), tiny_vlm.processor(family))
+    return tiny_vlm.build(family)
 
 
 @pytest.fixture(params=FAMILIES)
@@ -212,7 +212,7 @@ def test_training_the_lift_shows_in_a_look_that_is_kept() -> None:
 
 
 def test_gradients_reach_every_weight_of_the_lift_and_stop_at_the_texture() -> None:
-    vlm = arr_coc.wrap(tiny.model("qwen3_vl"), tiny_processor.processor("qwen3_vl"))
+    vlm = arr_coc.wrap(families.model("qwen3_vl"), tiny_vlm.processor("qwen3_vl"))
     torch.manual_seed(0)
     reader = TextureEmbeddingVLM.fit(vlm, [picture(72, 56, seed) for seed in range(4)], 6, hidden=8)
     vlm.adapter.text_model.requires_grad_(False)
@@ -316,7 +316,7 @@ def test_what_was_trained_is_read_back(tmp_path: Path) -> None:
 
 
 def test_an_adapted_language_model_is_read_into_a_copy(tmp_path: Path) -> None:
-    vlm = arr_coc.wrap(tiny.model("qwen2_vl"), tiny_processor.processor("qwen2_vl"))
+    vlm = arr_coc.wrap(families.model("qwen2_vl"), tiny_vlm.processor("qwen2_vl"))
     projection = fitted("qwen2_vl", 6).projection
     before = logits(TextureEmbeddingVLM(vlm, projection).vlm)
     with torch.no_grad():
@@ -336,9 +336,9 @@ def test_an_adapted_language_model_is_read_into_a_copy(tmp_path: Path) -> None:
 def test_what_belongs_to_another_model_or_is_broken_is_refused(tmp_path: Path) -> None:
     reader = fitted("qwen2_vl", 6)
     folder = reader.save_pretrained(tmp_path / "a", language=True)
-    other = tiny.model("qwen2_vl", seed=5)
+    other = families.model("qwen2_vl", seed=5)
     with pytest.raises(ProjectionError, match=r"is for the encoder 'tokens-.*fit one with"):
-        TextureEmbeddingVLM.from_pretrained(folder, arr_coc.wrap(other, tiny_processor.processor("qwen2_vl")))
+        TextureEmbeddingVLM.from_pretrained(folder, arr_coc.wrap(other, tiny_vlm.processor("qwen2_vl")))
     with pytest.raises(ProjectionError, match=r"holds another language model than VLM\(Qwen3-VL"):
         TextureEmbeddingVLM.from_pretrained(folder, wrapped("qwen3_vl"))
     with pytest.raises(ProjectionError, match="got one that reads a texture"):
@@ -359,7 +359,7 @@ def test_what_belongs_to_another_model_or_is_broken_is_refused(tmp_path: Path) -
 
 
 def test_precision_that_holds_the_same_numbers_is_the_same_encoder() -> None:
-    model = tiny.model("qwen2_vl").half()
+    model = families.model("qwen2_vl").half()
     half = encoder_identity(model, model.model.language_model)
     assert half == encoder_identity(model.float(), model.model.language_model)
     with torch.no_grad():
@@ -368,7 +368,7 @@ def test_precision_that_holds_the_same_numbers_is_the_same_encoder() -> None:
 
 
 def test_half_precision_is_read_in_half_precision() -> None:
-    vlm = arr_coc.wrap(tiny.model("qwen2_vl").bfloat16(), tiny_processor.processor("qwen2_vl"))
+    vlm = arr_coc.wrap(families.model("qwen2_vl").bfloat16(), tiny_vlm.processor("qwen2_vl"))
     reader = TextureEmbeddingVLM(vlm, unchanged(vlm))
     assert torch.equal(logits(reader.vlm), logits(vlm))
     assert reader.lift.linear.weight.dtype == torch.float32

@@ -14,7 +14,7 @@ import torch
 from transformers import TextIteratorStreamer
 
 import arr_coc
-from tests.adapters import tiny, tiny_processor
+from tests.adapters import families, tiny_vlm
 from tests.adapters.oracle import masked
 from tests.adapters.tiny_vlm import GREEDY, answer_of, picture, stock_inputs, wrapped
 
@@ -169,7 +169,7 @@ def test_streaming(vlm: Any) -> None:
 
 
 def test_wrapping_leaves_no_trace() -> None:
-    model = tiny.model("qwen3_vl")
+    model = families.model("qwen3_vl")
 
     def state() -> Any:
         modules = [(name, type(m), sorted(m.__dict__), m.forward.__func__) for name, m in model.named_modules()]
@@ -177,7 +177,7 @@ def test_wrapping_leaves_no_trace() -> None:
         return modules, hooks, copy.deepcopy(model.config.to_dict()), model.model.rope_deltas
 
     before = state()
-    vlm = arr_coc.wrap(model, tiny_processor.processor("qwen3_vl"))
+    vlm = arr_coc.wrap(model, tiny_vlm.processor("qwen3_vl"))
     vlm.ask(picture(), "What?", budget="30%", glance="50%", **GREEDY)
     other = arr_coc.wrap(model, vlm.processor)
     other.ask(picture(), "What?", budget=3, **GREEDY)

@@ -10,13 +10,13 @@ import torch
 import arr_coc
 from arr_coc.types.grid import Grid, Mosaic
 from arr_coc.vlm.vlm_tokens import VlmTokens, evenly
-from tests.adapters import tiny, tiny_processor
+from tests.adapters import families, tiny_vlm
 from tests.adapters.tiny_vlm import picture
 
 
-@pytest.fixture(params=list(tiny.CONFIGS))
+@pytest.fixture(params=families.QWEN)
 def vlm(request: Any) -> Any:
-    return arr_coc.wrap(tiny.model(request.param), tiny_processor.processor(request.param))
+    return arr_coc.wrap(families.model(request.param), tiny_vlm.processor(request.param))
 
 
 def test_cells_are_the_tokens_that_the_stock_encoder_makes(vlm: Any) -> None:
@@ -49,11 +49,11 @@ def test_both_modes_are_the_models_own_way_of_looking(vlm: Any) -> None:
 
 def test_identity_follows_what_makes_the_tokens() -> None:
     def made(change: str = "") -> str:
-        model = tiny.model("qwen2_vl")
+        model = families.model("qwen2_vl")
         for name, weights in model.named_parameters():
             if change and change in name:
                 weights.data += 1
-        return VlmTokens(arr_coc.wrap(model, tiny_processor.processor("qwen2_vl"))).identity
+        return VlmTokens(arr_coc.wrap(model, tiny_vlm.processor("qwen2_vl"))).identity
 
     assert made() == made() == made("language_model.layers.0")  # later than any token
     assert len({made(), made("visual.merger"), made("embed_tokens")}) == 3

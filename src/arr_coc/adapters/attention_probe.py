@@ -1,7 +1,7 @@
 """The language model's attention to visual tokens, read from a forward pass.
 
 `prompt_attention` probes it before anything is generated: a partial prefill, stopped at the deepest layer asked for.
-`answer_attention` reads a finished answer again and finds the cells that its tokens attended to.
+`locate_answer` reads a finished answer again and finds the cells that its tokens attended to.
 The maps are computed from each layer's input, so they do not depend on the attention implementation.
 """
 
@@ -57,7 +57,7 @@ def probe_layers(depths: Sequence[float], count: int) -> list[int]:
     return sorted({min(round(depth * count), count - 1) for depth in depths})
 
 
-def answer_attention(
+def locate_answer(
     adapter: Adapter, prepared: Prepared, answer: torch.Tensor, since: float = ANSWER_DEPTH
 ) -> list[torch.Tensor]:
     """For each visual the attention `[N]` from the answer's tokens `[A]` to its cells; 0 where a cell was dropped.

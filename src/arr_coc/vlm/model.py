@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from arr_coc.adapters import layer_pruning as inside
-from arr_coc.adapters.attention_probe import answer_attention
+from arr_coc.adapters.attention_probe import locate_answer
 from arr_coc.adapters.families import adapter as adapter_of
 from arr_coc.adapters.processor import PromptProcessor, user_message
 from arr_coc.embedding.embeddings import Embeddings
@@ -211,7 +211,7 @@ class VLM:
 
     def point(self, prepared: Prepared, answer: Answer) -> list[torch.Tensor]:
         """Where an answer stands: for each picture the attention `[N]`, 0 to 1, that its cells got while it was written."""
-        return answer_attention(self.adapter, prepared, answer.ids)
+        return locate_answer(self.adapter, prepared, answer.ids)
 
     def _prepare(
         self, images: Any, text: Any, videos: Any, fps: float | None, messages: Any, inputs: Any, originals: Any,

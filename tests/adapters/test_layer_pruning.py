@@ -1,4 +1,4 @@
-"""Dropping inside the language model is masking from that layer on."""
+"""Dropping tokens before a layer is masking them from that layer on."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from arr_coc.errors import SelectorError
+from arr_coc.errors import BudgetError, SelectorError
+from arr_coc.reader import vocabulary
 from arr_coc.selectors import Inside, Selector
 from arr_coc.vlm.fallback import FallbackWarning
-from tests.adapters import tiny
-from tests.adapters.tiny_vlm import GREEDY, picture, stock_inputs, wrapped
+from tests.adapters.families import QWEN
+from tests.adapters.tiny_vlm import FLAT, GREEDY, picture, stock_inputs, wrapped
 
 
 class LastToken(Selector):
@@ -35,7 +36,7 @@ class LastToken(Selector):
 
 
 def masked_from(vlm: Any, inputs: dict[str, Any], stages: dict[int, torch.Tensor]) -> list[int]:
-    """Greedy tokens of the dense model whose layers do not hear some tokens: layer -> prompt places `[P]` dropped there."""
+    """Greedy tokens of the dense model with tokens masked: `stages` maps a layer to the tokens `[P]` masked from there on."""
     dropped: dict[int, set[int]] = {}
     for number in range(len(vlm.adapter.text_model.layers)):
         dropped[number] = set().union(*(set(p.tolist()) for layer, p in stages.items() if layer <= number))
@@ -66,7 +67,7 @@ def masked_from(vlm: Any, inputs: dict[str, Any], stages: dict[int, torch.Tensor
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("family", list(tiny.CONFIGS))
+@pytest.mark.parametrize("family", QWEN)
 @pytest.mark.parametrize("depths", [(0.5,), (0.5, 0.75)])
 def test_dropping_at_a_layer_is_masking_from_there_on(family: str, attention: str, depths: tuple[float, ...]) -> None:
     vlm = wrapped(family, attention)
@@ -75,7 +76,7 @@ def test_dropping_at_a_layer_is_masking_from_there_on(family: str, attention: st
     assert answer.tokens["kept"] == 9
     assert answer.allocation.selector == "last-token"
     inputs = stock_inputs(vlm, "What is it?", [picture()])
-    places = (inputs["input_ids"][0] == tiny.IMAGE).nonzero()[:, 0]
+    places = (inputs["input_ids"][0] == vocabulary.IMAGE).nonzero()[:, 0]
     stages = {}
     for number, inside in enumerate(selector.seen):
         left = selector.seen[number + 1].cells if number + 1 < len(selector.seen) else answer.allocation.keep
@@ -83,11 +84,11 @@ def test_dropping_at_a_layer_is_masking_from_there_on(family: str, attention: st
         stages[inside.layer] = places[~kept]
     assert answer.ids.tolist() == masked_from(vlm, inputs, stages)
     dense = vlm.generate([picture()], "What is it?", **GREEDY)[0]
-    assert dense.ids.tolist() != answer.ids.tolist()  # it made a difference
+    assert dense.ids.tolist() != answer.ids.tolist()  # control: dropping changes the answer
 
 
-@pytest.mark.parametrize("family", list(tiny.CONFIGS))
-def test_attention_inside_is_the_model_s_own(family: str) -> None:
+@pytest.mark.parametrize("family", QWEN)
+def test_a_layer_s_attention_is_the_model_s_own(family: str) -> None:
     vlm = wrapped(family, "eager")
     selector = LastToken(0.75)
     vlm.generate([picture()], "What is it?", budget=9, selector=selector, **GREEDY | {"max_new_tokens": 1})
@@ -107,8 +108,8 @@ def test_attention_inside_is_the_model_s_own(family: str) -> None:
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("family", list(tiny.CONFIGS))
-def test_rows_of_a_batch_and_beams_drop_on_their_own(family: str, attention: str) -> None:
+@pytest.mark.parametrize("family", QWEN)
+def test_rows_and_beams_drop_independently(family: str, attention: str) -> None:
     vlm = wrapped(family, attention)
     rows, texts = [[picture()], [picture(40, 64, 1), picture(32, 32, 2)]], ["What is it?", "Which?"]
     for options in ({}, {"num_beams": 2}):
@@ -143,10 +144,65 @@ def test_a_failing_selector_falls_back_and_says_so(vlm: Any) -> None:
     assert "0 comes twice" in answer.fallback
 
 
-def test_what_cannot_be_done_inside_is_said(vlm: Any) -> None:
+def test_what_cannot_be_combined_with_dropping_at_a_layer(vlm: Any) -> None:
     with pytest.raises(SelectorError, match="call generate or ask instead of prepare"):
         vlm.prepare([picture()], "What?", budget=9, selector=LastToken(0.5))
     with pytest.raises(SelectorError, match="dynamic cache"):
         vlm.ask(picture(), "What?", budget=9, selector=LastToken(0.5), cache_implementation="static", **GREEDY)
     with pytest.raises(SelectorError, match="every visual token"):
         vlm.ask(picture(), "What?", budget=9, glance=20, glance_selector="random", selector=LastToken(0.5), **GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "complaint"),
+    [
+        ({"use_cache": False}, SelectorError, "leave use_cache on"),
+        ({"prompt_lookup_num_tokens": 3}, SelectorError, "leave prompt_lookup_num_tokens out"),
+        ({"budget": "many"}, BudgetError, "got 'many'"),
+        ({"budget": [9, 3, 1]}, BudgetError, "each of the 2 pictures, got 3"),
+    ],
+)
+def test_options_that_cannot_be_combined_with_dropping_at_a_layer(
+    options: dict[str, Any], error: type[Exception], complaint: str
+) -> None:
+    pictures = [picture(), picture(40, 64, 1)]
+    with pytest.raises(error, match=complaint):
+        wrapped("qwen2_vl").generate(pictures, "What?", **{"budget": 9, "selector": LastToken(0.5)} | GREEDY | options)
+
+
+def test_the_budget_is_the_sum_over_the_pictures() -> None:
+    vlm, pictures = wrapped("qwen2_vl"), [picture(), picture(40, 64, 1)]
+    for options, kept in (({"budget": 9}, 18), ({"budget": [9, 3]}, 12), ({"budget": 20, "shared": True}, 20)):
+        answer = vlm.generate(pictures, "What?", selector=LastToken(0.5), **options, **GREEDY)[0]
+        assert answer.tokens["kept"] == kept
+    clamped = vlm.generate([picture()], "What?", selector=LastToken(0.5), budget=100, **GREEDY)[0]
+    assert "more than the 63 there are" in clamped.allocation.notes[0]
+
+
+def test_sequences_of_one_prompt_keep_the_same_cells() -> None:
+    class Chance(Selector):
+        name = "chance"
+        depths = (0.5,)
+        asked = 0
+
+        def at_layer(self, inside: Inside) -> torch.Tensor:
+            self.asked += 1
+            return torch.randperm(63)[:5].sort().values
+
+    chance = Chance()
+    answers = wrapped("qwen2_vl").generate(
+        [picture()], "What?", budget=5, selector=chance, num_return_sequences=3, **GREEDY | {"do_sample": True}
+    )
+    assert chance.asked == 1
+    assert len(answers) == 3
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", FLAT)
+def test_newline_tokens_are_not_cells(family: str) -> None:
+    vlm = wrapped(family)
+    selector = LastToken(0.5)
+    answer = vlm.ask(picture(90, 40), "What?", selector=selector, budget=5, max_new_tokens=4)
+    assert answer.tokens["kept"] == 5
+    (state,) = selector.seen
+    assert state.cells[state.cells >= 0].tolist() == list(range(answer.allocation.n))

@@ -10,12 +10,12 @@ import pytest
 import arr_coc
 from arr_coc.errors import PromptError, VideoError
 from arr_coc.video import synthetic
-from tests.adapters import tiny
+from tests.adapters.families import QWEN
 from tests.adapters.oracle import masked
 from tests.adapters.tiny_vlm import GREEDY, answer_of, stock_inputs, wrapped
 
 
-@pytest.fixture(scope="module", params=list(tiny.CONFIGS))
+@pytest.fixture(scope="module", params=QWEN)
 def vlm(request: Any) -> Any:
     return wrapped(request.param)
 

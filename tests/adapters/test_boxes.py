@@ -1,8 +1,7 @@
-"""Where cells lie on the original picture: by hand, and by looking at which pixels reach which cell."""
+"""The box of each cell on the original picture: computed by hand, and found from the pixels that reach the cell."""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -13,11 +12,8 @@ from arr_coc.adapters.internvl import tile_layout
 from arr_coc.adapters.llava import seen_area
 from arr_coc.adapters.llava_next import best_canvas, mosaic
 from arr_coc.types.grid import Cells, Grid
-from tests.adapters import tiny_llava as tiny
-from tests.adapters import tiny_llava_processor
-from tests.adapters.tiny_vlm import picture
-
-wrapped = lru_cache(tiny_llava_processor.wrapped)
+from tests.adapters.families import PINPOINTS
+from tests.adapters.tiny_vlm import FLAT, picture, wrapped
 
 
 def grid_of(family: str, *sizes: tuple[int, int]) -> list[Cells]:
@@ -29,8 +25,8 @@ def boxes(grid: Cells, cells: list[int], size: tuple[int, int]) -> list[list[flo
     return grid.boxes(torch.tensor(cells), size).tolist()
 
 
-def test_llava_sees_the_middle() -> None:
-    """80 x 40 becomes 64 x 32, of which the middle 32 x 32 is cut out: 20 to 60 of 80 pixels, in 4 x 4 cells."""
+def test_llava_crops_the_centre() -> None:
+    """80 x 40 becomes 64 x 32, of which the centre 32 x 32 is cropped: 20 to 60 of 80 pixels, in 4 x 4 cells."""
     (grid,) = grid_of("llava", (80, 40))
     assert grid == Grid(1, 4, 4, (0.25, 0.0, 0.75, 1.0))
     assert boxes(grid, [0, 7], (80, 40)) == [[20, 0, 30, 10], [50, 10, 60, 20]]
@@ -42,19 +38,19 @@ def test_llava_rounds_as_its_processor_does() -> None:
     assert grid.views[0].area == pytest.approx((0, 8 / 49, 1, 40 / 49))
 
 
-def test_llava_with_padding_goes_beyond_the_picture() -> None:
-    """80 x 40 stands in the middle of 80 x 80: the first row of cells lies above the picture."""
+def test_llava_with_padding_extends_beyond_the_picture() -> None:
+    """80 x 40 is padded to 80 x 80: the first row of cells is above the picture."""
     (grid,) = grid_of("llava_padded", (80, 40))
     assert grid == Grid(1, 4, 4, (0.0, -0.5, 1.0, 1.5))
     assert boxes(grid, [0, 4], (80, 40)) == [[0, -20, 20, 0], [0, 0, 20, 20]]
 
 
-def test_without_a_processor_the_middle_is_assumed() -> None:
+def test_without_a_processor_a_centre_crop_is_assumed() -> None:
     assert seen_area(None, (80, 40), (32, 32)) == (0.25, 0.0, 0.75, 1.0)
 
 
 def test_anyres_tiles_without_their_padding() -> None:
-    """80 x 50 fits into 96 x 96 as 96 x 60, 18 pixels below the top; of 12 rows of 8 pixels 2 are cut off at either end."""
+    """80 x 50 fits into 96 x 96 as 96 x 60, 18 pixels below the top; of 12 rows of 8 pixels 2 are cut off at each end."""
     (grid,) = grid_of("llava_next", (80, 50))
     overview, large = grid.views
     assert overview == Grid(1, 4, 4)
@@ -65,7 +61,7 @@ def test_anyres_tiles_without_their_padding() -> None:
     assert first[1].tolist() == pytest.approx([0, -50 / 30, 80 / 12, -50 / 30 + 50 * 64 / 60 / 8], abs=1e-4)
 
 
-def test_a_big_picture_of_onevision_is_scaled_down_over_the_same_area() -> None:
+def test_a_big_picture_of_onevision_has_fewer_cells_over_the_same_area() -> None:
     """The same picture has 96 cells in its tiles, more than 1.1 ** 2 times the 64 of four tiles."""
     (grid,) = grid_of("llava_onevision", (80, 50))
     assert (grid.views[1].h, grid.views[1].w) == (6, 9)
@@ -78,7 +74,7 @@ def test_several_pictures_of_onevision_are_padded_to_squares() -> None:
     assert second.views[0].area == pytest.approx((-20 / 30, 0, 50 / 30, 1))
 
 
-def test_line_ends_are_no_cells() -> None:
+def test_newline_tokens_are_not_cells() -> None:
     reader = wrapped("llava_next").adapter
     grid = mosaic((80, 50), (96, 96), 32, 4, None)
     at = reader.cell_tokens(grid)
@@ -106,7 +102,7 @@ def test_internvl_layouts_are_the_processor_s(size: tuple[int, int], most: int) 
         assert tile_layout(columns * rows, size) == (columns, rows)
 
 
-def test_internvl_tiles_of_unknown_pictures_stand_for_the_whole() -> None:
+def test_internvl_tiles_of_unknown_layout_cover_the_whole_picture() -> None:
     vlm = wrapped("internvl")
     made = vlm.processor(images=[picture(90, 60)], text=["<image>"], return_tensors="pt")
     (allocation,) = vlm.prepare(inputs=made).allocations
@@ -114,7 +110,7 @@ def test_internvl_tiles_of_unknown_pictures_stand_for_the_whole() -> None:
 
 
 def test_idefics3_tiles_and_the_whole() -> None:
-    """90 x 40 is brought to 96 x 64 pixels: 2 rows of 3 tiles of 32."""
+    """90 x 40 is resized to 96 x 64 pixels: 2 rows of 3 tiles of 32."""
     (grid,) = grid_of("idefics3", (90, 40))
     assert len(grid.views) == 7
     assert grid.views[3].area == (0, 0.5, 1 / 3, 1)
@@ -125,12 +121,12 @@ def test_idefics3_tiles_and_the_whole() -> None:
 
 
 def view_pixels(family: str, inputs: dict[str, Any], grid: Cells) -> list[torch.Tensor]:
-    """What each view of the only picture was made of: `[3, H, W]`."""
+    """The pixels of each view of the only picture: `[3, H, W]`."""
     tiles = inputs["pixel_values"]
     tiles = tiles[0] if tiles.ndim == 5 else tiles
     if family not in ("llava_next", "llava_onevision"):
         return list(tiles)
-    columns, rows = (side // 32 for side in best_canvas((90, 40), tiny.PINPOINTS))
+    columns, rows = (side // 32 for side in best_canvas((90, 40), PINPOINTS))
     canvas = (
         tiles[1 : 1 + rows * columns].view(rows, columns, 3, 32, 32).permute(2, 0, 3, 1, 4).reshape(3, rows * 32, -1)
     )
@@ -138,8 +134,8 @@ def view_pixels(family: str, inputs: dict[str, Any], grid: Cells) -> list[torch.
     return [tiles[0], canvas[:, down : canvas.shape[1] - down, across : canvas.shape[2] - across]]
 
 
-@pytest.mark.parametrize("family", tiny_llava_processor.FAMILIES)
-def test_a_mark_on_the_picture_reaches_the_cells_whose_boxes_hold_it(family: str) -> None:
+@pytest.mark.parametrize("family", FLAT)
+def test_a_mark_on_the_picture_reaches_the_cell_whose_box_contains_it(family: str) -> None:
     vlm, size = wrapped(family), (90, 40)
     plain = Image.new("RGB", size, (90, 120, 60))
     before = vlm.look(plain).vision.tensors
@@ -156,7 +152,7 @@ def test_a_mark_on_the_picture_reaches_the_cells_whose_boxes_hold_it(family: str
             change = (
                 (new - old).abs().sum(0).unflatten(0, (view.h, -1)).unflatten(2, (view.w, -1)).sum((1, 3)).flatten()
             )
-            if change.max() > 5:  # a mark that was not cut away
+            if change.max() > 5:  # the mark was not cropped
                 left, top, right, bottom = grid.boxes(start + change.argmax()[None], size)[0].tolist()
                 assert left - 1 <= x <= right + 1
                 assert top - 1 <= y <= bottom + 1
