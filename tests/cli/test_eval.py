@@ -1,4 +1,4 @@
-"""`arr-coc eval`, as typed."""
+"""The command `arr-coc eval`."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def evaluated(data: Path, model: str, *more: str) -> int:
+def run_eval(data: Path, model: str, *more: str) -> int:
     return main(["eval", str(data), "--model", model, "--tokens", "2", "--seeds", "1", "--budgets", "25%", *more])
 
 
 def test_a_table_a_file_and_a_page(data: Path, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = ["--json", str(tmp_path / "o.json"), "--report", str(tmp_path / "page"), "--plot", str(tmp_path / "p.svg")]
-    assert evaluated(data, model, "--selectors", "all", "uniform", *more) == 0
+    assert run_eval(data, model, "--selectors", "all", "uniform", *more) == 0
     said = capsys.readouterr()
     assert "4 questions about 2 pictures" in said.out
     assert "| uniform | 25% |" in said.out
@@ -47,12 +47,12 @@ def test_a_table_a_file_and_a_page(data: Path, model: str, tmp_path: Path, capsy
     assert (tmp_path / "p.svg").is_file()
 
 
-def test_broken_lines_are_named_and_the_exit_code_says_so(
+def test_invalid_lines_are_reported_and_set_the_exit_code(
     data: Path, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wide = lines(["1.png"])[0] | {"evidence": [[[0, 0, 500, 20]]]}
     write(data, [lines(["0.png"])[0], "{", {"image": "no.png", "question": "?"}, wide])
-    assert evaluated(data, model, "--selectors", "uniform") == 1
+    assert run_eval(data, model, "--selectors", "uniform") == 1
     said = capsys.readouterr()
     assert "2 questions about 2 pictures" in said.out
     assert "left out: samples.jsonl, line 2" in said.err
@@ -60,18 +60,18 @@ def test_broken_lines_are_named_and_the_exit_code_says_so(
     assert "note: samples.jsonl, line 4" in said.err
 
 
-def test_many_broken_lines_are_not_all_said(
+def test_many_invalid_lines_are_shortened(
     data: Path, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(data, [*lines(["0.png"]), *["{"] * 50])
-    assert evaluated(data, model, "--selectors", "uniform", "--json", str(tmp_path / "o.json")) == 1
+    assert run_eval(data, model, "--selectors", "uniform", "--json", str(tmp_path / "o.json")) == 1
     said = capsys.readouterr().err
     assert said.count("left out: ") == 21
     assert "30 more like these" in said
     assert len(json.loads((tmp_path / "o.json").read_text())["problems"]) == 50
 
 
-def test_ctrl_c_saves_and_the_same_command_goes_on(
+def test_ctrl_c_saves_and_the_same_command_continues(
     data: Path, model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from arr_coc.evaluation import runner
@@ -84,12 +84,12 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(
         return real(vlm, shown, *rest)
 
     monkeypatch.setattr(runner, "measure_picture", stopping)
-    assert evaluated(data, model, "--selectors", "uniform") == 130
+    assert run_eval(data, model, "--selectors", "uniform") == 130
     assert "interrupted after 1 of 2 pictures: they are kept in" in capsys.readouterr().err
     monkeypatch.setattr(runner, "measure_picture", real)
-    assert evaluated(data, model, "--selectors", "uniform") == 0
+    assert run_eval(data, model, "--selectors", "uniform") == 0
     assert "went on from an interrupted run (1 pictures were done)" in capsys.readouterr().err
-    assert evaluated(data, model, "--selectors", "uniform") == 0
+    assert run_eval(data, model, "--selectors", "uniform") == 0
     assert capsys.readouterr().err == ""
 
 
@@ -98,8 +98,29 @@ def test_a_selector_from_the_working_folder(
 ) -> None:
     (tmp_path / "own_choice.py").write_text("def first(sight):\n    return sight.candidates[: sight.count]\n")
     monkeypatch.chdir(tmp_path)
-    assert evaluated(data, model, "--selectors", "own_choice:first", "--limit", "1") == 0
+    assert run_eval(data, model, "--selectors", "own_choice:first", "--limit", "1") == 0
     assert "| first | 25% |" in capsys.readouterr().out
+
+
+def test_commas_split_selectors_and_budgets(data: Path, model: str, tmp_path: Path) -> None:
+    out = tmp_path / "o.json"
+    more = ["--selectors", "all,uniform", "ink,", "--budgets", "25%,8", "--limit", "1", "--json", str(out)]
+    assert run_eval(data, model, *more) == 0
+    rows = [(r["selector"], r["budget"]) for r in json.loads(out.read_text())["records"]]
+    assert rows == [("all", "all"), *((name, budget) for budget in ("25%", "8") for name in ("uniform", "ink"))]
+
+
+def test_a_glance_at_budget_all_runs_every_selector_that_can_glance(
+    data: Path, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "o.json"
+    more = ["--selectors", "uniform", "ink", "divprune", "--glance", "25%", "--budgets", "all", "--json", str(out)]
+    assert run_eval(data, model, *more) == 0
+    written = json.loads(out.read_text())
+    assert [r["selector"] for r in written["records"]] == ["all", "uniform", "ink"]
+    note = "budget all: left out because they cannot glance (select before encoding): divprune"
+    assert f"note: {note}" in capsys.readouterr().err
+    assert note in written["notes"]
 
 
 def test_robustness(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +156,7 @@ def test_robustness(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["--glance", "half"], "glance"),
     ],
 )
-def test_bad_input_is_one_sentence_before_anything_is_loaded(
+def test_bad_input_is_an_error_before_a_model_is_loaded(
     data: Path, wrong: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["eval", str(data), "--model", "/not/looked/at", *wrong]) == 2
@@ -144,7 +165,7 @@ def test_bad_input_is_one_sentence_before_anything_is_loaded(
     assert said.count("\n") == 1
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main(["eval", "--help"])
     assert done.value.code == 0

@@ -1,4 +1,4 @@
-"""A report as a folder, read again, and two of them beside each other."""
+"""A report as a folder: written, read, and compared with another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def report(folder: Callable[[int], Path]) -> Report:
     return evaluate(wrapped("qwen2_vl"), folder(3), ["uniform", "random"], ["50%", "25%"], tokens=3, seeds=1)
 
 
-def test_a_folder_holds_what_was_found(report: Report, tmp_path: Path) -> None:
+def test_a_folder_holds_the_page_and_all_numbers(report: Report, tmp_path: Path) -> None:
     report.page(tmp_path / "out")
     found = read_report(tmp_path / "out")
     assert found.title == f"{report.model} on data"
@@ -29,7 +29,7 @@ def test_a_folder_holds_what_was_found(report: Report, tmp_path: Path) -> None:
     assert found.page.startswith("<!doctype html>")
 
 
-def test_a_run_beside_itself_and_beside_a_better_one(report: Report, tmp_path: Path) -> None:
+def test_a_run_compared_with_itself_and_with_a_better_one(report: Report, tmp_path: Path) -> None:
     report.page(tmp_path / "old")
     better = {
         name: [dict(row) | {"accuracy": 1.0, "said": "x"} if row["selector"] == "uniform" else row for row in rows]
@@ -47,7 +47,7 @@ def test_a_run_beside_itself_and_beside_a_better_one(report: Report, tmp_path: P
     assert all(one["better"] for one in changed_answers(old, new))
 
 
-def test_folders_that_hold_no_report(report: Report, tmp_path: Path) -> None:
+def test_folders_without_a_report_are_refused(report: Report, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no folder"):
         read_report(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"has no index\.html and no report\.json"):
@@ -59,7 +59,7 @@ def test_folders_that_hold_no_report(report: Report, tmp_path: Path) -> None:
             read_report(tmp_path / "out")
 
 
-def test_reports_without_anything_in_common(report: Report, tmp_path: Path) -> None:
+def test_reports_without_a_common_selector_are_refused(report: Report, tmp_path: Path) -> None:
     report.page(tmp_path / "old")
     others = tuple(dict(record) | {"budget": "1%"} for record in report.records)
     replace(report, records=others).page(tmp_path / "new")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from arr_coc.evaluation import metrics, statistics
+from arr_coc.evaluation import metrics
+from arr_coc.evaluation.metrics import evidence_cells
 from arr_coc.types.grid import Grid, Mosaic
 
 
@@ -38,7 +39,7 @@ def test_vqa_accuracy_leaves_each_annotator_out() -> None:
     assert metrics.vqa("x", []) == 0
 
 
-def test_yes_and_no_are_read_off_a_sentence() -> None:
+def test_yes_or_no_from_a_sentence() -> None:
     assert metrics.yes_no("Yes, there is a dog.", ["yes"]) == 1
     assert metrics.yes_no("There is no dog", ["no"]) == 1
     assert metrics.yes_no("Yes. There is no doubt.", ["yes"]) == 1
@@ -70,7 +71,15 @@ def test_every_box_has_a_cell() -> None:
         assert cells((low[0], low[1], high[0], high[1]), Grid(1, 7, 3))
 
 
-def test_recall_is_the_best_groups() -> None:
+def test_evidence_at_one_frame_or_in_the_whole_clip() -> None:
+    grid, size = Grid(3, 1, 2), (20, 10)
+    left, right = (0.0, 0.0, 10.0, 10.0), (10.0, 0.0, 20.0, 10.0)
+    found = evidence_cells((((*left, 3.0), (*right, 5.0)), (right,)), grid, size, frames=6)
+    assert [cells.tolist() for cells in found] == [[2, 5], [1], [3], [5]]
+    assert evidence_cells(((left,),), Grid(1, 1, 2), size)[0].tolist() == [0]
+
+
+def test_recall_of_the_best_group() -> None:
     groups = [torch.tensor([0, 1, 2, 3]), torch.tensor([8, 9])]
     assert metrics.recall(torch.tensor([0, 9]), groups) == 0.5
     assert metrics.recall(torch.tensor([8, 9]), groups) == 1
@@ -106,26 +115,3 @@ def test_sensitivity_is_one_minus_jaccard() -> None:
     assert metrics.sensitivity([a, b]) == pytest.approx(1 - 1 / 3)
     assert metrics.sensitivity([a, b, c]) == pytest.approx(1 - (1 / 3 + 1 + 1 / 3) / 3)
     assert metrics.sensitivity([a]) is None
-
-
-def test_intervals_draw_pictures_not_questions() -> None:
-    alike = {str(i): [float(i % 2)] * 10 for i in range(20)}  # ten questions that succeed or fail together
-    low, high = statistics.interval(alike) or (0, 0)
-    assert high - low > 0.35  # as wide as that of 20 coins, not of 200
-    assert statistics.interval(alike) == statistics.interval(alike)
-    assert statistics.mean({"a": [1.0, 0.0], "b": [1.0]}) == pytest.approx(2 / 3)
-    assert statistics.mean({"a": []}) is None
-    assert statistics.interval({"a": []}) is None
-
-
-def test_paired_difference() -> None:
-    ours = {str(i): [1.0, 1.0] for i in range(12)}
-    theirs = {str(i): [1.0, 0.0] for i in range(12)}
-    delta, (low, high), p = statistics.difference(ours, theirs) or (0, (0, 0), 1)
-    assert delta == low == high == 0.5
-    assert p == pytest.approx(2 / 2**12, abs=2e-3)  # only all signs alike are as far
-    found = statistics.difference(ours, ours)
-    assert found is not None
-    assert found[0] == 0
-    assert found[2] == 1
-    assert statistics.difference(ours, {}) is None

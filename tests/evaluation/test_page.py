@@ -1,12 +1,10 @@
-"""Plots, the page and the table's words."""
+"""The HTML page: self-contained, well-formed, and what it says about single cases."""
 
 from __future__ import annotations
 
 import base64
 import io
 import re
-import sys
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,29 +15,17 @@ import torch
 from PIL import Image
 
 from arr_coc.errors import ArrCocError
-from arr_coc.evaluation import Report, evaluate, page
+from arr_coc.evaluation import PictureQuestions, page
 from arr_coc.evaluation.measure import grid_from_lists, grid_to_lists, pack_cells, unpack_cells
-from arr_coc.evaluation.report import classify_outcome, format_share
 from arr_coc.types.grid import Grid, Mosaic
-from tests.adapters.tiny_vlm import wrapped
+from tests.evaluation.conftest import PICTURES, SAMPLE, Folder, answering, made_up, make_row, run
+
+PICTURE = PictureQuestions("p", Path("p"), (80, 10), (SAMPLE,))
+DENSE = make_row("all", 1.0, list(range(8)))
 
 
-@pytest.fixture
-def report(folder: Callable[[int], Path]) -> Report:
-    options = {"tokens": 3, "seeds": 2}
-    return evaluate(wrapped("qwen2_vl"), folder(3), ["all", "random", "uniform"], ["50%", "25%"], **options)  # type: ignore[arg-type]
-
-
-def test_a_plot_is_written(report: Report, tmp_path: Path) -> None:
-    report.plot(tmp_path / "pareto.png")
-    with Image.open(tmp_path / "pareto.png") as drawn:
-        assert drawn.width > 800
-    with pytest.raises(ArrCocError, match="cannot write"):
-        report.plot(tmp_path / "no" / "pareto.png")
-
-
-def test_the_page_needs_nothing_beside_itself(report: Report, tmp_path: Path) -> None:
-    text = report.page(tmp_path / "out").read_text()
+def test_the_page_is_self_contained_and_well_formed(folder: Folder, tmp_path: Path) -> None:
+    text = run(folder(3), budgets=["50%", "25%"]).page(tmp_path / "out").read_text()
     assert not re.search(r"""(src|href)=["'](?!data:|#)|url\((?!data:)|https?:""", text)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["index.html", "report.json"]
     for words in ("prefers-color-scheme:dark", "width=device-width", "<svg", "uniform", "no selector gets any right"):
@@ -67,29 +53,26 @@ def unclosed(text: str) -> list[str]:
     return stack
 
 
-def test_without_matplotlib_there_is_a_page_with_plots(
-    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ArrCocError, match="pip install matplotlib"):
-        report.plot(tmp_path / "pareto.png")
-    assert "visual tokens that a language layer reads" in report.page(tmp_path).read_text()
-
-
-def test_a_page_that_cannot_be_written_is_one_sentence(report: Report, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_an_error(folder: Folder, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("here")
     with pytest.raises(ArrCocError, match=r"cannot write .*file"):
-        report.page(tmp_path / "file")
+        run(folder(1), ["uniform"]).page(tmp_path / "file")
 
 
-def reported(folder: Callable[[int], Path], selectors: Any, budgets: Any = ("50%", "25%"), **options: Any) -> Report:
-    return evaluate(wrapped("qwen2_vl"), folder(3), selectors, budgets, tokens=3, seeds=1, **options)
+def test_text_of_the_data_is_escaped() -> None:
+    found = made_up({"<b>&x": answering("<b>&x", 0, [0, 1])})
+    text = page.render_report(found)
+    assert "&lt;b&gt;&amp;x" in text
+    assert "<b>&x" not in text
+    assert unclosed(text) == []
 
 
-def test_cases_show_what_was_kept_and_how_hot_it_was(folder: Callable[[int], Path], tmp_path: Path) -> None:
-    text = reported(folder, ["all", "ink", "divprune", "tome", "oracle", "fastv"]).page(tmp_path).read_text()
+def test_cases_show_the_kept_cells_and_their_heat(folder: Folder, tmp_path: Path) -> None:
+    text = (
+        run(folder(3), ["all", "ink", "divprune", "tome", "oracle", "fastv"], ["50%", "25%"], seeds=1)
+        .page(tmp_path)
+        .read_text()
+    )
     about = dict(re.findall(r"<summary><b>([\w-]+)</b>.*?</summary>\s*<p class=\"quiet\">(.*?)</p>", text))
     assert list(about)[-1] == "oracle"
     assert about["ink"] == about["fastv"] == "Warm: what the selector thinks a cell is worth."
@@ -103,8 +86,8 @@ def test_cases_show_what_was_kept_and_how_hot_it_was(folder: Callable[[int], Pat
         assert heat == (0 if name == "divprune" else figures)
 
 
-def test_layers_have_a_pixel_a_cell(folder: Callable[[int], Path]) -> None:
-    found = reported(folder, ["ink"], ["25%"], answers=False)
+def test_layers_have_one_pixel_per_cell(folder: Folder) -> None:
+    found = run(folder(1), ["ink"], ["25%"], answers=False)
     row = found.rows["0.png"][0]
     grid = grid_from_lists(row["grid"])
     assert isinstance(grid, Grid)
@@ -121,29 +104,6 @@ def test_layers_have_a_pixel_a_cell(folder: Callable[[int], Path]) -> None:
     assert warm[..., -1][clear].min() >= warm[..., -1][~clear].max()  # ink keeps the hottest
 
 
-def test_outcomes_say_why_answers_are_wrong() -> None:
-    dense = {"selector": "all", "accuracy": 1.0, "recall": 1.0}
-    wrong = {"selector": "x", "accuracy": 0.0, "recall": 0.5}
-    assert classify_outcome(wrong, dense) == "lost"
-    assert classify_outcome(wrong | {"recall": 0.9}, dense) == "misread"
-    assert classify_outcome(wrong | {"recall": None}, dense) == "unknown"
-    assert classify_outcome(wrong, dense | {"accuracy": 0.3}) == "dense too"
-    assert classify_outcome(wrong | {"accuracy": 0.6}, dense) == "right"
-    assert classify_outcome(wrong | {"accuracy": None}, dense) is None
-
-
-def test_outcomes_add_up(report: Report) -> None:
-    for record in report.records:
-        assert sum(record["outcomes"].values()) == pytest.approx(1, abs=1e-3)
-        assert record["outcomes"]["right"] == record["accuracy"]
-
-
-def test_shares_read_well() -> None:
-    assert format_share(0.5) == ".50"
-    assert format_share(0.999, (0.0, 1.0)) == "1.00 [.00, 1.00]"
-    assert format_share(None) == ""
-
-
 def test_layers_of_tiles_and_an_overview() -> None:
     grid = Mosaic((Grid(1, 2, 2, (0, 0, 0.5, 1)), Grid(1, 2, 2, (0.5, 0, 1, 1)), Grid(1, 1, 2)))
     row = {
@@ -157,3 +117,39 @@ def test_layers_of_tiles_and_an_overview() -> None:
     assert clear[: height // 2, : width // 4].all()
     assert clear[:, width // 2 :].all()
     assert not clear[height // 2 :, : width // 2].any()
+
+
+@pytest.mark.parametrize(
+    ("answer", "dense", "words"),
+    [
+        (
+            make_row("x", 0.0, [6, 7]),
+            DENSE,
+            "None of the 2 cells that show the answer was kept. The dense model is right.",
+        ),
+        (make_row("x", 0.0, [1, 7]), None, "1 of the 2 cells that show the answer was kept."),
+        (
+            make_row("x", 0.0, [0, 1]),
+            DENSE,
+            "All 2 cells that show the answer were kept. Enough to read from: the dense",
+        ),
+        (make_row("x", 0.0, [0, 1]), DENSE | {"accuracy": 0.0, "said": "nay"}, "The dense model errs as well: 'nay'."),
+        (make_row("x", 1.0, [0, 1]), DENSE, "All 2 cells that show the answer were kept."),
+        (make_row("x", 0.0, [6], fallback="RuntimeError: no"), DENSE, "The selector failed, and evenly spaced cells"),
+        (make_row("x", 0.0, [6], [0.2, 0.1, 0.9, 0.8, 0, 0, 1, 0]), DENSE, "the best of them is number 4 of 8."),
+        (make_row("x", 0.0, [6], [0.5, 0, 0.5, 0.5, 0, 0, 1, 0]), DENSE, "the best of them is number 2 to 4 of 8."),
+    ],
+)
+def test_why_a_case_failed(answer: dict[str, Any], dense: dict[str, Any] | None, words: str) -> None:
+    assert words in page.explain_case((PICTURE, answer, dense))
+
+
+def test_the_worst_cases_are_those_that_the_dense_model_gets_right() -> None:
+    answers = answering("x", 10, [6, 7])
+    dense = [make_row("all", float(n in (12, 15)), list(range(8))) for n in range(PICTURES)]
+    found = made_up({"all": dense, "x": answers})
+    order = [picture.name for picture, _, _ in page.rank_cases(found, "x", "25%")]
+    assert set(order[:2]) == {"12", "15"}
+    assert set(order[10:]) == {str(n) for n in range(10)}
+    record = found.record("x", "25%")
+    assert record["outcomes"] == {"right": 0.5, "lost": 0.1, "dense too": 0.4}

@@ -137,7 +137,7 @@ def test_refcoco(tmp_path: Path) -> None:
     assert "reference 3" in data.problems[0]
 
 
-def test_a_pickle_that_wants_to_run_something_is_refused(tmp_path: Path) -> None:
+def test_a_pickle_with_imports_is_refused(tmp_path: Path) -> None:
     (tmp_path / "refs(unc).p").write_bytes(pickle.dumps(Path("/")))
     put(tmp_path / "instances.json", {"images": [], "annotations": []})
     with pytest.raises(DataError, match="wants to import pathlib"):
@@ -160,7 +160,7 @@ def test_pope(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", FORMATS)
-def test_another_folder_is_refused_with_what_was_expected(tmp_path: Path, layout: str) -> None:
+def test_another_folder_is_refused(tmp_path: Path, layout: str) -> None:
     with pytest.raises(DataError, match="expected"):
         read_data(tmp_path, layout)
     with pytest.raises(DataError, match="no folder"):

@@ -1,49 +1,80 @@
-"""The page's sentences, on made-up answers: who leads, whether that is decided, and why a case failed."""
+"""Records, tables and sentences of a report."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 
-from arr_coc.evaluation import Report, page
-from arr_coc.evaluation.data import Data, PictureQuestions, Sample
-from arr_coc.evaluation.measure import EvalConfig, pack_cells, quantise
-from arr_coc.evaluation.report import make_report, rank_records, summarise
-
-PICTURES = 20
-EVIDENCE = (((0.0, 0.0, 20.0, 10.0),),)  # the first two of eight cells in a row
-SAMPLE = Sample("What?", ("yes",), "kind", EVIDENCE)
+from arr_coc.evaluation.report import classify_outcome, format_share, rank_records, summarise
+from arr_coc.selectors import Sight
+from tests.adapters.tiny_vlm import wrapped
+from tests.evaluation.conftest import Folder, answering, made_up, run
 
 
-def row(selector: str, right: float, keep: list[int], heat: list[float] | None = None, **more: Any) -> dict[str, Any]:
-    held = len({0, 1} & set(keep)) / 2
-    ms = dict.fromkeys(("preprocess", "encode", "select", "prefill", "decode"), 1.0)
-    made = {
-        "selector": selector, "budget": "all" if selector == "all" else "25%", "seed": 0, "question": 0, "kind": "kind",
-        "said": "yes" if right else "no", "kept": len(keep), "read": len(keep), "encoded": 8, "all": 8, "grid": [[1, 1, 8, 0, 0, 1, 1]],
-        "over": False, "fallback": "", "notes": [], "exact": right, "anls": right, "vqa": right, "accuracy": right,
-        "keep": pack_cells(torch.tensor(keep), 8), "recall": held, "any_hit": float(held > 0), "pointing": None,
-        "chance": 0.25, "ms": ms, "peak_mb": None, "moved": None,
-    }  # fmt: skip
-    if heat is not None:
-        made |= {"heat": quantise(torch.tensor(heat)), "heat_of": "relevance"}
-    return made | more
+def test_records_as_documented(folder: Folder) -> None:
+    report = run(folder(3), ["all", "random", "uniform", "oracle"], ["25%", "all", 8])
+    said = json.loads(report.to_json())
+    assert {"model", "data", "records"} <= said.keys()
+    rows = [(record["selector"], record["budget"]) for record in said["records"]]
+    assert rows == [("all", "all")] + [(s, b) for b in ("25%", "8") for s in ("random", "uniform", "oracle")]
+    for record in said["records"]:
+        assert {
+            "kept", "n", "accuracy", "accuracy_ci", "evidence_recall", "any_hit", "fallbacks", "select_ms", "answer_ms",
+            "by_kind", "lift", "sensitivity", "peak_mb", "encode_ms", "prefill_ms", "decode_ms", "pointing",
+        } <= record.keys()  # fmt: skip
+        assert record["n"] == 6
+        assert set(record["by_kind"]) == {"kind 0", "kind 1"}
+        assert record["by_kind"]["kind 0"]["n"] == 3
+        assert record["fallbacks"] == 0
+        assert record["valid"]
+    dense, oracle = report.record("all", "all"), report.record("oracle", "8")
+    assert dense["evidence_recall"] == dense["lift"] == 1
+    assert oracle["kept"] == 8
+    assert oracle["pointing"] == 1
+    assert oracle["versus"] is None
+    assert report.record("uniform", 8)["versus"]["peer"] == "random"
+    assert report.record("random", "25%")["seeds"] == 2
+    assert "| uniform | 25% |" in report.table()
+    assert "kind 1, n = 3" in report.table(kinds=True)
 
 
-def made_up(answers: dict[str, list[dict[str, Any]]]) -> Report:
-    """`answers`: for each selector one row a picture."""
-    image = Image.new("RGB", (80, 10), "white")
-    pictures = tuple(PictureQuestions(f"{n}", image, (80, 10), (SAMPLE,)) for n in range(PICTURES))
-    rows = {f"{n}": [some[n] for some in answers.values()] for n in range(PICTURES)}
-    return make_report("model", Data("data", pictures), rows, EvalConfig(), list(answers))
+def test_without_answers_only_the_cells_are_judged(folder: Folder, tmp_path: Path) -> None:
+    report = run(folder(2), ["all", "uniform", "fastv"], answers=False)
+    for record in report.records:
+        assert record["accuracy"] is None
+        assert record["evidence_recall"] is not None
+        assert record["answer_ms"] is None
+    assert "accuracy" not in report.table()
+    assert "answer ms" not in report.table()
+    report.plot(tmp_path / "recall.png")  # against tokens alone
 
 
-def answering(selector: str, right: int, keep: list[int], **more: Any) -> list[dict[str, Any]]:
-    return [row(selector, float(n < right), keep, **more) for n in range(PICTURES)]
+def test_fallbacks_are_counted_and_shown(folder: Folder) -> None:
+    def shaky(sight: Sight) -> torch.Tensor:
+        if sight.words.text == "What?":
+            raise RuntimeError("no idea")
+        return sight.candidates[: sight.count]
+
+    report = run(folder(2), [shaky, "uniform", "random"])
+    record = report.record("shaky", "25%")
+    assert record["fallbacks"] == 0.5
+    assert not record["valid"]
+    assert "50.0%, invalid" in report.table()
+    assert "no idea" in report.table()
+    assert report.record("uniform", "25%")["versus"]["peer"] == "random"  # an invalid row is no peer
+
+
+def test_layers_that_read_more_cells_than_are_kept_are_reported(folder: Folder) -> None:
+    report = run(folder(2), ["fastv", "uniform"], answers=False)
+    inside, plain = report.record("fastv", "25%"), report.record("uniform", "25%")
+    layers = len(wrapped("qwen2_vl").adapter.text_model.layers)
+    assert inside["read"] == pytest.approx((inside["tokens"]["all"] + (layers - 1) * inside["kept"]) / layers, abs=0.01)
+    assert plain["read"] == plain["kept"]
+    assert f"{inside['read']:.0f} a layer" in report.table()
+    assert "fastv lets language layers read more cells than it keeps" in report.table()
 
 
 def test_who_leads_and_whether_it_is_decided() -> None:
@@ -69,43 +100,34 @@ def test_who_leads_and_whether_it_is_decided() -> None:
 @pytest.mark.parametrize(
     ("others", "words"), [(15, "which 20 pictures do not decide"), (16, "other is level with it"), (0, "+0.80 [")]
 )
-def test_what_is_not_decided_is_said(others: int, words: str) -> None:
+def test_an_undecided_lead_is_reported(others: int, words: str) -> None:
     found = made_up({"one": answering("one", 16, [0, 1]), "other": answering("other", others, [0, 1])})
     assert words in summarise(found)[0][1]
 
 
-def test_nobody() -> None:
+def test_no_selector_is_right() -> None:
     found = made_up({"one": answering("one", 0, [6]), "other": answering("other", 0, [7])})
     assert summarise(found) == [("25%", "no selector gets any right.")]
 
 
-PICTURE = PictureQuestions("p", Path("p"), (80, 10), (SAMPLE,))
-DENSE = row("all", 1.0, list(range(8)))
+def test_outcomes_say_why_answers_are_wrong() -> None:
+    dense = {"selector": "all", "accuracy": 1.0, "recall": 1.0}
+    wrong = {"selector": "x", "accuracy": 0.0, "recall": 0.5}
+    assert classify_outcome(wrong, dense) == "lost"
+    assert classify_outcome(wrong | {"recall": 0.9}, dense) == "misread"
+    assert classify_outcome(wrong | {"recall": None}, dense) == "unknown"
+    assert classify_outcome(wrong, dense | {"accuracy": 0.3}) == "dense too"
+    assert classify_outcome(wrong | {"accuracy": 0.6}, dense) == "right"
+    assert classify_outcome(wrong | {"accuracy": None}, dense) is None
 
 
-@pytest.mark.parametrize(
-    ("answer", "dense", "words"),
-    [
-        (row("x", 0.0, [6, 7]), DENSE, "None of the 2 cells that show the answer was kept. The dense model is right."),
-        (row("x", 0.0, [1, 7]), None, "1 of the 2 cells that show the answer was kept."),
-        (row("x", 0.0, [0, 1]), DENSE, "All 2 cells that show the answer were kept. Enough to read from: the dense"),
-        (row("x", 0.0, [0, 1]), DENSE | {"accuracy": 0.0, "said": "nay"}, "The dense model errs as well: 'nay'."),
-        (row("x", 1.0, [0, 1]), DENSE, "All 2 cells that show the answer were kept."),
-        (row("x", 0.0, [6], fallback="RuntimeError: no"), DENSE, "The selector failed, and evenly spaced cells"),
-        (row("x", 0.0, [6], [0.2, 0.1, 0.9, 0.8, 0, 0, 1, 0]), DENSE, "the best of them is number 4 of 8."),
-        (row("x", 0.0, [6], [0.5, 0, 0.5, 0.5, 0, 0, 1, 0]), DENSE, "the best of them is number 2 to 4 of 8."),
-    ],
-)
-def test_why_a_case_failed(answer: dict[str, Any], dense: dict[str, Any] | None, words: str) -> None:
-    assert words in page.explain_case((PICTURE, answer, dense))
+def test_outcomes_add_up(folder: Folder) -> None:
+    for record in run(folder(3), budgets=["50%", "25%"]).records:
+        assert sum(record["outcomes"].values()) == pytest.approx(1, abs=1e-3)
+        assert record["outcomes"]["right"] == record["accuracy"]
 
 
-def test_the_worst_are_those_that_the_dense_model_gets_right() -> None:
-    answers = answering("x", 10, [6, 7])
-    dense = [row("all", float(n in (12, 15)), list(range(8))) for n in range(PICTURES)]
-    found = made_up({"all": dense, "x": answers})
-    order = [picture.name for picture, _, _ in page.rank_cases(found, "x", "25%")]
-    assert set(order[:2]) == {"12", "15"}
-    assert set(order[10:]) == {str(n) for n in range(10)}
-    record = found.record("x", "25%")
-    assert record["outcomes"] == {"right": 0.5, "lost": 0.1, "dense too": 0.4}
+def test_format_of_shares() -> None:
+    assert format_share(0.5) == ".50"
+    assert format_share(0.999, (0.0, 1.0)) == "1.00 [.00, 1.00]"
+    assert format_share(None) == ""

@@ -1,4 +1,4 @@
-"""The drawn cases: their ground truth, and who passes."""
+"""The drawn cases: their ground truth, and which selectors pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.adapters.tiny_vlm import wrapped
 from tests.evaluation.test_page import unclosed
 
 
-def test_cases_are_drawn_the_same_every_time_with_their_evidence_inside() -> None:
+def test_cases_are_reproducible_with_evidence_inside_the_picture() -> None:
     first, second = robustness.make_suite(), robustness.make_suite()
     assert len(first.pictures) == len(robustness.CASES) * robustness.VARIANTS
     for one, other in zip(first.pictures, second.pictures, strict=True):
@@ -30,7 +30,7 @@ def test_cases_are_drawn_the_same_every_time_with_their_evidence_inside() -> Non
         assert bool(one.samples[0].evidence) == (kind not in ("void", "absent"))
 
 
-def test_the_oracle_and_everything_pass_and_one_corner_fails() -> None:
+def test_the_oracle_and_all_cells_pass_and_one_corner_fails() -> None:
     def corner(sight: Sight) -> torch.Tensor:
         return sight.candidates[: sight.count]
 

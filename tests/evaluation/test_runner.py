@@ -1,10 +1,7 @@
-"""Running comparisons with a tiny random model."""
+"""`evaluate` with a tiny random model, on pictures and on clips."""
 
 from __future__ import annotations
 
-import itertools
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,71 +10,14 @@ import torch
 
 import arr_coc
 from arr_coc.errors import ArrCocError, SelectorError
-from arr_coc.evaluation import Data, Interrupted, PictureQuestions, Report, Sample, evaluate, measure
-from arr_coc.evaluation.runner import timed_questions
-from arr_coc.selectors import Choice, Selector, Sight, Smaller
-from arr_coc.selectors.scope import Scope
-from tests.adapters.tiny_vlm import wrapped
-from tests.evaluation.conftest import lines, write
-
-Folder = Callable[[int], Path]
-
-
-def run(data: Any, selectors: Any = ("all", "random", "uniform"), budgets: Any = ("25%",), **options: Any) -> Report:
-    return evaluate(wrapped("qwen2_vl"), data, selectors, budgets, **({"tokens": 3, "seeds": 2} | options))
-
-
-def untimed(report: Report) -> Any:
-    """All that must be the same in every run."""
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {k: clean(v) for k, v in value.items() if not k.endswith("ms") and k != "peak_mb"}
-        return [clean(one) for one in value] if isinstance(value, list | tuple) else value
-
-    return clean(report.to_dict()), clean(dict(report.rows))
-
-
-def test_records_as_documented(folder: Folder) -> None:
-    report = run(folder(3), ["all", "random", "uniform", "oracle"], ["25%", "all", 8])
-    said = json.loads(report.to_json())
-    assert {"model", "data", "records"} <= said.keys()
-    rows = [(record["selector"], record["budget"]) for record in said["records"]]
-    assert rows == [("all", "all")] + [(s, b) for b in ("25%", "8") for s in ("random", "uniform", "oracle")]
-    for record in said["records"]:
-        assert {
-            "kept", "n", "accuracy", "accuracy_ci", "evidence_recall", "any_hit", "fallbacks", "select_ms", "answer_ms",
-            "by_kind", "lift", "sensitivity", "peak_mb", "encode_ms", "prefill_ms", "decode_ms", "pointing",
-        } <= record.keys()  # fmt: skip
-        assert record["n"] == 6
-        assert set(record["by_kind"]) == {"kind 0", "kind 1"}
-        assert record["by_kind"]["kind 0"]["n"] == 3
-        assert record["fallbacks"] == 0
-        assert record["valid"]
-    dense, oracle = report.record("all", "all"), report.record("oracle", "8")
-    assert dense["evidence_recall"] == dense["lift"] == 1
-    assert oracle["kept"] == 8
-    assert oracle["pointing"] == 1
-    assert oracle["versus"] is None
-    assert report.record("uniform", 8)["versus"]["peer"] == "random"
-    assert report.record("random", "25%")["seeds"] == 2
-    assert "| uniform | 25% |" in report.table()
-    assert "kind 1, n = 3" in report.table(kinds=True)
-
-
-def test_each_picture_is_encoded_once(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    vlm = wrapped("qwen2_vl")
-    count = 0
-    real = vlm.adapter.encode
-
-    def counted(*args: Any, **options: Any) -> Any:
-        nonlocal count
-        count += 1
-        return real(*args, **options)
-
-    monkeypatch.setattr(vlm.adapter, "encode", counted)
-    run(folder(3), ["all", "random", "uniform"], ["25%", "50%"])
-    assert count == 3 + 1  # and the warm-up
+from arr_coc.evaluation import Data, PictureQuestions, Sample
+from arr_coc.evaluation.entries import make_entries
+from arr_coc.evaluation.measure import EvalConfig, grid_from_lists, unpack_cells
+from arr_coc.evaluation.runner import make_trials, timed_questions
+from arr_coc.selectors import Sight
+from arr_coc.types.grid import Grid
+from tests.adapters.tiny_vlm import picture
+from tests.evaluation.conftest import FRAMES, Folder, run, untimed, write
 
 
 def test_two_runs_are_equal(folder: Folder) -> None:
@@ -88,128 +28,7 @@ def test_two_runs_are_equal(folder: Folder) -> None:
     assert untimed(other)[1] != untimed(run(data))[1]
 
 
-def test_an_interrupted_run_goes_on_and_ends_as_an_uninterrupted_one(folder: Folder, tmp_path: Path) -> None:
-    data, place = folder(3), tmp_path / "run"
-    whole = run(data)
-
-    def stop(done: int, total: int, what: str) -> None:
-        if done == 5:  # in the middle of the second picture
-            raise KeyboardInterrupt
-
-    with pytest.raises(Interrupted, match=r"after 1 of 3 pictures.*goes on") as stopped:
-        run(data, run=place, tick=stop)
-    assert (stopped.value.done, stopped.value.total) == (1, 3)
-    with (place / "records.jsonl").open("a") as file:
-        file.write('{"picture": "1.png", "ro')  # killed while writing
-    starts: list[int] = []
-    again = run(data, run=place, tick=lambda done, total, what: starts.append(done))
-    assert again.resumed == 1
-    assert starts[0] == 4
-    assert untimed(again) == untimed(whole)
-    assert not (place / "records.jsonl").exists()  # done: the next run starts anew
-
-
-def stop(done: int, total: int, what: str) -> None:
-    if done == 5:
-        raise KeyboardInterrupt
-
-
-def test_another_question_neither_goes_on_from_it_nor_writes_over_it(folder: Folder, tmp_path: Path) -> None:
-    data, place = folder(2), tmp_path / "run"
-    with pytest.raises(Interrupted):
-        run(data, run=place, tick=stop)
-    kept = (place / "records.jsonl").read_text()
-    with pytest.raises(ArrCocError, match=r"holds 1 pictures of a run with other settings.*--fresh"):
-        run(data, run=place, budgets=["50%"])
-    assert (place / "records.jsonl").read_text() == kept
-    assert run(data, run=place, budgets=["50%"], fresh=True).resumed == 0
-    assert list(place.iterdir()) == []
-    with pytest.raises(Interrupted):
-        run(data, run=place, tick=stop)
-    assert run(data, run=place, fresh=True).resumed == 0
-
-
-@pytest.mark.parametrize("change", ["the object", "the closure", "the kinds"])
-def test_nor_does_the_same_name_with_other_contents(folder: Folder, tmp_path: Path, change: str) -> None:
-    data, place = folder(2), tmp_path / "run"
-
-    def first_cells(skip: int) -> Callable[[Sight], torch.Tensor]:
-        def first(sight: Sight) -> torch.Tensor:
-            return sight.candidates[skip : skip + sight.count]
-
-        return first
-
-    makers: dict[str, Callable[[int], Any]] = {"the object": lambda n: Scope(float(n)), "the closure": first_cells}
-    make = makers.get(change, lambda n: "uniform")
-    with pytest.raises(Interrupted):
-        run(data, [make(0)], ["25%", "50%", "12.5%"], run=place, tick=stop)
-    if change == "the kinds":
-        written = (data / "samples.jsonl").read_text()
-        (data / "samples.jsonl").write_text(written.replace("kind 0", "other"))
-    with pytest.raises(ArrCocError, match="a run with other settings"):
-        run(data, [make(1)], ["25%", "50%", "12.5%"], run=place)
-    if change != "the kinds":
-        assert run(data, [make(0)], ["25%", "50%", "12.5%"], run=place).resumed == 1
-
-
-def test_coupling_needs_an_encoder(folder: Folder) -> None:
-    with pytest.raises(SelectorError, match=r"'coupling' asks an image-text encoder.*--embeddings labels"):
-        run(folder(1), ["coupling"])
-    with pytest.raises(ArrCocError, match="wrapped already"):
-        run(folder(1), ["uniform"], embeddings="labels")
-
-
-def test_layers_that_read_more_than_is_kept_are_said(folder: Folder) -> None:
-    report = run(folder(2), ["fastv", "uniform"], answers=False)
-    inside, plain = report.record("fastv", "25%"), report.record("uniform", "25%")
-    layers = len(wrapped("qwen2_vl").adapter.text_model.layers)
-    assert inside["read"] == pytest.approx((inside["tokens"]["all"] + (layers - 1) * inside["kept"]) / layers, abs=0.01)
-    assert plain["read"] == plain["kept"]
-    assert f"{inside['read']:.0f} a layer" in report.table()
-    assert "fastv lets language layers read more cells than it keeps" in report.table()
-
-
-def test_two_runs_do_not_share_a_folder(folder: Folder, tmp_path: Path) -> None:
-    data, place = folder(1), tmp_path / "run"
-
-    def second(done: int, total: int, what: str) -> None:
-        if done == 1:
-            with pytest.raises(ArrCocError, match="another run is writing"):
-                run(data, run=place)
-            seen.append(done)
-
-    seen: list[int] = []
-    assert run(data, run=place, tick=second).resumed == 0
-    assert seen == [1]
-    assert not place.exists()
-
-
-def test_what_was_measured_is_kept_until_it_is_written_down(folder: Folder, tmp_path: Path) -> None:
-    data, place = folder(2), tmp_path / "run"
-
-    def full(report: Report) -> None:
-        raise ArrCocError("no space left")
-
-    with pytest.raises(ArrCocError, match="no space left"):
-        run(data, run=place, then=full)
-    again = run(data, run=place)
-    assert again.resumed == 2
-    assert untimed(again) == untimed(run(data))
-
-
-def test_a_full_disk_is_one_sentence(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Path, mode: str = "r", *rest: Any, **options: Any) -> Any:
-        if mode == "a":
-            raise OSError(28, "No space left on device")
-        return real(self, mode, *rest, **options)
-
-    real = Path.open
-    monkeypatch.setattr(Path, "open", full)
-    with pytest.raises(ArrCocError, match=r"cannot keep the run in .*No space left"):
-        run(folder(1), run=tmp_path / "run")
-
-
-def test_a_selector_of_the_users(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selectors_of_the_user(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def last(sight: Sight) -> torch.Tensor:
         return sight.candidates[-sight.count :]
 
@@ -224,6 +43,50 @@ def test_a_selector_of_the_users(folder: Folder, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(
+    ("selectors", "budgets", "config", "expected", "note"),
+    [
+        (["all", "ink"], ["25%", "all"], EvalConfig(), ["all all", "ink 25%"], ""),
+        (["ink"], ["100%"], EvalConfig(), ["all all"], "ink would keep every cell"),
+        (["ink"], ["mass 90%", " 8 "], EvalConfig(), ["ink mass 90%", "ink 8"], ""),
+        (["ink", "uniform"], ["all"], EvalConfig(glance="25%"), ["all all", "ink all", "uniform all"], ""),
+        (
+            ["ink", "divprune", "resize"],
+            ["25%", "all"],
+            EvalConfig(glance="25%"),
+            ["all all", "ink all", "ink 25%", "divprune 25%", "resize 25%"],
+            "cannot glance (select before encoding): divprune, resize",
+        ),
+        (
+            ["ink", "divprune"],
+            ["all"],
+            EvalConfig("exact", "25%", "centre"),
+            ["all all", "centre all"],
+            "only centre runs",
+        ),
+        (["random"], ["all"], EvalConfig(glance="25%"), ["all all", "random all", "random all"], ""),
+    ],
+)
+def test_trials(selectors: Any, budgets: Any, config: EvalConfig, expected: list[str], note: str) -> None:
+    trials, notes = make_trials(make_entries(selectors), budgets, config, seeds=2)
+    assert [f"{trial.entry.name} {trial.budget}" for trial in trials] == expected
+    assert note in "".join(notes)
+    assert bool(notes) == bool(note)
+
+
+def test_at_budget_all_selectors_differ_by_their_glance(folder: Folder) -> None:
+    report = run(folder(2), ["ink", "uniform", "divprune"], ["all"], glance="25%")
+    assert [record["selector"] for record in report.records] == ["all", "ink", "uniform"]
+    assert "cannot glance" in report.data.notes[0]
+    for name in ("ink", "uniform"):
+        record = report.record(name, "all")
+        assert record["tokens"]["encoded"] == record["kept"] == pytest.approx(record["tokens"]["all"] / 4, abs=1)
+        assert record["fallbacks"] == 0
+        assert record["versus"] is not None
+    rows = {row["selector"]: row["keep"] for row in report.rows["0.png"]}
+    assert rows["ink"] != rows["uniform"]
+
+
+@pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
         (lambda sight: sight.candidates[: sight.count + 1], "at most"),
@@ -231,80 +94,20 @@ def test_a_selector_of_the_users(folder: Folder, tmp_path: Path, monkeypatch: py
         (lambda sight: sight.candidates[: sight.count] + 10_000, "between 0"),
     ],
 )
-def test_wrong_cells_are_an_error_that_names_the_selector(folder: Folder, wrong: Any, complaint: str) -> None:
+def test_invalid_cells_are_an_error_that_names_the_selector(folder: Folder, wrong: Any, complaint: str) -> None:
     wrong.__name__ = "greedy"
     with pytest.raises(SelectorError, match=f"'greedy'.*{complaint}"):
         run(folder(1), [wrong])
 
 
-def test_fallbacks_are_counted_and_shown(folder: Folder) -> None:
-    def shaky(sight: Sight) -> torch.Tensor:
-        if sight.words.text == "What?":
-            raise RuntimeError("no idea")
-        return sight.candidates[: sight.count]
-
-    report = run(folder(2), [shaky, "uniform", "random"])
-    record = report.record("shaky", "25%")
-    assert record["fallbacks"] == 0.5
-    assert not record["valid"]
-    assert "50.0%, invalid" in report.table()
-    assert "no idea" in report.table()
-    assert report.record("uniform", "25%")["versus"]["peer"] == "random"  # nobody is compared with an invalid row
+def test_coupling_needs_an_encoder(folder: Folder) -> None:
+    with pytest.raises(SelectorError, match=r"'coupling' asks an image-text encoder.*--embeddings labels"):
+        run(folder(1), ["coupling"])
+    with pytest.raises(ArrCocError, match="wrapped already"):
+        run(folder(1), ["uniform"], embeddings="labels")
 
 
-def test_re_encoding_and_glancing_pay_for_themselves(folder: Folder) -> None:
-    class Half(Selector):
-        name = "half"
-        early = True
-
-        def before_encoding(self, sight: Sight) -> Smaller:
-            return Smaller(sight.count)
-
-    report = run(folder(2), ["all", Half(), "uniform"], ["25%"])
-    half = report.record("half", "25%")
-    assert half["evidence_recall"] is None
-    assert half["kept"] <= report.record("uniform", "25%")["kept"]
-    assert "shows the whole picture smaller" in report.table()
-    glanced = run(folder(2), ["all", "uniform", "divprune"], ["25%"], glance="50%")
-    for name in ("uniform", "divprune"):
-        assert glanced.record(name, "25%")["tokens"]["encoded"] * 2 == pytest.approx(
-            glanced.record(name, "25%")["tokens"]["all"], abs=1
-        )
-    dense = glanced.record("all", "all")["tokens"]
-    assert dense["encoded"] == dense["all"]
-
-
-def test_attention_is_charged_to_those_who_want_it(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Watcher(Selector):
-        name = "watcher"
-        attention_at = (1.0,)
-
-        def select(self, sight: Sight) -> Choice:
-            worth = sight.attention[1.0]
-            return Choice(sight.candidates[worth.topk(sight.count).indices.sort().values])
-
-    charged = measure.AttentionCost({(): 0.0, (1.0,): 0.5}, {(): 0.0, (1.0,): 900.0})
-    monkeypatch.setattr("arr_coc.evaluation.runner.measure_attention_cost", lambda *given: charged)
-    peaks = itertools.cycle([1000.0, 300.0, 300.0])  # while both share an encoding, then each of them alone
-    monkeypatch.setattr(measure.PeakMemory, "peak", lambda meter: next(peaks))
-    report = run(folder(2), ["uniform", Watcher()])
-    plain, seen = report.record("uniform", "25%")["encode_ms"], report.record("watcher", "25%")["encode_ms"]
-    assert seen == pytest.approx(1.5 * plain, abs=0.02)
-    assert [report.record(name, "25%")["peak_mb"] for name in ("uniform", "watcher")] == [300, 1000]
-
-
-def test_only_the_cells(folder: Folder, tmp_path: Path) -> None:
-    report = run(folder(2), ["all", "uniform", "fastv"], answers=False)
-    for record in report.records:
-        assert record["accuracy"] is None
-        assert record["evidence_recall"] is not None
-        assert record["answer_ms"] is None
-    assert "accuracy" not in report.table()
-    assert "answer ms" not in report.table()
-    report.plot(tmp_path / "recall.png")  # against tokens alone
-
-
-def test_a_torn_picture_is_left_out_and_said(folder: Folder) -> None:
+def test_a_truncated_picture_is_left_out_and_reported(folder: Folder) -> None:
     data = folder(3)
     whole = (data / "0.png").read_bytes()
     (data / "0.png").write_bytes(whole[: len(whole) // 2])
@@ -315,25 +118,6 @@ def test_a_torn_picture_is_left_out_and_said(folder: Folder) -> None:
         (data / f"{number}.png").write_bytes(whole[:200])
     with pytest.raises(ArrCocError, match="can be read"):
         run(data, ["uniform"])
-
-
-def test_batches_say_what_single_questions_say(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers, cells and scores must not depend on which questions are asked together, nor on who is timed."""
-    data, kinds = folder(3), ["all", "random", "ink", "fastv", "resize", "oracle"]
-    together = run(data, kinds, ["50%", "25%"], tokens=6)
-    monkeypatch.setattr(measure, "BATCH", 1)
-    alone = run(data, kinds, ["50%", "25%"], tokens=6)
-    assert {row["said"] for rows in together.rows.values() for row in rows} != {""}
-    assert untimed(alone) == untimed(together)
-    monkeypatch.undo()
-    monkeypatch.setattr("arr_coc.evaluation.runner.TIMED", 1)
-    once = run(data, kinds, ["50%", "25%"], tokens=6)
-    assert [record.pop("timed") for record in once.records] == [
-        2 if r["selector"] == "random" else 1 for r in once.records
-    ]
-    assert [record.pop("timed") for record in together.records]
-    assert untimed(once) == untimed(together)
-    assert all(record["answer_ms"] > 0 for record in once.records)
 
 
 def test_which_questions_are_timed() -> None:
@@ -348,10 +132,57 @@ def test_which_questions_are_timed() -> None:
     assert list(many.values()) == [0, 1] * 6
 
 
-def test_many_questions_about_one_picture_are_asked_in_batches(tmp_path: Path, folder: Folder) -> None:
-    data = folder(1)
-    write(data, [lines(["0.png"])[0] | {"question": f"What {number}?"} for number in range(measure.BATCH + 2)])
-    assert run(data).record("uniform", "25%")["n"] == measure.BATCH + 2
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+def test_a_clip_is_evaluated(clips: Path, family: str, tmp_path: Path) -> None:
+    late = [[[0, 0, 28, 28, 5], [56, 28, 84, 56, 5]]]
+    write(clips, [
+        {"video": FRAMES, "question": "What happens at the end?", "answer": "x", "evidence": late, "fps": 4},
+        {"video": FRAMES, "question": "What is on the left?", "answer": "x", "evidence": [[[0, 0, 28, 56]]], "fps": 4},
+        {"video": "clip", "question": "What is it?", "kind": "other"},
+    ])  # fmt: skip
+    report = run(clips, ["all", "evs", "random", "divprune", "ink", "oracle"], family=family)
+    assert [picture.name for picture in report.data.pictures] == ["clip/0.png to clip/5.png", "clip"]
+    assert [len(picture.frames) for picture in report.data.pictures] == [6, 6]
+    assert report.data.pictures[0].fps == 4
+    for record in report.records:
+        assert record["fallbacks"] == 0
+        assert record["n"] == 3
+        assert record["evidence_recall"] is not None
+    assert report.record("oracle", "25%")["evidence_recall"] == report.record("oracle", "25%")["pointing"] == 1
+    assert report.record("evs", "25%")["evidence_recall"] < 1
+    row = next(row for row in report.rows["clip/0.png to clip/5.png"] if row["selector"] == "evs")
+    grid = grid_from_lists(row["grid"])
+    assert isinstance(grid, Grid)
+    assert grid.t in (3, 6)
+    assert set(range(row["kept"])) & set(unpack_cells(row["keep"], grid.n).tolist())  # of the first frame
+    text = report.page(tmp_path / "page").read_text()
+    assert "<summary><b>evs</b>" in text
+    assert text.count("data:image/jpeg") > 2  # several moments of a clip
+
+
+def test_stills_and_clips_together(clips: Path) -> None:
+    write(clips, [{"video": "clip", "question": "?"}, {"image": "still.png", "question": "?"}])
+    assert [r["images"] for r in run(clips, ["uniform", "divprune"]).records] == [2, 2]
+    with pytest.raises(SelectorError, match=r"'evs' chooses from videos only, and 'still.png' is a still picture"):
+        run(clips, ["uniform", "evs"])
+    with pytest.raises(SelectorError, match=r"'resize' chooses from images only, and 'clip' is a video"):
+        run(clips, ["uniform", "resize"])
+
+
+def test_evs_keeps_what_is_new(clips: Path) -> None:
+    """Where nothing moves but one corner of the last frames, that corner is what evs keeps after the first frame."""
+    still = picture(84, 56)
+    for number, name in enumerate(FRAMES):
+        shown = still.copy()
+        if number >= 4:
+            shown.paste((255, 255, 255), (56, 28, 84, 56))
+        shown.save(clips / name)
+    write(clips, [{"video": "clip", "question": "?", "evidence": [[[56, 28, 84, 56, 4]]]}])
+    cells = next(iter(run(clips, ["all"], answers=False).rows.values()))[0]["all"]
+    first = cells // 3
+    report = run(clips, ["evs", "uniform"], [first + cells // 18], answers=False)
+    assert report.records[0]["evidence_recall"] > report.records[1]["evidence_recall"]
+    assert torch.equal(unpack_cells(report.rows["clip"][0]["keep"], cells)[:first], torch.arange(first))
 
 
 @pytest.mark.parametrize(
@@ -369,7 +200,7 @@ def test_many_questions_about_one_picture_are_asked_in_batches(tmp_path: Path, f
         ({"format": "vqa2"}, "did you mean 'vqav2'"),
     ],
 )
-def test_bad_input_is_one_sentence(folder: Folder, options: Any, complaint: str) -> None:
+def test_bad_input_is_an_error(folder: Folder, options: Any, complaint: str) -> None:
     with pytest.raises(ArrCocError, match=complaint):
         run(folder(1), **options)
 
