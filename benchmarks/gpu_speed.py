@@ -22,15 +22,15 @@ import numpy as np
 import torch
 import transformers
 
-from arr_coc.bench.ask import SETTINGS, Measured, Setting, compare, prompt
-from arr_coc.bench.timing import machine
+from arr_coc.bench.answers import CONFIGS, BudgetConfig, compare_budgets, random_prompt
+from arr_coc.bench.timing import RoundTimes, machine
 from arr_coc.draw import samples as pictures
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.identity import check, config_for
 from arr_coc.vlm.model import VLM
 
-BATCHED = Setting("all, segments batched", batched=True)
-SEEN = tuple(Setting(f"arr-coc: {one.name}", one.budget, one.glance, sees=True) for one in SETTINGS[3:])
+BATCHED = BudgetConfig("all, segments batched", batched=True)
+SEEN = tuple(BudgetConfig(f"arr-coc: {one.name}", one.budget, one.glance, uses_question=True) for one in CONFIGS[3:])
 TOKENS = {
     "image_token_id": 151655,
     "video_token_id": 151656,
@@ -113,7 +113,7 @@ def page(pixels: int) -> torch.Tensor:
 
 def measure(out: Path, seconds: float, models: list[str], batches: list[int], sees: bool) -> None:
     start = time.monotonic()
-    settings = (*SETTINGS[:2], BATCHED, *SETTINGS[3:], *SEEN) if sees else (*SETTINGS[:2], BATCHED, *SETTINGS[2:])
+    settings = (*CONFIGS[:2], BATCHED, *CONFIGS[3:], *SEEN) if sees else (*CONFIGS[:2], BATCHED, *CONFIGS[2:])
     for name in models:
         vlm = with_layer(build(name)) if sees else build(name)
         cell = vlm.model.config.vision_config.patch_size * vlm.model.config.vision_config.spatial_merge_size
@@ -122,8 +122,8 @@ def measure(out: Path, seconds: float, models: list[str], batches: list[int], se
                 print("out of time before", name, pixels, batch)
                 return
             side = round(pixels / cell)
-            found = compare(
-                vlm, prompt(vlm, side, batch), settings, rounds=5 if batch == 1 else 2, new_tokens=1,
+            found = compare_budgets(
+                vlm, random_prompt(vlm, side, batch), settings, rounds=5 if batch == 1 else 2, new_tokens=1,
                 originals=[page(pixels)] * batch, text="What is the total?",
             )  # fmt: skip
             record = {
@@ -138,10 +138,10 @@ def measure(out: Path, seconds: float, models: list[str], batches: list[int], se
         torch.cuda.empty_cache()
 
 
-def _record(measured: Measured) -> dict[str, Any]:
+def _record(measured: RoundTimes) -> dict[str, Any]:
     stages = {stage: round(measured.median(stage), 2) for stage in ("encode", "prefill", "overhead", "first")}
     return stages | {
-        "best": round(min(run["first"] for run in measured.runs), 2),
+        "best": round(measured.best("first"), 2),
         "peak_gb": round(measured.peak / 1e9, 2),
     }
 
@@ -171,7 +171,7 @@ def table(records: list[dict[str, Any]]) -> str:
 
 def summary(records: list[dict[str, Any]]) -> str:
     """One line a case: the first token with cells evenly spaced, and with cells that arr-coc has chosen."""
-    names = ["stock", "all", *(one.name for one in (*SETTINGS[3:], *SEEN))]
+    names = ["stock", "all", *(one.name for one in (*CONFIGS[3:], *SEEN))]
     lines = [f"| model | px | batch | {' | '.join(names)} | against stock |", "|---" * (len(names) + 4) + "|"]
     for record in sorted(records, key=lambda one: (one["model"], one["pixels"], one["batch"])):
         first = [record["settings"][name]["first"] for name in names]

@@ -81,16 +81,3 @@ def test_bad_input_is_one_sentence_before_anything_is_loaded(
     said = capsys.readouterr().err
     assert complaint in said
     assert said.count("\n") == 1
-
-
-def test_bench_ask(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "ask", "--side", "4", "--rounds", "1", "--tokens", "2", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    names = [setting["setting"] for setting in found["settings"]]
-    assert names[0] == "stock"
-    assert "glance 25%, gaze 12.5%" in names
-    assert found["settings"][0]["times_faster"]["first"] == 1.0
-    assert main(["bench", "ask", "--rounds", "0"]) == 2
-    capsys.readouterr()
-    assert main(["bench", "ask", "--side", "4", "--rounds", "1", "--tokens", "2"]) == 0
-    assert "of the stock prefill" in capsys.readouterr().out

@@ -92,7 +92,7 @@ def test_without_an_image_the_channels_are_listed(capsys: pytest.CaptureFixture[
         (["channels", "IMAGE", "--layout", ","], "at least one channel"),
         (["channels", "IMAGE", "--layout", ""], "there is no layout ''"),
         (["channels", ""], "empty string"),
-        (["bench", "texture", "--threads", "0"], "at least 1 thread"),
+        (["bench", "texture", "--threads", "0"], "--threads of at least 1"),
         (["channels", "IMAGE", "-o", "."], "is a folder"),
         (["channels", "IMAGE", "--max-side", "0"], "max_side"),
         (["channels", "IMAGE", "--text", "tesseract"], "there is no text detector"),

@@ -1,10 +1,23 @@
-"""`arr-coc bench`: how fast things are on this machine, one subject a file."""
+"""`arr-coc bench`: time things on this machine. The subject `gpu` is in `bench_gpu.py`."""
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Iterable
+from datetime import date
 from typing import Any
 
-from arr_coc.cli import bench_ask, bench_gpu, bench_realize, bench_texture
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from arr_coc.bench.timing import Timing, machine
+from arr_coc.cli import bench_gpu
+from arr_coc.cli.console import print_json, progress
+from arr_coc.devices import check_device
+from arr_coc.errors import ArrCocError
+
+STAGES = ("encode", "prefill", "overhead", "first", "decode")
 
 
 def add_parser(commands: Any) -> None:
@@ -15,5 +28,213 @@ def add_parser(commands: Any) -> None:
         epilog="example: arr-coc bench texture --sizes 512 1024 --rounds 9",
     )
     subjects = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    for module in (bench_texture, bench_ask, bench_realize, bench_gpu):
-        module.add_parser(subjects)
+    texture = subjects.add_parser(
+        "texture",
+        help="the texture array, compared with scikit-image and scipy",
+        description=(
+            "Time each family of channels and the whole texture on square images, in interleaved rounds, compared with "
+            "scikit-image and scipy at full size. Ratios come from medians; 'best' is the fastest round."
+        ),
+        epilog="example: arr-coc bench texture --sizes 512 1024 --rounds 9",
+    )
+    texture.add_argument("--sizes", type=int, nargs="+", default=[512, 1024, 2048], metavar="PX", help="image sides")
+    texture.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
+    texture.add_argument("--alone", action="store_true", help="leave the comparison out; needs no scikit-image")
+    texture.set_defaults(run=run_texture)
+    ask = subjects.add_parser(
+        "ask",
+        help="dense answers against sparse ones",
+        description=(
+            "Time answers about a picture of 1,024 visual tokens with a random model (Qwen2-VL architecture, width 512, 8 "
+            "layers): the stock model, everything kept, and several budgets, in interleaved rounds. Times are shown as "
+            "times faster than the stock model."
+        ),
+        epilog="example: arr-coc bench ask --rounds 3 --side 16",
+    )
+    _add_answer_options(ask, side=32, grid="the picture", tokens=16)
+    ask.set_defaults(run=run_ask)
+    realize = subjects.add_parser(
+        "realize",
+        help="what deciding costs, and whole answers at the default budget",
+        description=(
+            "Time the texture, realize on a ready texture, a second question about the same picture, and whole answers at the "
+            "default budget against dense ones, on the bundled receipt with the reader, in interleaved rounds. Shares and "
+            "ratios are medians over rounds, shown with their goals."
+        ),
+        epilog="example: arr-coc bench realize --rounds 9 --json",
+    )
+    realize.add_argument("--model", default="reader", metavar="FOLDER", help="a model folder or hub id (reader: ours)")
+    _add_answer_options(realize, side=36, grid="the grid without a model", tokens=32)
+    realize.set_defaults(run=run_realize)
+    for subject in (texture, ask, realize):
+        subject.add_argument("--rounds", type=int, default=5, help="repetitions of everything (5)")
+        subject.add_argument("--threads", type=int, help="torch's threads on the CPU (torch's own default)")
+        subject.add_argument("--json", action="store_true", help="print everything as JSON")
+    bench_gpu.add_parser(subjects)
+
+
+def _add_answer_options(parser: argparse.ArgumentParser, side: int, grid: str, tokens: int) -> None:
+    parser.add_argument("--side", type=int, default=side, help=f"cells along each side of {grid} ({side})")
+    parser.add_argument("--tokens", type=int, default=tokens, help=f"longest answer in tokens ({tokens})")
+
+
+def _apply_common(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Check counts and set the threads; returns the head of the JSON record."""
+    for name in names:
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ArrCocError(f"expected --{name} of at least 1, got {value}")
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
+    return {"machine": machine(), "date": date.today().isoformat(), "rounds": arguments.rounds}
+
+
+def run_texture(arguments: argparse.Namespace) -> int:
+    if arguments.rounds < 1 or min(arguments.sizes) < 16:
+        raise ArrCocError(
+            f"expected at least 1 round and sizes from 16 px, got {arguments.rounds} and {arguments.sizes}"
+        )
+    check_device(arguments.device)
+    head = _apply_common(arguments, "threads")
+    from arr_coc.bench.texture import bench_texture, task_count
+    from arr_coc.bench.timing import peak_megabytes
+
+    compare = not arguments.alone
+    results = {}
+    with progress() as bar:
+        task = bar.add_task("timing", total=len(arguments.sizes) * (arguments.rounds + 1) * task_count(compare))
+        for side in arguments.sizes:
+            bar.update(task, description=f"timing {side} px")
+            results[side] = bench_texture(side, arguments.rounds, arguments.device, compare, lambda: bar.advance(task))
+    dtypes = ("float32", "float16") if arguments.device == "cpu" else ()  # the process's memory, not the GPU's
+    memory = {side: {dtype: peak_megabytes(side, dtype) for dtype in dtypes} for side in arguments.sizes}
+    if arguments.json:
+        sizes = [
+            {"side": side, "peak_mb": memory[side], "rows": [_texture_record(row) for row in rows]}
+            for side, rows in results.items()
+        ]
+        print_json({**head, "device": arguments.device, "sizes": sizes})
+        return 0
+    console = Console()
+    console.print(_headline(head, "milliseconds"))
+    for side, rows in results.items():
+        lines = []
+        for row in rows:
+            line = [row.what, f"{row.ours.median:.1f}", f"{row.ours.best:.1f}"]
+            if row.baseline:
+                line += [f"{row.baseline.median:.1f}", f"{row.baseline.best:.1f}", f"{row.ratio:.1f} x"]
+            lines.append(line)
+        headings = [
+            "built from the image",
+            "median",
+            "best",
+            *(("skimage", "skimage best", "faster") if compare else ()),
+        ]
+        console.print(_table(headings, lines, title=f"{side} x {side} px on {arguments.device}"))
+        for dtype, megabytes in memory[side].items():
+            if megabytes is not None:
+                console.print(f"peak memory, all channels and their one-block tensor, {dtype}: {megabytes:.0f} MB")
+        console.print()
+    if compare:
+        console.print("The baseline (scikit-image and scipy) has no text channel; full40 has it.")
+    console.print("Embeddings, memory and attention are not supplied here: those channels are zero and cost nothing.")
+    return 0
+
+
+def _texture_record(row: Any) -> dict[str, object]:
+    def times(timing: Timing | None) -> dict[str, float] | None:
+        return None if timing is None else {"median_ms": round(timing.median, 3), "best_ms": round(timing.best, 3)}
+
+    ratio = None if row.ratio is None else round(row.ratio, 2)
+    return {"what": row.what, "ours": times(row.ours), "obvious": times(row.baseline), "times_faster": ratio}
+
+
+def run_ask(arguments: argparse.Namespace) -> int:
+    head = _apply_common(arguments, "side", "rounds", "tokens", "threads")
+    from arr_coc.bench.answers import CONFIGS, compare_budgets, random_model, random_prompt
+
+    vlm = random_model()
+    inputs = random_prompt(vlm, arguments.side)
+    with progress() as bar:
+        task = bar.add_task("answering", total=(arguments.rounds + 1) * len(CONFIGS))
+        found = compare_budgets(
+            vlm, inputs, rounds=arguments.rounds, new_tokens=arguments.tokens, tick=lambda: bar.advance(task)
+        )
+    medians = {name: {stage: times.median(stage) for stage in STAGES} for name, times in found.items()}
+    for stages in medians.values():
+        stages["answer"] = stages["first"] + stages["decode"]
+    stock = medians["stock"]
+    records: list[dict[str, Any]] = [
+        {
+            "setting": name,
+            "median_ms": {stage: round(stages[stage], 2) for stage in STAGES},
+            "times_faster": {
+                stage: round(stock[stage] / stages[stage], 2) for stage in ("encode", "prefill", "first", "answer")
+            },
+        }
+        for name, stages in medians.items()
+    ]
+    share = max(times.median("assemble") for times in found.values()) / stock["prefill"]
+    if arguments.json:
+        print_json(
+            {
+                **head, "visual_tokens": arguments.side**2, "new_tokens": arguments.tokens, "settings": records,
+                "prepare_share_of_prefill": round(share, 4),
+            }
+        )  # fmt: skip
+        return 0
+    console = Console()
+    console.print(_headline(head, f"{arguments.side**2} visual tokens"))
+    lines = [[one["setting"], *(f"{ratio:.2f} x" for ratio in one["times_faster"].values())] for one in records]
+    headings = ["kept", "encoder", "prefill", "first token", f"{arguments.tokens} tokens"]
+    console.print(_table(headings, lines, title="times faster than the stock model"))
+    console.print(f"Preparing without encoder and selector: {share:.1%} of the stock prefill.")
+    return 0
+
+
+def run_realize(arguments: argparse.Namespace) -> int:
+    head = _apply_common(arguments, "side", "rounds", "tokens", "threads")
+    import arr_coc
+    from arr_coc.adapters.loading import keep_quiet
+    from arr_coc.bench.answers import measure_selection, targets
+
+    keep_quiet()
+    with progress() as bar:
+        task = bar.add_task("loading", total=arguments.rounds + 2)
+        vlm = arr_coc.load(arguments.model)
+        bar.update(task, advance=1, description="deciding and answering")
+        found = measure_selection(
+            vlm, arr_coc.pictures.receipt(), rounds=arguments.rounds, side=arguments.side, tokens=arguments.tokens,
+            tick=lambda: bar.advance(task),
+        )  # fmt: skip
+    goals = targets(found)
+    times = {name: {"median": round(found.median(name), 2), "best": round(found.best(name), 2)} for name in found.runs}
+    if arguments.json:
+        record = [
+            {"what": one.what, "is": round(one.value, 4), "goal": one.bound, "reached": one.reached} for one in goals
+        ]
+        layer = vlm.adapter.layer is not None
+        print_json({**head, "side": arguments.side, "layer": layer, "ms": times, "goals": record})
+        return 0
+    console = Console()
+    console.print(_headline(head, "milliseconds"))
+    lines = [[name, f"{one['median']:.1f}", f"{one['best']:.1f}"] for name, one in times.items()]
+    console.print(_table(["what", "median", "best"], lines))
+    console.print()
+    rows = [[one.what, f"{one.value:.3g}", one.bound, "" if one.reached else "not reached"] for one in goals]
+    console.print(_table(["goal", "is", "should be", ""], rows))
+    return 0
+
+
+def _headline(head: dict[str, Any], unit: str) -> str:
+    return f"{head['machine']}, {head['date']}, {head['rounds']} interleaved rounds, {unit}"
+
+
+def _table(headings: Iterable[str], rows: Iterable[list[str]], title: str | None = None) -> Table:
+    """A table with names at the left and figures at the right."""
+    table = Table(title=title, title_justify="left", box=None, header_style="bold")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number and heading else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -1,6 +1,6 @@
-"""The obvious implementation: the same channels from scikit-image and scipy at full size, each computed once.
+"""The baseline of `arr-coc bench texture`: the same channels from scikit-image and scipy at full size.
 
-This is what the texture array is compared with. It has no `text`, for which neither library has a counterpart.
+It has no `text` channel, because neither library has a counterpart.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ FAMILIES = {
 }
 
 
-def everything(image: Image.Image) -> list[np.ndarray]:
-    """All of it, with luma and the gradient computed once."""
+def all_families(image: Image.Image) -> list[np.ndarray]:
+    """All channels, with luma and the gradient computed once."""
     luma, magnitude = luma_and_magnitude(image)
-    apart = [plane for name in ("colour", "saliency", "position", "clusters") for plane in FAMILIES[name](image)]
-    return [*apart, *edges_of(luma, magnitude), *distance_of(magnitude)]
+    others = [plane for name in ("colour", "saliency", "position", "clusters") for plane in FAMILIES[name](image)]
+    return [*others, *edges_of(luma, magnitude), *distance_of(magnitude)]
