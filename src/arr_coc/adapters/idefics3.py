@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from arr_coc.adapters.base import Inputs
-from arr_coc.adapters.internvl import TiledAdapter
+from arr_coc.adapters.llava import TiledAdapter
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.grid import Cells, Grid
 
@@ -30,7 +30,7 @@ class Idefics3(TiledAdapter):
         return self.core.text_model
 
     @property
-    def merge(self) -> int:
+    def merge(self) -> int:  # type: ignore[override]
         return int(self.config.scale_factor)
 
     @property

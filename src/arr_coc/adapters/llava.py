@@ -1,13 +1,14 @@
-"""LLaVA-1.5, and what it shares with the other families that have one position per token and a plain vision transformer.
+"""LLaVA-1.5, and the base classes of the families with a plain vision transformer and one position per token.
 
 - A plain ViT gives every token its own learned position and attends within a tile, so leaving a token out equals masking
   it in every layer.
 - The processor crops the picture's centre, or pads it to a square: the grid's area is the part that the model sees.
-- The features come from a block before the last one; the later blocks do not run on a part of the patches.
+- The features come from a block before the last one, so the later blocks are skipped when some of the cells are encoded.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +19,7 @@ import torch
 from arr_coc.adapters.base import Adapter, Encoded, Features, Inputs, Visual
 from arr_coc.adapters.encoder_attention import CLIP_BLOCK, BlockNames, TileRecorder
 from arr_coc.errors import ModelError, PromptError
-from arr_coc.types.grid import Cells, Grid
+from arr_coc.types.grid import Cells, Grid, Mosaic
 
 TOWERS = {"clip_vision_model": 1, "siglip_vision_model": 0}  # tokens before the patches (CLIP: the class token)
 
@@ -56,10 +57,6 @@ class OnePositionPerToken(Adapter):
     @property
     def width(self) -> int:
         return int(self.config.get_text_config().hidden_size)
-
-    def no_features(self) -> torch.Tensor:
-        """Features of no token: `[0, D]`."""
-        return torch.zeros(0, self.width, device=self.device, dtype=self.model.dtype)
 
     def check(self) -> None:
         super().check()
@@ -103,6 +100,122 @@ def _row_repeating_output() -> type:
     return dataclass(RowRepeatingOutput)
 
 
+class TiledAdapter(OnePositionPerToken):
+    """Families that cut a picture into tiles of equal size; a cell is `merge` x `merge` patches of a tile."""
+
+    as_tensor: ClassVar[tuple[str, ...]] = ("image",)
+    block_names: ClassVar[BlockNames] = CLIP_BLOCK
+    first: int = 0  # tokens of the tower before the first patch
+    extras: int = 0  # those of them that the language model also reads
+    merge: int = 1  # patches along a cell's side
+
+    @property
+    @abstractmethod
+    def side(self) -> int:
+        """Cells along a tile's side."""
+
+    @property
+    @abstractmethod
+    def blocks(self) -> Any:
+        """The tower's blocks that the features depend on."""
+
+    @property
+    def outputs(self) -> list[int]:
+        """The blocks whose inputs are the features (the number of blocks: the last one's output)."""
+        return [len(self.blocks)]
+
+    @abstractmethod
+    def _tile_pixels(self, inputs: Inputs) -> torch.Tensor:
+        """The pixels of all tiles that are encoded, in order: `[T, 3, H, W]`."""
+
+    @abstractmethod
+    def _encode_all(self, inputs: Inputs) -> torch.Tensor:
+        """All tiles' tokens by the stock encoder: `[T, N, D]`."""
+
+    @abstractmethod
+    def _embed(self, tiles: torch.Tensor) -> torch.Tensor:
+        """The first block's input: `[T, S, D]`."""
+
+    @abstractmethod
+    def _project(self, cells: torch.Tensor) -> torch.Tensor:
+        """Cells with their patches concatenated, row by row, `[M, merge ** 2 * C]` to tokens `[M, D]`."""
+
+    def encode(
+        self, inputs: Inputs, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None, depths: Sequence[float]
+    ) -> list[Encoded]:
+        in_tile = self.side**2
+        tiles = [visual.n // in_tile for visual in sorted(visuals, key=lambda visual: visual.number)]
+        starts = [sum(tiles[: visual.number]) for visual in visuals]  # each visual's first tile
+        recorder = TileRecorder(self.blocks, self.block_names, depths)
+        whole = cells is None or all(len(c) == v.n for c, v in zip(cells, visuals, strict=True))
+        if cells is None or whole:
+            with recorder.attached():  # all cells: the stock encoder, bit for bit
+                answer = self._encode_all(inputs)
+            tokens = [
+                answer[at : at + visual.n // in_tile].flatten(0, 1) for at, visual in zip(starts, visuals, strict=True)
+            ]
+            cells = [torch.arange(visual.n) for visual in visuals]
+        else:
+            tokens = self._encode_some(inputs, starts, sum(tiles), cells, recorder)
+        return [
+            Encoded(
+                chosen, part[self.extras :], extra=part[: self.extras] if self.extras else None,
+                attention=self._attention(recorder, start, visual.n // in_tile, whole),
+            )
+            for visual, chosen, part, start in zip(visuals, cells, tokens, starts, strict=True)
+        ]  # fmt: skip
+
+    def _encode_some(
+        self, inputs: Inputs, starts: Sequence[int], count: int, cells: Sequence[torch.Tensor], recorder: TileRecorder
+    ) -> list[torch.Tensor]:
+        """Each visual's tokens `[K, D]`, extras first, from the patches of its chosen cells only."""
+        if not self.extras and not any(len(some) for some in cells):
+            return [torch.zeros(0, self.width, device=self.device, dtype=self.model.dtype)] * len(cells)
+        in_tile = self.side**2
+        chosen: list[torch.Tensor] = [torch.zeros(0, dtype=torch.long)] * count
+        for start, some in zip(starts, cells, strict=True):
+            for tile in {*(some // in_tile).tolist(), *range(min(self.extras, 1))}:
+                patches = self._patches(some[some // in_tile == tile] % in_tile)
+                chosen[start + tile] = torch.cat([torch.arange(self.first), patches + self.first])
+        hidden = self._embed(self._tile_pixels(inputs))  # cheap compared with the blocks
+        states = run_blocks(self.blocks, self.block_names, hidden, chosen, self.outputs, recorder)
+        merged = [state[self.first - self.extras :].reshape(-1, self.merge**2 * state.shape[-1]) for state in states]
+        tokens: Any = self._project(torch.cat(merged))
+        order = sorted(range(len(cells)), key=lambda number: starts[number])
+        parts = dict(zip(order, tokens.split([len(cells[number]) + self.extras for number in order]), strict=True))
+        return [parts[number] for number in range(len(cells))]
+
+    def _patches(self, cells: torch.Tensor) -> torch.Tensor:
+        """The patches `[K * merge ** 2]` of a tile's cells `[K]`, cell by cell, row by row inside each."""
+        inside = torch.arange(self.merge)
+        rows = (cells // self.side * self.merge)[:, None, None] + inside[:, None]
+        columns = (cells % self.side * self.merge)[:, None, None] + inside
+        return (rows * self.side * self.merge + columns).flatten()
+
+    def _attention(self, recorder: TileRecorder, start: int, tiles: int, by_row: bool) -> dict[float, torch.Tensor]:
+        """Depth -> the attention that each encoded cell receives, averaged over its patches `[M]`.
+
+        `by_row`: the patches of a tile are ordered row by row, as in the stock encoder; else cell by cell.
+        """
+        found: dict[float, list[torch.Tensor]] = {depth: [] for depth in recorder.layers}
+        order = self._patches(torch.arange(self.side**2))
+        for tile in range(start, start + tiles):
+            for depth, values in recorder.tile(tile).items():
+                patches = values[self.first :]
+                patches = patches[order.to(patches.device)] if by_row else patches
+                found[depth].append(patches.view(-1, self.merge**2).mean(1))
+        return {depth: torch.cat(parts) for depth, parts in found.items()}
+
+    def tile_grid(self, rows: int, columns: int) -> Cells:
+        """`rows` x `columns` tiles, row by row, and then a thumbnail: the whole picture squeezed into a tile."""
+        parts = [
+            Grid(1, self.side, self.side, (column / columns, row / rows, (column + 1) / columns, (row + 1) / rows))
+            for row in range(rows)
+            for column in range(columns)
+        ]
+        return Mosaic((*parts, Grid(1, self.side, self.side)))
+
+
 def run_blocks(
     blocks: Sequence[Any], names: BlockNames, hidden: torch.Tensor, chosen: Sequence[torch.Tensor],
     outputs: Sequence[int], recorder: TileRecorder,
@@ -130,50 +243,47 @@ def run_blocks(
     return out
 
 
-class Llava(OnePositionPerToken):
+class Llava(TiledAdapter):
     family: ClassVar[str] = "LLaVA-1.5"
     model_types: ClassVar[tuple[str, ...]] = ("llava",)
     processor: ClassVar[str] = "LlavaProcessor"
     fixed_grid: ClassVar[bool] = True
+    as_tensor: ClassVar[tuple[str, ...]] = ()
 
     @property
     def vision(self) -> Any:
         return self.core.vision_tower
 
     @property
-    def first(self) -> int:
-        """Tokens of the tower before the first patch."""
+    def first(self) -> int:  # type: ignore[override]
         return TOWERS[self.config.vision_config.model_type]
 
     @property
-    def extras(self) -> int:
-        """Tokens before the first patch that the language model also reads."""
+    def extras(self) -> int:  # type: ignore[override]
         return self.first if self.config.vision_feature_select_strategy == "full" else 0
 
     @property
+    def side(self) -> int:
+        return int(self.config.vision_config.image_size // self.config.vision_config.patch_size)
+
+    @property
     def outputs(self) -> list[int]:
-        """The blocks whose inputs are the features (the number of blocks: the last one's output)."""
         chosen = self.config.vision_feature_layer
         count = len(self.vision.encoder.layers)
         return [layer % (count + 1) for layer in ([chosen] if isinstance(chosen, int) else chosen)]
 
     @property
     def blocks(self) -> Any:
-        """The tower's blocks that the features depend on."""
         return self.vision.encoder.layers[: max(self.outputs)]
 
     def grids(self, inputs: Inputs, kind: str, sizes: Sequence[tuple[int, int]] | None) -> list[Cells]:
         pixels = inputs.get("pixel_values")
         if pixels is None:
             return []
-        height, width = pixels.shape[-2:]
-        side = self.config.vision_config.patch_size
-        return [
-            Grid(1, height // side, width // side)
-            if sizes is None
-            else Grid(1, height // side, width // side, seen_area(self.image_processor, sizes[number], (width, height)))
-            for number in range(len(pixels))
-        ]
+        if sizes is None:
+            return [Grid(1, self.side, self.side)] * len(pixels)
+        shown = (pixels.shape[-1], pixels.shape[-2])
+        return [Grid(1, self.side, self.side, seen_area(self.image_processor, size, shown)) for size in sizes]
 
     def token_count(self, grid: Cells) -> int:
         return grid.n + self.extras
@@ -181,42 +291,19 @@ class Llava(OnePositionPerToken):
     def cell_tokens(self, grid: Cells) -> torch.Tensor | None:
         return torch.arange(grid.n) + self.extras if self.extras else None
 
-    def encode(
-        self, inputs: Inputs, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None, depths: Sequence[float]
-    ) -> list[Encoded]:
-        pixels = self.pixels(inputs)
-        recorder = TileRecorder(self.blocks, CLIP_BLOCK, depths)
-        if cells is None or all(len(c) == v.n for c, v in zip(cells, visuals, strict=True)):
-            with recorder.attached():  # all cells: the stock encoder, bit for bit
-                answer = self.core.get_image_features(pixels, return_dict=True)
-            features = [answer.pooler_output[visual.number] for visual in visuals]
-            cells = [torch.arange(visual.n) for visual in visuals]
-        else:
-            features = self._encode_some(pixels, [visual.number for visual in visuals], cells, recorder)
-        return [
-            Encoded(
-                chosen, tokens[self.extras :], extra=tokens[: self.extras] if self.extras else None,
-                attention={depth: values[self.first :] for depth, values in recorder.tile(visual.number).items()},
-            )
-            for visual, chosen, tokens in zip(visuals, cells, features, strict=True)
-        ]  # fmt: skip
+    def _tile_pixels(self, inputs: Inputs) -> torch.Tensor:
+        return self.pixels(inputs)
 
-    def _encode_some(
-        self, pixels: torch.Tensor, numbers: Sequence[int], cells: Sequence[torch.Tensor], recorder: TileRecorder
-    ) -> list[torch.Tensor]:
-        """Each picture's tokens `[K, D]` from its chosen patches only, after the class token where that is read."""
-        hidden = self.vision.embeddings(pixels)  # [P, S, D], cheap compared with the blocks
-        norm = getattr(self.vision, "pre_layrnorm", None)
-        hidden = hidden if norm is None else norm(hidden)
-        chosen = [torch.zeros(0, dtype=torch.long)] * len(pixels)
-        before = torch.arange(self.first)
-        for number, some in zip(numbers, cells, strict=True):
-            if len(some) or self.extras:
-                chosen[number] = torch.cat([before, some + self.first])
-        states = run_blocks(self.blocks, CLIP_BLOCK, hidden, chosen, self.outputs, recorder)
-        read = [states[number][self.first - self.extras :] for number in numbers]
-        tokens = self.core.multi_modal_projector(torch.cat(read))
-        return list(tokens.split([len(part) for part in read]))
+    def _encode_all(self, inputs: Inputs) -> torch.Tensor:
+        answer: Any = self.core.get_image_features(self.pixels(inputs), return_dict=True).pooler_output
+        return answer if isinstance(answer, torch.Tensor) else torch.stack(list(answer))
+
+    def _embed(self, tiles: torch.Tensor) -> torch.Tensor:
+        norm = getattr(self.vision, "pre_layrnorm", torch.nn.Identity())
+        return norm(self.vision.embeddings(tiles))
+
+    def _project(self, cells: torch.Tensor) -> torch.Tensor:
+        return self.core.multi_modal_projector(cells)
 
     def check(self) -> None:
         super().check()
