@@ -29,11 +29,10 @@ import torch.nn.functional as F
 
 import arr_coc
 from arr_coc.bench.timing import machine
-from arr_coc.embedding.encoder import Encoder, Mode
+from arr_coc.embedding.encoder import Encoder, Mode, open_encoder
 from arr_coc.embedding.field import Field
-from arr_coc.embedding.opening import open_named
 from arr_coc.errors import ArrCocError
-from arr_coc.training.projection.questions import THINGS
+from arr_coc.training.projection.fit import THINGS
 
 QUESTIONS = tuple(f"Where is the {thing}?" for thing in THINGS[:50])
 SHOWN = (1, 2, 5, 10, 20, 50)
@@ -156,11 +155,11 @@ def measure(
 
 def batch_vectors(encoder: Encoder, batch: torch.Tensor) -> torch.Tensor:
     """One vector for each picture of a batch `[B, 3, s, s]`: `[B, D]`, of length 1."""
-    look = getattr(encoder, "look", None)
-    if look is None:
-        raise ArrCocError(f"{encoder!r} has no look(pictures), so it cannot take crops in one batch")
+    encode_batch = getattr(encoder, "encode_batch", None)
+    if encode_batch is None:
+        raise ArrCocError(f"{encoder!r} has no encode_batch(images), so it cannot take crops in one batch")
     with torch.inference_mode():
-        return F.normalize(look(batch.to(encoder.device)).float().flatten(2).mean(2), dim=1).cpu()
+        return F.normalize(encode_batch(batch.to(encoder.device)).float().flatten(2).mean(2), dim=1).cpu()
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
@@ -230,7 +229,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
-    encoder = open_named(arguments.encoder, arguments.device)
+    encoder = open_encoder(arguments.encoder, arguments.device)
     projection = arr_coc.Projection.load(arguments.projection)
     wanted = list(dict.fromkeys([(s, POSITION) for s in arguments.sides] + [(SIDE, p) for p in arguments.positions]))
     said = {

@@ -4,7 +4,7 @@
 
 The projections are fitted on IMAGES and judged on pictures that had no say: with --samples on those of DATA, in folds, so that
 IMAGES and DATA may be the same folder; without, on one picture in ten. Questions that have a say in the fit and those that
-judge it are two halves of `arr_coc.training.projection.questions`; with --samples, evidence recall at an eighth of the cells and the
+judge it are two halves of `arr_coc.training.projection.fit`; with --samples, evidence recall at an eighth of the cells and the
 pointing game are measured with DATA's own questions, also for the dot products that were not taken. Fits are nested: each row
 is the start of the one with more dimensions.
 """
@@ -22,34 +22,44 @@ from statistics import mean
 from typing import Any
 
 from arr_coc.bench.timing import machine
-from arr_coc.embedding.compression import Projection, fit
-from arr_coc.embedding.encoder import Encoder
-from arr_coc.embedding.opening import open_named
+from arr_coc.embedding.encoder import Encoder, open_encoder
+from arr_coc.embedding.projection import Projection, fit_projection
 from arr_coc.evaluation.data import Data, PictureQuestions, read_samples
-from arr_coc.training.projection.evidence import CENTRE, CHANCE, Evidence, Scorer, compressed, evidence, plain_cosine
-from arr_coc.training.projection.fit import split, text_moments
-from arr_coc.training.projection.gather import Part, Rules, find_images, gather
-from arr_coc.training.projection.quality import FIGURES, Quality, compare
-from arr_coc.training.projection.questions import everyday, halves
+from arr_coc.training.projection.fit import everyday_questions, split_images, split_questions, text_moments
+from arr_coc.training.projection.gather import CellSampling, GatheredMoments, find_images, gather_moments
+from arr_coc.training.projection.quality import (
+    CENTRE,
+    CHANCE,
+    FIGURES,
+    EvidenceScores,
+    ProjectionQuality,
+    Scorer,
+    compare_projections,
+    compressed_scorer,
+    measure_evidence,
+    plain_cosine,
+)
 
 WEIGHTS = (0.0, 0.2, 0.5)
 FULL, PLAIN, DOT = "full", "full, not centred", "dot product"
 Fold = tuple[Sequence[Path], Sequence[PictureQuestions | Path]]  # pictures to fit on, pictures to judge on
 
 
-def projections(encoder: Encoder, part: Part, dims: Sequence[int], weights: Sequence[float]) -> dict[str, Projection]:
+def projections(
+    encoder: Encoder, part: GatheredMoments, dims: Sequence[int], weights: Sequence[float]
+) -> dict[str, Projection]:
     """One fit for each text weight, cut to each number of dimensions."""
-    texts = text_moments(encoder, halves(everyday())[0])
+    texts = text_moments(encoder, split_questions(everyday_questions())[0])
     made: dict[str, Projection] = {}
     for weight in weights:
-        widest = fit(part.features, texts, max(dims), encoder=encoder.identity, text_weight=weight)
+        widest = fit_projection(part.features, texts, max(dims), encoder=encoder.identity, text_weight=weight)
         made |= {f"{number} {weight:g}": widest.first(number) for number in dims}
     return made
 
 
 def folds_of(images: Sequence[Path], data: Data | None, folds: int) -> list[Fold]:
     if data is None:
-        fitting, judging, notes = split(images, 1)
+        fitting, judging, notes = split_images(images, 1)
         for note in notes:
             print(f"note: {note}")
         return [(fitting, list(judging))]
@@ -65,13 +75,13 @@ def scorers(made: dict[str, Projection]) -> dict[str, Scorer]:
     """Those in full, each projection's, and its dot products."""
     ways: dict[str, Scorer] = {FULL: next(iter(made.values())).full_scores, PLAIN: plain_cosine}
     for name, one in made.items():
-        ways[name] = compressed(one)
+        ways[name] = compressed_scorer(one)
         if one.text_weight == 0:
             ways[f"{name} {DOT}"] = lambda features, texts, p=one: p.transform_text(texts) @ p.transform(features).T  # type: ignore[misc]
     return ways
 
 
-def together(parts: Sequence[Quality]) -> dict[str, Any]:
+def together(parts: Sequence[ProjectionQuality]) -> dict[str, Any]:
     """The mean over folds."""
     out: dict[str, Any] = {}
     for name in FIGURES:
@@ -104,22 +114,22 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    make = partial(open_named, arguments.encoder, arguments.device)
+    make = partial(open_encoder, arguments.encoder, arguments.device)
     encoder = make()
     images = find_images([arguments.images])
     data = None if arguments.samples is None else read_samples(arguments.samples)
-    judges = halves(everyday())[1]
-    figures: dict[str, list[Quality]] = {}
-    proofs: dict[str, Evidence] = {}
+    judges = split_questions(everyday_questions())[1]
+    figures: dict[str, list[ProjectionQuality]] = {}
+    proofs: dict[str, EvidenceScores] = {}
     for fitting, judging in folds_of(images, data, arguments.folds):
-        part, _ = gather(fitting, encoder, Rules(arguments.mode), workers=arguments.workers, make=make)
+        part, _ = gather_moments(fitting, encoder, CellSampling(arguments.mode), workers=arguments.workers, make=make)
         made = projections(encoder, part, arguments.dims, arguments.weights)
         pictures = [one.still if isinstance(one, PictureQuestions) else one for one in judging]
-        for name, quality in compare(encoder, made, pictures, judges, arguments.mode).items():
+        for name, quality in compare_projections(encoder, made, pictures, judges, arguments.mode).items():
             figures.setdefault(name, []).append(quality)
         if data is not None:
             mine = replace(data, pictures=tuple(one for one in judging if isinstance(one, PictureQuestions)))
-            for name, proof in evidence(encoder, scorers(made), mine, mode=arguments.mode).items():
+            for name, proof in measure_evidence(encoder, scorers(made), mine, mode=arguments.mode).items():
                 proofs[name] = proofs[name] | proof if name in proofs else proof
     lines: list[dict[str, Any]] = []
     for name in proofs if proofs else figures:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from arr_coc.embedding import Encoder, open_encoder
-from arr_coc.embedding.labels import Labels
+from arr_coc.embedding.labels import LabelsEncoder
 from arr_coc.evaluation import statistics
 from arr_coc.evaluation.data import Data, read_samples
 from arr_coc.evaluation.metrics import chance, evidence_cells, pointing, recall
@@ -105,25 +105,25 @@ def rows(data: Data, name: str, found: Measured, centre: Measured) -> Iterator[s
         )
 
 
-class Whole(Labels):
+class Whole(LabelsEncoder):
     """The question as it stands."""
 
     def embed(self, questions: list[str]) -> torch.Tensor:
         return self.sentences(questions) - self.mean
 
 
-class Uncentred(Labels):
-    """Sentences as they come."""
+class Uncentred(LabelsEncoder):
+    """Sentence embeddings without centring."""
 
     @property
     def mean(self) -> torch.Tensor:
         return torch.zeros(self.width, device=self.device)
 
 
-def choices(encoder: Labels) -> Iterator[tuple[str, Encoder]]:
+def choices(encoder: LabelsEncoder) -> Iterator[tuple[str, Encoder]]:
     """The default encoder with one setting changed."""
 
-    def made(kind: type[Labels] = Labels, **changed: object) -> Encoder:
+    def made(kind: type[LabelsEncoder] = LabelsEncoder, **changed: object) -> Encoder:
         parts = encoder.classifier, encoder.sentences, encoder.labels, encoder.device
         return kind(*parts, **changed)  # type: ignore[arg-type]
 
@@ -156,7 +156,7 @@ def main() -> None:
     spent: dict[str, list[float]] = {}
     found = measure(data, arguments.share, by_encoder(data, encoder, arguments.mode, spent))
     print(*rows(data, encoder.name, found, centre), sep="\n", flush=True)
-    if arguments.choices and isinstance(encoder, Labels):
+    if arguments.choices and isinstance(encoder, LabelsEncoder):
         for name, other in choices(encoder):
             changed = measure(data, arguments.share, by_encoder(data, other, arguments.mode, {}))
             print(*rows(data, name, changed, centre), sep="\n", flush=True)

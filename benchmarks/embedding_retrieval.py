@@ -20,13 +20,12 @@ from typing import Any
 import torch
 
 from arr_coc.bench.timing import machine
-from arr_coc.embedding.compression import Projection
-from arr_coc.embedding.moments import Moments
-from arr_coc.embedding.opening import open_named
+from arr_coc.embedding.encoder import open_encoder
+from arr_coc.embedding.projection import Moments, Projection
 from arr_coc.evaluation import statistics
 from arr_coc.evaluation.data import read_samples
-from arr_coc.training.projection.evidence import compressed, plain_cosine
-from arr_coc.training.projection.gather import Part
+from arr_coc.training.projection.gather import GatheredMoments
+from arr_coc.training.projection.quality import compressed_scorer, plain_cosine
 from embedding_dims import projections
 
 CUTS = (1, 5, 10)
@@ -60,7 +59,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    encoder = open_named(arguments.encoder, arguments.device)
+    encoder = open_encoder(arguments.encoder, arguments.device)
     data = read_samples(arguments.data)
     questions = sorted({sample.question for picture in data.pictures for sample in picture.samples})
     right = torch.tensor(
@@ -76,9 +75,9 @@ def main() -> None:
     moments = [Moments.of(rows) for rows in features]
     fits: list[dict[str, Projection]] = []
     for fold in range(arguments.folds):
-        part = Part(Moments.none(encoder.width))
+        part = GatheredMoments(Moments.empty(encoder.width))
         for number, one in enumerate(moments):
-            part = part + Part(one, 1) if number % arguments.folds != fold else part
+            part = part + GatheredMoments(one, 1) if number % arguments.folds != fold else part
         fits.append(projections(encoder, part, arguments.dims, [arguments.weight]))
     mine = [next(iter(fits[number % arguments.folds].values())) for number in range(len(features))]
     ways: dict[str, list[torch.Tensor]] = {  # [Q, N] for each picture
@@ -87,7 +86,7 @@ def main() -> None:
     }
     for name in fits[0]:
         ways[name.split()[0]] = [
-            compressed(fits[number % arguments.folds][name])(rows, texts) for number, rows in enumerate(features)
+            compressed_scorer(fits[number % arguments.folds][name])(rows, texts) for number, rows in enumerate(features)
         ]
     lines = []
     for name, scores in ways.items():

@@ -32,10 +32,9 @@ import torch.nn.functional as F
 from PIL import Image
 
 from arr_coc import Projection
-from arr_coc.embedding.compression import fit
-from arr_coc.embedding.encoder import Encoder, Mode
-from arr_coc.embedding.opening import open_named
-from arr_coc.training.projection.gather import find_images, gather
+from arr_coc.embedding.encoder import Encoder, Mode, open_encoder
+from arr_coc.embedding.projection import fit_projection
+from arr_coc.training.projection.gather import find_images, gather_moments
 
 WIDTH, SIDE, DIFFERENT = 384, 4, 500
 FOLDER = 1000  # pictures in one folder
@@ -110,7 +109,7 @@ def memory(counts: list[int]) -> None:
 
 
 def workers(pictures: Path, encoder: str, rounds: int, several: int) -> None:
-    images, make = find_images([pictures]), partial(open_named, encoder)
+    images, make = find_images([pictures]), partial(open_encoder, encoder)
     opened = make()
     opened.dense(images[0])  # the first picture brings in what later ones find
     spent: dict[int, list[float]] = {1: [], several: []}
@@ -120,11 +119,11 @@ def workers(pictures: Path, encoder: str, rounds: int, several: int) -> None:
         found = {}
         for count in sorted(spent, reverse=bool(number % 2)):
             at: list[tuple[int, float]] = []
-            found[count], _ = gather(images, opened, workers=count, make=make, tick=partial(note, at))
+            found[count], _ = gather_moments(images, opened, workers=count, make=make, progress=partial(note, at))
             begun, first, last = at[0], at[1], at[-1]
             spent[count].append((last[1] - first[1]) / (last[0] - first[0]))
             starting[count].append(first[1] - begun[1] - first[0] * spent[count][-1])
-        one, more = (fit(found[count].features, dims=32, encoder=encoder) for count in (1, several))
+        one, more = (fit_projection(found[count].features, dims=32, encoder=encoder) for count in (1, several))
         for name in ("components", "image_mean", "variance"):
             apart = max(apart, float((getattr(one, name) - getattr(more, name)).abs().max()))
     ratios = [more / one for one, more in zip(spent[1], spent[several], strict=True)]

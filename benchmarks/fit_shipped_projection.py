@@ -3,7 +3,7 @@
     python benchmarks/fit_shipped_projection.py [--dims 32] [--samples DATA]
 
 Its features are mixtures of 1,000 label vectors, so these are half of what is fitted; the other half are the sample pictures
-that come with scikit-image (extra `bench`), which say how pictures mix them. Both halves count alike. The text mean is that of
+that come with scikit-image (extra `bench`), which say how pictures mix them. Both halves have equal weight. The text mean is that of
 all everyday questions. With --samples, evidence recall and pointing on DATA beside the features in full.
 """
 
@@ -13,15 +13,13 @@ import argparse
 from pathlib import Path
 
 from arr_coc.bench.timing import machine
-from arr_coc.embedding.compression import fit
 from arr_coc.embedding.embeddings import SHIPPED
 from arr_coc.embedding.encoder import open_encoder
-from arr_coc.embedding.moments import Moments
+from arr_coc.embedding.projection import Moments, fit_projection
 from arr_coc.evaluation.data import read_samples
-from arr_coc.training.projection.evidence import Scorer, compressed, evidence, plain_cosine
-from arr_coc.training.projection.fit import text_moments
-from arr_coc.training.projection.gather import find_images, gather
-from arr_coc.training.projection.questions import everyday
+from arr_coc.training.projection.fit import everyday_questions, text_moments
+from arr_coc.training.projection.gather import find_images, gather_moments
+from arr_coc.training.projection.quality import Scorer, compressed_scorer, measure_evidence, plain_cosine
 
 
 def sample_pictures() -> Path:
@@ -38,10 +36,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=SHIPPED / "labels.safetensors")
     arguments = parser.parse_args()
     encoder = open_encoder("labels")
-    part, _ = gather(find_images([sample_pictures()]), encoder)
-    labels = Moments.of(encoder.vectors).counted_as(part.features.count)  # type: ignore[attr-defined]
-    made = fit(
-        part.features + labels, text_moments(encoder, everyday()), arguments.dims, encoder=encoder.identity,
+    part, _ = gather_moments(find_images([sample_pictures()]), encoder)
+    labels = Moments.of(encoder.vectors).with_count(part.features.count)  # type: ignore[attr-defined]
+    made = fit_projection(
+        part.features + labels, text_moments(encoder, everyday_questions()), arguments.dims, encoder=encoder.identity,
         pictures=part.pictures,
     )  # fmt: skip
     arguments.out.parent.mkdir(exist_ok=True)
@@ -53,9 +51,9 @@ def main() -> None:
     if arguments.samples is None:
         return
     ways: dict[str, Scorer] = {"full": made.full_scores, "full, not centred": plain_cosine}
-    ways |= {str(dims): compressed(made.first(dims)) for dims in (8, 16, 32, 64) if dims <= made.dims}
+    ways |= {str(dims): compressed_scorer(made.first(dims)) for dims in (8, 16, 32, 64) if dims <= made.dims}
     print("\n| dimensions | evidence recall | pointing |\n|---|---|---|")
-    for name, found in evidence(encoder, ways, read_samples(arguments.samples)).items():
+    for name, found in measure_evidence(encoder, ways, read_samples(arguments.samples)).items():
         said = found.to_dict()
         cells = []
         for figure in ("evidence_recall", "pointing"):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import Qwen2VLForConditionalGeneration
 
-from arr_coc.embedding.compression import TENSORS, Projection
+from arr_coc.embedding.projection import TENSORS, Projection
 from arr_coc.errors import ArrCocError
 from arr_coc.vlm.lift import Lift, language_weights, unexplained, with_own
 from recipes.reader.batches import Batch

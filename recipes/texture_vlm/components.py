@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from arr_coc.embedding import storage
-from arr_coc.embedding.moments import Moments
+from arr_coc.embedding.projection import Moments
 from arr_coc.errors import ArrCocError, ProjectionError
 from recipes.reader.batches import Batch
 from recipes.reader.forward import ReaderForward
@@ -32,7 +32,7 @@ def gather(
     tick: Callable[[int], None],
 ) -> tuple[Moments, int] | None:
     """The moments of the tokens of so many pictures at least, in one pass, and how many it were; None when `stopped`."""
-    found, seen = Moments.none(forward.language.embed_tokens.weight.shape[1]), 0
+    found, seen = Moments.empty(forward.language.embed_tokens.weight.shape[1]), 0
     while seen < pictures:
         if stopped():
             return None
@@ -44,15 +44,15 @@ def gather(
 
 def keep(path: Path, moments: Moments, pictures: int, encoder: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    storage.write(path, moments.tensors("tokens"), {"encoder": encoder, "pictures": pictures})
+    storage.write(path, moments.to_tensors("tokens"), {"encoder": encoder, "pictures": pictures})
 
 
 def kept(path: Path, encoder: str) -> tuple[Moments, int]:
     """What `keep` wrote for this encoder."""
     try:
         tensors, note = storage.read(path)
-    except storage.Damaged as error:
+    except storage.DamagedFileError as error:
         raise ProjectionError(f"{str(path)!r} is damaged, remove it: {error}") from None
     if note["encoder"] != encoder:
         raise ArrCocError(f"{str(path)!r} is of another reader's encoder: use another folder for this one's run")
-    return Moments.read(tensors, "tokens"), int(note["pictures"])
+    return Moments.from_tensors(tensors, "tokens"), int(note["pictures"])

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import Qwen2VLForConditionalGeneration
 
-from arr_coc.embedding.compression import fit
+from arr_coc.embedding.projection import fit_projection
 from arr_coc.errors import ArrCocError
 from arr_coc.reader import vocabulary
 from arr_coc.training.journal import Journal
@@ -125,7 +125,7 @@ class Experiment:
             self._say(f"components of {found[0].count} tokens of {found[1]} pictures after {self._elapsed:.0f} s")
         moments, self.pictures = components.kept(path, self.encoder)
         self.cells = moments.count
-        largest = fit(moments, dims=max(self.settings.dims), encoder=self.encoder, pictures=self.pictures)
+        largest = fit_projection(moments, dims=max(self.settings.dims), encoder=self.encoder, pictures=self.pictures)
         spread = float(moments.covariance.trace())
         self.branches = [Branch(self.reader, largest.first(k), spread, self.settings) for k in self.settings.dims]
         for branch in self.branches:

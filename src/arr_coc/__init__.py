@@ -8,8 +8,8 @@ texture.sheet().save("channels.png")
 from arr_coc import selectors
 from arr_coc.draw import samples as pictures
 from arr_coc.embedding.cache import EmbeddingCache
-from arr_coc.embedding.compression import Projection
 from arr_coc.embedding.embeddings import Embeddings
+from arr_coc.embedding.projection import Projection
 from arr_coc.errors import ArrCocError, ChannelError, ImageError
 from arr_coc.evaluation.runner import evaluate
 from arr_coc.layer import ArrCocLayer
@@ -17,6 +17,7 @@ from arr_coc.texture import FULL40, LAYOUTS, MVP13, Channel, TextureArray, Textu
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.grid import Grid
 from arr_coc.video.stream import watch
+from arr_coc.vlm import vlm_tokens as _vlm_tokens  # noqa: F401, registers the encoders "vlm:NAME"
 from arr_coc.vlm.api import load, wrap
 from arr_coc.vlm.realize import realize
 

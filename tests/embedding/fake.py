@@ -60,7 +60,7 @@ class Colours(Encoder):
     def identity(self) -> str:
         return f"colours-{self.seed}"
 
-    def look(self, batch: torch.Tensor) -> torch.Tensor:
+    def encode_batch(self, batch: torch.Tensor) -> torch.Tensor:
         """Pictures `[B, 3, s, s]` in one batch: `[B, D, h, w]`."""
         return torch.stack([self.encode(one, "fast") for one in batch])
 

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from arr_coc.embedding import disk, storage
-from arr_coc.embedding.cache import CacheWarning, EmbeddingCache, content_key
-from arr_coc.embedding.disk import Disk
+from arr_coc.embedding import cache as cache_module
+from arr_coc.embedding import storage
+from arr_coc.embedding.cache import CacheWarning, DiskCache, EmbeddingCache, content_key
 from arr_coc.errors import ArrCocError
 from arr_coc.types.image import read_picture
 from tests.conftest import noise
@@ -286,12 +286,12 @@ def test_what_never_fits_is_not_written(tmp_path: Path) -> None:
 
 
 def test_abandoned_halves_are_swept_up(tmp_path: Path) -> None:
-    old, fresh = (tmp_path / "00" / f"{key(n)}.safetensors{storage.SPARE}1-ab" for n in (7, 8))
+    old, fresh = (tmp_path / "00" / f"{key(n)}.safetensors{storage.TEMPORARY}1-ab" for n in (7, 8))
     old.parent.mkdir()
     for path in (old, fresh):
         path.write_bytes(b"half")
-    os.utime(old, (time.time() - 2 * disk.ABANDONED,) * 2)
-    Disk(tmp_path, 10_000).write(key(1), value(1))
+    os.utime(old, (time.time() - 2 * cache_module.ABANDONED,) * 2)
+    DiskCache(tmp_path, 10_000).write(key(1), value(1))
     assert not old.exists()
     assert fresh.exists()
 
@@ -337,7 +337,7 @@ def test_several_processes_share_a_folder(tmp_path: Path) -> None:
     assert [wrong for _, wrong, _, _ in said] == [0, 0, 0]
     assert all(on for *_, on in said)
     assert sum(hits for _, _, hits, _ in said) > 50
-    assert not [path for path in files(tmp_path) if storage.SPARE in path.name]
+    assert not [path for path in files(tmp_path) if storage.TEMPORARY in path.name]
     assert sum(path.stat().st_size for path in files(tmp_path)) <= 40_000 * 1.2
 
 

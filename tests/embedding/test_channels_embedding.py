@@ -13,9 +13,8 @@ import torch
 import arr_coc
 from arr_coc import EmbeddingCache, Embeddings, Projection, TextureArray
 from arr_coc.embedding import embeddings as module
-from arr_coc.embedding.compression import fit
 from arr_coc.embedding.field import Field
-from arr_coc.embedding.moments import Moments
+from arr_coc.embedding.projection import Moments, fit_projection
 from arr_coc.errors import ArrCocError, ProjectionError
 from arr_coc.selectors.pixels import area_mean
 from arr_coc.texture.layout import EMBEDDING_NAMES
@@ -28,7 +27,7 @@ QUESTIONS = [f"Where is something {name}?" for name in NAMES]
 
 def projection(encoder: Colours, dims: int = 16, weight: float = 0.5) -> Projection:
     rows = [encoder.dense(photo(seed=n)).features.flatten(1).T for n in range(30)]
-    found = fit(
+    found = fit_projection(
         Moments.of(torch.cat(rows)), Moments.of(encoder.text(QUESTIONS)), dims, encoder=encoder.identity, text_weight=weight
     )  # fmt: skip
     encoder.pictures = encoder.texts = 0
@@ -111,7 +110,7 @@ def test_a_part_of_the_picture(embeddings: Embeddings) -> None:
     """A model's tile covers a part, and may reach beyond the picture."""
     texture = TextureArray.from_image(noise(60, 80), embeddings=embeddings)
     view = Grid(1, 4, 3, (0.25, 0.5, 0.75, 1.25))
-    found = embeddings.see(texture).view(view)
+    found = embeddings.field(texture).view(view)
     for number, name in enumerate(EMBEDDING_NAMES[:4]):
         torch.testing.assert_close(found[number], area_mean(texture[name], view).float(), atol=1e-5, rtol=1e-4)
 
@@ -201,7 +200,7 @@ def test_questions_are_encoded_in_one_batch_and_remembered(embeddings: Embedding
 
 
 def test_only_so_many_questions_are_remembered(embeddings: Embeddings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REMEMBERED", 3)
+    monkeypatch.setattr(module, "CACHED_QUESTIONS", 3)
     embeddings.query(["a", "b", "c"])
     embeddings.query(["a"])
     embeddings.query(["d"])  # b goes
@@ -239,7 +238,7 @@ def test_the_cache_knows_a_picture_by_its_content(embeddings: Embeddings, tmp_pa
     assert embeddings.runs.pictures == 1
     embeddings.scores(photo(seed=9), QUESTIONS)
     assert embeddings.runs.pictures == 2
-    field = embeddings.see(image)
+    field = embeddings.field(image)
     assert isinstance(field, Field)
     assert torch.equal(embeddings.scores(field, QUESTIONS), first)
     assert embeddings.cache.counts.made == 2
@@ -296,7 +295,7 @@ def test_a_projection_for_another_encoder(tmp_path: Path) -> None:
 
 def test_bad_input_is_one_sentence(embeddings: Embeddings) -> None:
     for wrong, complaint in (
-        ({"grid": (3, 3), "level": 1}, "a grid beside another"),
+        ({"grid": (3, 3), "level": 1}, "got a grid and"),
         ({"grid": (0, 3)}, "at least 1x1"),
         ({"level": 20}, "level from 0"),
         ({"xy": torch.zeros(3, 3)}, r"\[N, 2\]"),

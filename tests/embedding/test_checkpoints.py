@@ -14,8 +14,7 @@ from PIL import Image
 from transformers import AutoTokenizer
 
 from arr_coc.embedding import Encoder, open_encoder
-from arr_coc.embedding.checkpoints import Contrastive
-from arr_coc.embedding.towers import TOWERS, ClipTower
+from arr_coc.embedding.checkpoints import TOWERS, ClipTower, ContrastiveEncoder
 from arr_coc.errors import ArrCocError, EncoderError, ImageError
 from tests.embedding import tiny
 
@@ -31,7 +30,7 @@ def folder(request: Any, tmp_path: Path) -> Path:
 def test_a_folder_opens_as_what_was_saved(folder: Path) -> None:
     opened = open_encoder(folder)
     tower = TOWERS[opened.name](tiny.model(opened.name))
-    made = Contrastive(tower, AutoTokenizer.from_pretrained(folder), tiny.MEAN, tiny.DEVIATION, tiny.CPU)
+    made = ContrastiveEncoder(tower, AutoTokenizer.from_pretrained(folder), tiny.MEAN, tiny.DEVIATION, tiny.CPU)
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 50, 3), dtype=np.uint8))
     assert torch.allclose(opened.dense(image).features, made.dense(image).features, atol=1e-5)
     assert torch.allclose(opened.text(QUESTIONS), made.text(QUESTIONS), atol=1e-5)
@@ -73,7 +72,7 @@ def test_pixels_are_normalised_by_the_checkpoints_own_numbers(kind: str) -> None
     image = torch.rand(3, tiny.SIDE, tiny.SIDE)
     by_hand = (image - torch.tensor(tiny.MEAN).view(3, 1, 1)) / torch.tensor(tiny.DEVIATION).view(3, 1, 1)
     with torch.no_grad():
-        raw = encoder.tower.look(by_hand[None])[0].T.reshape(encoder.width, 6, 6)
+        raw = encoder.tower.patch_features(by_hand[None])[0].T.reshape(encoder.width, 6, 6)
     assert torch.allclose(encoder.dense(image).features, raw / raw.norm(dim=0), atol=1e-5)
 
 
@@ -94,7 +93,7 @@ def test_half_precision_only_rounds(kind: str, dtype: torch.dtype, tolerance: fl
 def test_identity_names_weights_and_settings() -> None:
     def made(seed: int = 0, path: Any = "value", mean: list[float] = tiny.MEAN) -> str:
         tower = ClipTower(tiny.model("clip", seed), path)
-        return Contrastive(tower, tiny.tokenizer(), mean, tiny.DEVIATION, tiny.CPU).identity
+        return ContrastiveEncoder(tower, tiny.tokenizer(), mean, tiny.DEVIATION, tiny.CPU).identity
 
     assert made() == made() == tiny.encoder("clip").identity
     assert len({made(), made(seed=1), made(path="block"), made(mean=[0.5, 0.5, 0.5])}) == 4

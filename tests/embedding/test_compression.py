@@ -11,18 +11,17 @@ import pytest
 import torch
 
 from arr_coc.embedding import storage
-from arr_coc.embedding.compression import Projection, fit, spectrum
-from arr_coc.embedding.moments import Moments
+from arr_coc.embedding.projection import Moments, Projection, fit_projection, spectrum
 from arr_coc.errors import ProjectionError
 from tests.embedding.spaces import WIDTH, basis, low_rank, questions, spearman, unit
 
 
 def plain(features: torch.Tensor, dims: int = 16) -> Projection:
-    return fit(Moments.of(features), dims=dims, encoder="made up")
+    return fit_projection(Moments.of(features), dims=dims, encoder="made up")
 
 
 def aware(features: torch.Tensor, asked: torch.Tensor, dims: int = 16, weight: float = 0.9) -> Projection:
-    return fit(Moments.of(features), Moments.of(asked), dims, encoder="made up", text_weight=weight)
+    return fit_projection(Moments.of(features), Moments.of(asked), dims, encoder="made up", text_weight=weight)
 
 
 def loss(projection: Projection, features: torch.Tensor, asked: torch.Tensor) -> float:
@@ -41,7 +40,7 @@ def test_without_questions_it_is_the_textbook_pca() -> None:
     np.testing.assert_allclose(overlap, np.eye(8), atol=1e-5)
     np.testing.assert_allclose(found.variance, strength[:8] ** 2 / (strength**2).sum(), rtol=1e-5)
     np.testing.assert_allclose(spectrum(Moments.of(features))[:8], found.variance, rtol=1e-5)
-    assert found.plain
+    assert found.is_pca
 
 
 def test_what_is_lost_is_what_the_variance_says() -> None:
@@ -201,7 +200,7 @@ def test_a_few_questions_have_no_say() -> None:
     """The mean of one question is that question: taken out, nothing would be left of it."""
     features = low_rank(300)
     few = aware(features, questions(7))
-    assert (few.questions, few.text_weight, few.plain) == (0, 0.0, True)
+    assert (few.questions, few.text_weight, few.is_pca) == (0, 0.0, True)
     assert float(few.text_mean.abs().max()) == 0
     assert aware(features, questions(8)).questions == 8
     with pytest.raises(ProjectionError, match="a text weight below 1"):

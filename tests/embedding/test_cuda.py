@@ -17,9 +17,8 @@ from arr_coc import EmbeddingCache, Embeddings, Projection, TextureArray
 from arr_coc.adapters.families import check_transformers
 from arr_coc.cli import main
 from arr_coc.embedding import Mode, open_encoder
-from arr_coc.embedding.compression import fit
-from arr_coc.embedding.lite0 import Lite0
-from arr_coc.embedding.moments import Moments
+from arr_coc.embedding.labels import EfficientNetLite0
+from arr_coc.embedding.projection import Moments, fit_projection
 from arr_coc.errors import ModelError
 from arr_coc.vlm.texture_vlm import TextureEmbeddingVLM
 from arr_coc.vlm.vlm_tokens import VlmTokens
@@ -70,7 +69,7 @@ def alike(ours: torch.Tensor, theirs: torch.Tensor, dtype: torch.dtype, dim: int
 def projection(kind: str, dims: int = 16) -> Projection:
     encoder = tiny.encoder(kind)
     rows = [encoder.dense(photo(seed=number)).features.flatten(1).T for number in range(20)]
-    return fit(Moments.of(torch.cat(rows)), dims=dims, encoder=encoder.identity)
+    return fit_projection(Moments.of(torch.cat(rows)), dims=dims, encoder=encoder.identity)
 
 
 def embeddings(kind: str, device: torch.device, dtype: torch.dtype = torch.float32, **options: Any) -> Embeddings:
@@ -95,7 +94,7 @@ def test_towers_see_what_they_see_on_the_cpu(kind: str, dtype: torch.dtype, mode
 def test_windows_in_several_batches_are_one_batch() -> None:
     encoder = tiny.encoder("clip", torch.float16, DEVICE)
     whole = encoder.dense(photo(150, 200), "native").features
-    encoder.at_once = 100
+    encoder.cells_per_batch = 100
     alike(encoder.dense(photo(150, 200), "native").features, whole, torch.float16, dim=0)
 
 
@@ -111,7 +110,7 @@ def test_an_open_clip_folder(tmp_path: Path, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_the_classifier_of_the_default_encoder(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    network = Lite0().eval()
+    network = EfficientNetLite0().eval()
     pictures = torch.rand(2, 3, 96, 128) * 2 - 1
     expected = network(pictures)
     found = network.to(DEVICE, dtype)(pictures.to(DEVICE, dtype))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from arr_coc.embedding import labels, open_encoder
-from arr_coc.embedding.labels import Labels, read_labels
+from arr_coc.embedding.labels import LabelsEncoder, read_labels
 from arr_coc.errors import EncoderError
 
 installed = pytest.mark.skipif(
@@ -55,18 +55,18 @@ def test_a_missing_wheel_gets_one_sentence_naming_the_extra(missing: str, monkey
 
 
 def test_a_folder_without_a_sentence_encoder_gets_one_sentence(tmp_path: Path) -> None:
-    from arr_coc.embedding.sentences import Sentences
+    from arr_coc.embedding.labels import SentenceEncoder
 
     with pytest.raises(EncoderError, match="expected a sentence encoder in"):
-        Sentences(tmp_path, torch.device("cpu"))
+        SentenceEncoder(tmp_path, torch.device("cpu"))
 
 
 @installed
-def test_a_place_is_the_convex_combination_of_its_labels(encoder: Labels) -> None:
+def test_a_place_is_the_convex_combination_of_its_labels(encoder: LabelsEncoder) -> None:
     image = torch.rand(1, 3, 64, 96)
     with torch.no_grad():
         scores = encoder.classifier((image * 255 - 127) / 128)[0]  # [1000, 2, 3]
-        found = encoder.look(image)[0]
+        found = encoder.encode_batch(image)[0]
     sentences = encoder.sentences([f"a photo of a {name}, a kind of {kind}" for name, kind in read_labels()]).double()
     vectors = sentences - sentences.mean(0)
     vectors = vectors / vectors.norm(dim=1, keepdim=True)
@@ -78,7 +78,7 @@ def test_a_place_is_the_convex_combination_of_its_labels(encoder: Labels) -> Non
 
 
 @installed
-def test_it_knows_what_is_in_a_photograph(encoder: Labels, photographs: dict[str, np.ndarray]) -> None:
+def test_it_knows_what_is_in_a_photograph(encoder: LabelsEncoder, photographs: dict[str, np.ndarray]) -> None:
     names = read_labels()
     expected = {"cat": {"cat"}, "coffee": {"drink", "cup"}}
     for what, photograph in photographs.items():
@@ -91,7 +91,7 @@ def test_it_knows_what_is_in_a_photograph(encoder: Labels, photographs: dict[str
 
 @installed
 @pytest.mark.parametrize("mode", ["fast", "native"])
-def test_it_says_where_things_are(encoder: Labels, photographs: dict[str, np.ndarray], mode: Any) -> None:
+def test_it_says_where_things_are(encoder: LabelsEncoder, photographs: dict[str, np.ndarray], mode: Any) -> None:
     high = 300
     left, right = photographs["cat"][:high, 60:360], photographs["coffee"][50 : 50 + high, 120:420]
     both = np.concatenate([left, right], axis=1)
@@ -105,14 +105,14 @@ def test_it_says_where_things_are(encoder: Labels, photographs: dict[str, np.nda
 
 
 @installed
-def test_one_window_is_the_fast_mode(encoder: Labels) -> None:
+def test_one_window_is_the_fast_mode(encoder: LabelsEncoder) -> None:
     image = torch.rand(3, 200, 300)
     assert torch.equal(encoder.dense(image, "fast").features, encoder.dense(image, "native").features)
 
 
 @installed
 @pytest.mark.parametrize("size", [(1, 1), (1, 3_000), (700, 2)])
-def test_any_size(encoder: Labels, size: tuple[int, int]) -> None:
+def test_any_size(encoder: LabelsEncoder, size: tuple[int, int]) -> None:
     for mode in ("fast", "native"):
         features = encoder.dense(torch.rand(3, *size), mode).features  # type: ignore[arg-type]
         assert torch.allclose(features.norm(dim=0), torch.ones(features.shape[1:]), atol=1e-5)
@@ -120,9 +120,11 @@ def test_any_size(encoder: Labels, size: tuple[int, int]) -> None:
 
 @installed
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 0.02), (torch.bfloat16, 0.15)])
-def test_half_precision_only_rounds(encoder: Labels, photographs: Any, dtype: torch.dtype, tolerance: float) -> None:
+def test_half_precision_only_rounds(
+    encoder: LabelsEncoder, photographs: Any, dtype: torch.dtype, tolerance: float
+) -> None:
     classifier = copy.deepcopy(encoder.classifier)
-    half = Labels(classifier, encoder.sentences, encoder.labels, encoder.device, dtype)
+    half = LabelsEncoder(classifier, encoder.sentences, encoder.labels, encoder.device, dtype)
     there, here = encoder.dense(photographs["cat"]).features, half.dense(photographs["cat"]).features
     assert 0 < (there - here).abs().max() < tolerance
     assert (there * here).sum(0).min() > 0.95
@@ -130,14 +132,23 @@ def test_half_precision_only_rounds(encoder: Labels, photographs: Any, dtype: to
 
 
 @installed
-def test_identity_names_the_settings(encoder: Labels) -> None:
+def test_identity_names_the_settings(encoder: LabelsEncoder) -> None:
     parts = encoder.classifier, encoder.sentences, encoder.labels, encoder.device
-    assert Labels(*parts).identity == encoder.identity
-    assert len({encoder.identity, Labels(*parts, temperature=1.0).identity, Labels(*parts, side=448).identity}) == 3
+    assert LabelsEncoder(*parts).identity == encoder.identity
+    assert (
+        len(
+            {
+                encoder.identity,
+                LabelsEncoder(*parts, temperature=1.0).identity,
+                LabelsEncoder(*parts, side=448).identity,
+            }
+        )
+        == 3
+    )
 
 
 @installed
-def test_questions_are_asked_by_what_they_name(encoder: Labels) -> None:
+def test_questions_are_asked_by_what_they_name(encoder: LabelsEncoder) -> None:
     dog, same, other = encoder.text(["Where is the dog?", "dog", "Where is the traffic light?"])
     assert torch.allclose(dog, same, atol=1e-6)
     assert float(dog @ other) < 0.5

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from arr_coc.embedding.lite0 import CLASSES, EPSILON, HEAD, STAGES, STEM, folded, load_lite0
+from arr_coc.embedding.labels import BATCH_NORM_EPS, CLASSES, HEAD, STAGES, STEM, fold_batch_norm, load_classifier
 from arr_coc.errors import EncoderError
 
 Weights = dict[str, torch.Tensor]
@@ -58,7 +58,7 @@ def reference(stored: Weights, x: torch.Tensor, even: bool = False) -> torch.Ten
             pads += [kernel // 2, kernel // 2] if even else [total // 2, total - total // 2]
         x = F.conv2d(F.pad(x, pads), weight, stride=stride, groups=groups)
         parts = (stored[f"{norm}.{part}"] for part in ("running_mean", "running_var", "weight", "bias"))
-        return F.batch_norm(x, *parts, eps=EPSILON)
+        return F.batch_norm(x, *parts, eps=BATCH_NORM_EPS)
 
     x = F.relu6(convolution(x, "_conv_stem", "_bn0", 2))
     number = 0
@@ -86,21 +86,21 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_computes_the_published_network(file: Path, size: tuple[int, int]) -> None:
     x = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(1)) * 2 - 1
     with torch.no_grad():
-        found = load_lite0(file)(x).flatten(2)
+        found = load_classifier(file)(x).flatten(2)
         assert torch.allclose(found, reference(drawn(), x), atol=1e-4)
 
 
 def test_padding_alike_on_both_sides_would_be_noticed(file: Path) -> None:
     x = torch.rand(1, 3, 64, 64) * 2 - 1
     with torch.no_grad():
-        assert not torch.allclose(load_lite0(file)(x).flatten(2), reference(drawn(), x, even=True), atol=1e-2)
+        assert not torch.allclose(load_classifier(file)(x).flatten(2), reference(drawn(), x, even=True), atol=1e-2)
 
 
 def test_the_input_is_left_alone(file: Path) -> None:
     x = torch.rand(1, 3, 64, 64).contiguous(memory_format=torch.channels_last)
     kept = x.clone()
     with torch.no_grad():
-        load_lite0(file)(x)
+        load_classifier(file)(x)
     assert torch.equal(x, kept)
 
 
@@ -111,5 +111,5 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.pth").write_bytes(b"PK\x03\x04")
     for name in ("less.pth", "broken.pth"):
         with pytest.raises(EncoderError, match="expected the weights of EfficientNet-Lite0"):
-            load_lite0(tmp_path / name)
-    assert len(folded(drawn())) == 2 * (2 + sum(stage[0] for stage in STAGES) * 3 - 1 + 1)
+            load_classifier(tmp_path / name)
+    assert len(fold_batch_norm(drawn())) == 2 * (2 + sum(stage[0] for stage in STAGES) * 3 - 1 + 1)

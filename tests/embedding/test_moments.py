@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_coc.embedding import moments
-from arr_coc.embedding.moments import Moments
+from arr_coc.embedding.projection import Moments
 from arr_coc.errors import ProjectionError
 
 
@@ -30,7 +30,7 @@ def direct(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def test_any_cut_in_any_order_gives_the_same(cuts: list[int], width: int, seed: int, far: float) -> None:
     rows = vectors(40, width, seed, far)
     parts = torch.tensor_split(rows, sorted(cuts))
-    found = Moments.none(width)
+    found = Moments.empty(width)
     for number in torch.randperm(len(parts), generator=torch.Generator().manual_seed(seed)):
         found = found + Moments.of(parts[number])
     mean, scatter = direct(rows)
@@ -67,7 +67,7 @@ def test_covariance() -> None:
 
 def test_two_kinds_can_count_alike() -> None:
     few, many = vectors(10, 3, seed=1, far=4), vectors(500, 3, seed=2)
-    both = Moments.of(few).counted_as(500) + Moments.of(many)
+    both = Moments.of(few).with_count(500) + Moments.of(many)
     repeated = Moments.of(torch.cat([few.repeat(50, 1), many]))
     assert both.count == 1000
     torch.testing.assert_close(both.mean, repeated.mean, rtol=1e-10, atol=1e-10)
@@ -75,7 +75,7 @@ def test_two_kinds_can_count_alike() -> None:
 
 
 def test_nothing_seen() -> None:
-    nothing = Moments.none(4)
+    nothing = Moments.empty(4)
     some = Moments.of(vectors(3, 4))
     assert (nothing + some) is some
     assert (some + nothing) is some
@@ -85,7 +85,7 @@ def test_nothing_seen() -> None:
 
 def test_into_a_file_and_back() -> None:
     some = Moments.of(vectors(9, 4))
-    back = Moments.read(some.tensors("image"), "image")
+    back = Moments.from_tensors(some.to_tensors("image"), "image")
     assert back.count == 9
     assert torch.equal(back.scatter, some.scatter)
     assert torch.equal(back.mean, some.mean)

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from arr_coc.embedding import open_encoder
-from arr_coc.embedding.checkpoints import CAPTION
-from arr_coc.embedding.open_clip import renamed
+from arr_coc.embedding.checkpoints import CAPTION, convert_open_clip_weights
 from arr_coc.errors import EncoderError
 from arr_coc.reader import vocabulary
 from tests.embedding import tiny
@@ -145,9 +144,9 @@ def test_swapped_projections_would_be_noticed() -> None:
 
 def test_other_architectures_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(EncoderError, match=r"visual\.trunk\.blocks\.0"):
-        renamed({"visual.trunk.blocks.0.attn.qkv.weight": torch.zeros(1)})
+        convert_open_clip_weights({"visual.trunk.blocks.0.attn.qkv.weight": torch.zeros(1)})
     with pytest.raises(EncoderError, match=r"ls_1\.gamma"):
-        renamed({"visual.transformer.resblocks.0.ls_1.gamma": torch.zeros(1)})
+        convert_open_clip_weights({"visual.transformer.resblocks.0.ls_1.gamma": torch.zeros(1)})
     place = checkpoint(tmp_path)
     config = json.loads((place / "open_clip_config.json").read_text())
     config["model_cfg"]["vision_cfg"] |= {"timm_model_name": "vit"}

@@ -10,12 +10,11 @@ import torch
 
 from arr_coc import Embeddings, Projection, TextureArray
 from arr_coc.cli import main
-from arr_coc.embedding import open_encoder
+from arr_coc.embedding import encoder, open_encoder, register_encoder
 from arr_coc.embedding.embeddings import SHIPPED
-from arr_coc.embedding.opening import open_named
 from arr_coc.errors import EncoderError
 from tests.embedding import tiny
-from tests.embedding.fake import photo
+from tests.embedding.fake import Colours, photo
 from tests.embedding.test_labels import installed
 
 QUESTIONS = ["Where is the cat?", "Where is the traffic light?"]
@@ -28,7 +27,7 @@ def test_it_is_small_and_says_where_it_comes_from() -> None:
     assert (found.dims, found.width) == (32, 384)
     assert found.pictures > 20
     assert found.questions > 90
-    assert found.plain
+    assert found.is_pca
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +74,26 @@ def test_names_with_a_colon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         "from tests.embedding.fake import Colours\n\n\nclass Mine(Colours):\n    pass\n\n\ndef broken():\n    raise OSError('gone')\n"
     )
     monkeypatch.chdir(tmp_path)
-    assert open_named("my_encoders:Mine").identity == "colours-0"
+    assert open_encoder("my_encoders:Mine").identity == "colours-0"
     with pytest.raises(EncoderError, match="OSError: gone"):
-        open_named("my_encoders:broken")
-    asked: list[str] = []
-    monkeypatch.setattr("arr_coc.embedding.opening.open_encoder", lambda name, *rest: asked.append(name))
-    for name in ("labels", "open_clip:folder", "vlm:reader", "C:\\models\\clip", "/some/folder"):
-        open_named(name)
-    assert asked == ["labels", "open_clip:folder", "vlm:reader", "C:\\models\\clip", "/some/folder"]
+        open_encoder("my_encoders:broken")
+    with pytest.raises(EncoderError, match="No module named 'no_such_module'"):
+        open_encoder("no_such_module:Name")
+
+
+def test_a_registered_prefix_opens_its_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(encoder, "_openers", {})
+    register_encoder("mine", lambda *given: asked.append(given) or Colours())  # type: ignore[func-returns-value]
+    assert open_encoder("mine:a/b:c", dtype=torch.float16).identity == "colours-0"
+    assert asked == [("a/b:c", torch.device("cpu"), torch.float16)]
+
+
+@pytest.mark.parametrize("name", ["C:\\models\\clip", "/some:folder/clip"])
+def test_a_path_with_a_colon_is_not_a_module(name: str) -> None:
+    with pytest.raises(EncoderError, match="there is no encoder"):
+        open_encoder(name)
+
+
+def test_a_vision_language_model_is_opened_by_name() -> None:
+    assert open_encoder("vlm:reader").name == "vlm"

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from arr_coc.embedding.towers import ClipTower, Siglip2Tower, SiglipTower
+from arr_coc.embedding.checkpoints import ClipTower, Siglip2Tower, SiglipTower
 from arr_coc.errors import EncoderError
 from tests.embedding import tiny
 
@@ -49,7 +49,7 @@ def clip_reference(model: Any, pixels: torch.Tensor, path: str) -> torch.Tensor:
 def test_clip_gives_each_place_the_last_blocks_value(shape: tuple[int, int], path: Any) -> None:
     model, pixels = tiny.model("clip"), pictures(*shape)
     with torch.no_grad():
-        found = ClipTower(model, path).look(pixels)
+        found = ClipTower(model, path).patch_features(pixels)
         assert torch.allclose(found, clip_reference(model, pixels, path), atol=1e-5)
 
 
@@ -58,7 +58,7 @@ def test_clip_value_differs_from_what_attention_made_of_it() -> None:
     with torch.no_grad():
         hidden = model.vision_model(pixels).last_hidden_state[:, 1:]
         raw = model.visual_projection(model.vision_model.post_layernorm(hidden))
-        value, block = (ClipTower(model, path).look(pixels) for path in ("value", "block"))
+        value, block = (ClipTower(model, path).patch_features(pixels) for path in ("value", "block"))
     for other in (raw, block):
         assert (value - other).abs().mean() > 0.1 * value.abs().mean()
 
@@ -72,7 +72,7 @@ def test_clip_is_the_stock_model_where_attention_looks_at_one_place_only() -> No
         alone = states[:, 5:6]
         attended, _ = block.self_attn(block.layer_norm1(alone), None)
         stock = model.visual_projection(model.vision_model.post_layernorm(attended))
-        found = ClipTower(model).look(pictures(24, 24))
+        found = ClipTower(model).patch_features(pictures(24, 24))
     assert torch.allclose(found[:, 4], stock[:, 0], atol=1e-5)  # token 5 is place 4, behind the class token
 
 
@@ -82,7 +82,7 @@ def test_siglip_gives_each_place_the_stock_head_of_that_place_alone(shape: tuple
     with torch.no_grad():
         hidden = model.vision_model(pixels, interpolate_pos_encoding=True).last_hidden_state
         slow = torch.stack([model.vision_model.head(hidden[:, n : n + 1]) for n in range(hidden.shape[1])], dim=1)
-        assert torch.allclose(SiglipTower(model).look(pixels), slow, atol=1e-5)
+        assert torch.allclose(SiglipTower(model).patch_features(pixels), slow, atol=1e-5)
         assert (slow - hidden).abs().mean() > 0.1 * slow.abs().mean()
 
 
@@ -96,7 +96,7 @@ def test_siglip2_sees_patches_as_its_own_processor_cuts_them(shape: tuple[int, i
     with torch.no_grad():
         hidden = model.vision_model(cut, torch.ones(cut.shape[:2], dtype=torch.long), shapes).last_hidden_state
         slow = torch.stack([model.vision_model.head(hidden[:, n : n + 1]) for n in range(hidden.shape[1])], dim=1)
-        assert torch.allclose(Siglip2Tower(model).look(pixels), slow, atol=1e-5)
+        assert torch.allclose(Siglip2Tower(model).patch_features(pixels), slow, atol=1e-5)
 
 
 def test_siglip_without_its_head_is_refused() -> None:

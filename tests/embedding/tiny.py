@@ -10,8 +10,7 @@ import torch
 import transformers
 from tokenizers.processors import TemplateProcessing
 
-from arr_coc.embedding.checkpoints import Contrastive
-from arr_coc.embedding.towers import TOWERS
+from arr_coc.embedding.checkpoints import TOWERS, ContrastiveEncoder
 from arr_coc.reader import folder, vocabulary
 
 CELL, SIDE = 4, 24
@@ -49,8 +48,8 @@ def tokenizer() -> Any:
     )
 
 
-def encoder(kind: str, dtype: torch.dtype = torch.float32, device: torch.device = CPU) -> Contrastive:
-    return Contrastive(TOWERS[kind](model(kind)), tokenizer(), MEAN, DEVIATION, device, dtype)
+def encoder(kind: str, dtype: torch.dtype = torch.float32, device: torch.device = CPU) -> ContrastiveEncoder:
+    return ContrastiveEncoder(TOWERS[kind](model(kind)), tokenizer(), MEAN, DEVIATION, device, dtype)
 
 
 def checkpoint(kind: str, place: Path) -> Path:

@@ -17,8 +17,7 @@ from PIL import Image
 from torch._dynamo.utils import counters
 
 import arr_coc
-from arr_coc.embedding.compression import fit
-from arr_coc.embedding.moments import Moments
+from arr_coc.embedding.projection import Moments, fit_projection
 from arr_coc.errors import ArrCocError
 from arr_coc.reader import folder, vocabulary
 from arr_coc.reader.model import TINY, build
@@ -83,14 +82,14 @@ def moments(tiny: Any, library: Library) -> Moments:
     batches = TrainingBatches(library, TINY_STEP_KINDS[:1], 1)
     return sum(
         (components.token_moments(ReaderForward(tiny[0]), batches.make(random.Random(n), 1.0), 24) for n in range(4)),
-        start=Moments.none(TINY.width),
+        start=Moments.empty(TINY.width),
     )
 
 
 @pytest.fixture
 def branch(tiny: Any, moments: Moments) -> Callable[..., Branch]:
     def make(dims: int = 8, **changes: Any) -> Branch:
-        projection = fit(moments, dims=dims, encoder=encoder_identity(tiny[0], tiny[0].model.language_model))
+        projection = fit_projection(moments, dims=dims, encoder=encoder_identity(tiny[0], tiny[0].model.language_model))
         return Branch(tiny[0], projection, float(moments.covariance.trace()), replace(SETTINGS, **changes))
 
     return make
@@ -208,7 +207,7 @@ def test_what_is_unexplained_at_first_is_the_variance_that_the_components_miss(
 ) -> None:
     visual, cells = tokens(tiny[0], batch)
     own = Moments.of(visual.flatten(0, 1))
-    projection = fit(own, dims=5, encoder="these very tokens")
+    projection = fit_projection(own, dims=5, encoder="these very tokens")
     one = Branch(tiny[0], projection, float(own.covariance.trace()), SETTINGS)
     one.begin(LIFT)
     missing = one.backward(LIFT, visual, cells, batch).unexplained.item()

@@ -11,14 +11,14 @@ import torch.nn.functional as F
 
 import arr_coc
 from arr_coc import Embeddings, TextureArray
-from arr_coc.embedding.compression import Projection
-from arr_coc.embedding.windows import Windowed
+from arr_coc.embedding.projection import Projection
+from arr_coc.embedding.windows import WindowedEncoder
 from arr_coc.errors import ArrCocError
 from arr_coc.relevance import cascade
 from arr_coc.texture.channels.clusters import clusters
 
 
-class Reds(Windowed):
+class Reds(WindowedEncoder):
     """An encoder that knows red from anything else, cell by cell; one pass sees 8 x 8 cells, windows every pixel."""
 
     name, width, cell, side, overlap = "reds", 3, 8, 64, 0.25
@@ -30,7 +30,7 @@ class Reds(Windowed):
     def identity(self) -> str:
         return "reds"
 
-    def look(self, pictures: torch.Tensor) -> torch.Tensor:
+    def encode_batch(self, pictures: torch.Tensor) -> torch.Tensor:
         self.windows += len(pictures)
         return F.avg_pool2d(pictures, self.cell) - 0.5 + self.wrong
 

@@ -15,8 +15,7 @@ from PIL import Image
 import arr_coc
 from arr_coc import Embeddings
 from arr_coc.cli import main
-from arr_coc.embedding.compression import fit
-from arr_coc.embedding.moments import Moments
+from arr_coc.embedding.projection import Moments, fit_projection
 from arr_coc.errors import SelectorError
 from arr_coc.selectors import Sight
 from arr_coc.training.projection.fit import text_moments
@@ -30,7 +29,7 @@ def embeddings() -> Embeddings:
     encoder = Colours()
     rows = torch.cat([encoder.dense(photo(seed=n)).features.flatten(1).T for n in range(30)])
     texts = text_moments(encoder, [f"the {name} one" for name in NAMES])
-    fitted = fit(Moments.of(rows), texts, encoder=encoder.identity)
+    fitted = fit_projection(Moments.of(rows), texts, encoder=encoder.identity)
     encoder.pictures = encoder.texts = 0
     return Embeddings(encoder, fitted)
 

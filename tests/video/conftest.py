@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc import Embeddings
-from arr_coc.embedding.compression import Projection
-from arr_coc.embedding.windows import Windowed
+from arr_coc.embedding.projection import Projection
+from arr_coc.embedding.windows import WindowedEncoder
 
 
-class Yellows(Windowed):
+class Yellows(WindowedEncoder):
     """An encoder that finds yellow, cell by cell, and counts how often it was asked."""
 
     name, width, cell, side, overlap = "yellows", 3, 8, 128, 0.25
@@ -29,7 +29,7 @@ class Yellows(Windowed):
     def identity(self) -> str:
         return "yellows"
 
-    def look(self, pictures: torch.Tensor) -> torch.Tensor:
+    def encode_batch(self, pictures: torch.Tensor) -> torch.Tensor:
         self.looks += 1
         self.windows += len(pictures)
         return F.avg_pool2d(pictures, self.cell) - 0.5

@@ -66,8 +66,10 @@ def test_features_follow_the_motion(yellows: Embeddings) -> None:
     memory = Memory(yellows, MemorySettings(motion_every=100, encode_every=100))
     carried = [memory.update(frame)[0] for frame in clip.frames][-1]
     assert looks(yellows) == 1
-    apart = yellows.compressed(carried) - yellows.anew().compressed(clip.frames[-1])
-    stayed = yellows.anew().compressed(clip.frames[0]) - yellows.anew().compressed(clip.frames[-1])
+    apart = yellows.compressed(carried) - yellows.with_empty_cache().compressed(clip.frames[-1])
+    stayed = yellows.with_empty_cache().compressed(clip.frames[0]) - yellows.with_empty_cache().compressed(
+        clip.frames[-1]
+    )
     known = slice(None, -4)  # the right side is new
     assert float(apart[..., known].abs().mean()) < 0.6 * float(stayed[..., known].abs().mean())
 
@@ -183,7 +185,7 @@ def test_without_reuse_each_frame_is_a_still_picture(yellows: Embeddings) -> Non
     assert looks(yellows) == 3
     alone = TextureArray.from_image(frames[-1])
     assert all(torch.equal(texture[name], alone[name]) for name in texture.names if not name.startswith("embedding"))
-    assert torch.equal(yellows.compressed(texture), yellows.anew().compressed(frames[-1]))
+    assert torch.equal(yellows.compressed(texture), yellows.with_empty_cache().compressed(frames[-1]))
 
 
 def test_a_passing_frame_leaves_the_state_unchanged(yellows: Embeddings) -> None:

@@ -72,7 +72,7 @@ def test_without_reuse_a_frame_is_like_a_still_picture(yellows: Embeddings) -> N
     frames = synthetic.draw_clip("zoom", 4).frames
     stream = WatchStream(frames, "Where is the ball?", using=yellows, budget="25%", memory=MemorySettings(reuse=False))
     for seen, frame in zip(stream, frames, strict=True):
-        alone = arr_coc.realize(frame, "Where is the ball?", (13, 23), "25%", yellows.anew())
+        alone = arr_coc.realize(frame, "Where is the ball?", (13, 23), "25%", yellows.with_empty_cache())
         assert torch.equal(seen.allocation.keep, alone.keep)
         assert seen.allocation.relevance is not None
         assert alone.relevance is not None

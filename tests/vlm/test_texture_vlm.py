@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import arr_coc
-from arr_coc.embedding.compression import Projection
+from arr_coc.embedding.projection import Projection
 from arr_coc.errors import ChannelError, ProjectionError
 from arr_coc.selectors import Choice, Sight
 from arr_coc.types.grid import Grid, Mosaic

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from arr_coc.embedding.encoder import unit
+from arr_coc.embedding.encoder import l2_normalize
 
 CELLS = 7  # 224 px in patches of 32
 CROPS = 273  # positions that the honest baseline encodes one by one
@@ -31,7 +31,7 @@ class ClipShape:
         small = F.interpolate(pixels, (224, 224), mode="bilinear", antialias=True, align_corners=False)
         hidden = self.model(pixel_values=((small - 0.45) / 0.27).to(self.dtype)).last_hidden_state[:, 1:]
         found = (hidden @ self.compress.T).transpose(1, 2).unflatten(2, (CELLS, CELLS)).float()
-        return unit(found, dim=1)
+        return l2_normalize(found, dim=1)
 
     @torch.no_grad()
     def crops(self, crops: torch.Tensor) -> torch.Tensor:

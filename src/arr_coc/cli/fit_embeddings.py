@@ -1,4 +1,4 @@
-"""`arr-coc fit-embeddings`: a projection of an encoder's features to a few dimensions, fitted on a folder of pictures."""
+"""`arr-coc fit-embeddings`: fit a projection of an encoder's features to a few dimensions on a folder of pictures."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 from arr_coc.cli.console import check_file, check_folder, print_json, progress
 from arr_coc.errors import ArrCocError
 
-NAMED = 10  # unreadable files on stderr; the report has all
+LISTED = 10  # unreadable files on stderr; the report has all
 
 _EPILOG = """\
-Pictures are read one by one, in any number: memory stays that of a few of them. One in ten (64 at most) is held out and judges
-the fit. Where 16 dimensions miss a threshold, 32 are fitted, and the report says so; --exactly keeps what was asked for.
-Files that cannot be read are named, the rest runs, and the exit code is 1.
+Pictures are read one by one, so memory does not grow with their number. One in ten (at most 64) is held out and validates the
+fit. If 16 dimensions miss a threshold, 32 are fitted, and the report says so; --exactly keeps the number that you asked for.
+Files that cannot be read are named and skipped, and the exit code is 1.
 
 examples:
   arr-coc fit-embeddings photos -o embeddings.safetensors
   arr-coc fit-embeddings photos scans -o embeddings.safetensors --encoder CLIP_FOLDER --workers 8 --questions asked.txt
   arr-coc fit-embeddings photos -o mine.safetensors --encoder mymodule:MyEncoder --dims 32 --sample 64
 
-An interrupted run (ctrl-C) keeps what it has done beside the output; the same command goes on from there, --fresh starts anew.
+An interrupted run (ctrl-C) keeps what it has done next to the output. The same command resumes it; --fresh starts over.
 """
 
 
@@ -33,50 +33,41 @@ def add_parser(commands: Any) -> None:
         "fit-embeddings",
         help="fit the compression of an encoder's features on a folder of pictures",
         description=(
-            "Fit the projection that takes an image-text encoder's dense features to a few dimensions, so that questions rank "
-            "the places of a picture as they would in full, and judge it on pictures and questions that had no say."
+            "Fit the projection of an image-text encoder's dense features to a few dimensions, so that questions rank the "
+            "cells of a picture as they would in full, and validate it on pictures and questions that were held out."
         ),
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("images", nargs="+", metavar="IMAGES", help="folders of pictures, or pictures")
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="where to write it (.safetensors)"
+    add = parser.add_argument
+    add("images", nargs="+", metavar="IMAGES", help="folders of pictures, or pictures")
+    add("-o", "--output", type=Path, required=True, metavar="FILE", help="where to write it (.safetensors)")
+    encoders = (
+        "labels (default), a CLIP or SigLIP checkpoint's folder or hub id, open_clip:FOLDER, vlm:NAME, module:Name"
     )
-    parser.add_argument(
-        "--encoder", default="labels", metavar="NAME",
-        help="labels (the default), the folder or hub id of a CLIP or SigLIP checkpoint, open_clip:FOLDER, vlm:NAME, module:Name",
-    )  # fmt: skip
-    parser.add_argument("--dims", type=int, default=16, metavar="K", help="dimensions (16)")
-    parser.add_argument("--exactly", action="store_true", help="no step up to 32 dimensions")
-    parser.add_argument("--sample", type=int, metavar="N", help="cells drawn from each picture (all)")
-    parser.add_argument(
-        "--mode", choices=("fast", "native"), default="fast", help="one pass, or overlapping windows (fast)"
-    )
-    parser.add_argument(
-        "--questions", metavar="FILE", help="one a line, or a folder with samples.jsonl (everyday things)"
-    )
-    parser.add_argument(
-        "--text-weight", type=float, metavar="W", help="how much the questions steer the fit, 0 to 1 (0)"
-    )
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that encode (1)")
-    parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
-    parser.add_argument("--seed", type=int, default=0, help="for --sample (0)")
-    parser.add_argument("--report", type=Path, metavar="DIR", help="where the report goes (beside the output)")
-    parser.add_argument("--fresh", action="store_true", help="do not go on from an interrupted run")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add("--encoder", default="labels", metavar="NAME", help=encoders)
+    add("--dims", type=int, default=16, metavar="K", help="dimensions (16)")
+    add("--exactly", action="store_true", help="no step up to 32 dimensions")
+    add("--sample", type=int, metavar="N", help="cells drawn from each picture (all)")
+    add("--mode", choices=("fast", "native"), default="fast", help="one pass, or overlapping windows (fast)")
+    add("--questions", metavar="FILE", help="one per line, or a folder with samples.jsonl (everyday objects)")
+    add("--text-weight", type=float, metavar="W", help="how much the questions steer the fit, 0 to 1 (0)")
+    add("--workers", type=int, default=1, metavar="N", help="processes that encode (1)")
+    add("--device", default="cpu", help="cpu (default) or cuda")
+    add("--seed", type=int, default=0, help="for --sample (0)")
+    add("--report", type=Path, metavar="DIR", help="where to write the report (next to the output)")
+    add("--fresh", action="store_true", help="do not resume an interrupted run")
+    add("--json", action="store_true", help="print the report as JSON")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from arr_coc.adapters.loading import keep_quiet
     from arr_coc.devices import check_device
-    from arr_coc.embedding.compression import TEXT_WEIGHT
-    from arr_coc.embedding.opening import open_named
-    from arr_coc.training.projection import report as fit_report
-    from arr_coc.training.projection.fit import enough, fit_images
-    from arr_coc.training.projection.gather import Rules, find_images
-    from arr_coc.training.projection.questions import read_questions
+    from arr_coc.embedding.encoder import open_encoder
+    from arr_coc.embedding.projection import TEXT_WEIGHT
+    from arr_coc.training.projection import fit, report
+    from arr_coc.training.projection.gather import CellSampling, find_images
 
     output: Path = check_file(arguments.output, "embeddings.safetensors")
     for name, least in (("dims", 1), ("sample", 1), ("workers", 1), ("seed", 0)):
@@ -90,9 +81,9 @@ def run(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.report or output.with_name(f"{output.stem}_report")
     for place in (output.parent, folder):
         check_folder(place)
-    questions = None if arguments.questions is None else read_questions(arguments.questions)
+    questions = None if arguments.questions is None else fit.read_questions(arguments.questions)
     images = find_images(arguments.images)
-    enough(len(images), arguments.dims)
+    fit.check_image_count(len(images), arguments.dims)
     keep_quiet()
     state = output.with_name(f"{output.name}.part")
     try:
@@ -100,45 +91,52 @@ def run(arguments: argparse.Namespace) -> int:
             warnings.showwarning = lambda message, *_, **__: print(f"arr-coc: note: {message}", file=sys.stderr)
             task = bar.add_task("loading the encoder", total=None)
 
-            def tick(done: int, total: int) -> None:
+            def show(done: int, total: int) -> None:
                 if done < total:
                     bar.update(task, completed=done, total=total, description=f"{done} of {total} pictures")
                 else:
-                    bar.reset(task, total=None, description="judging the fit")
+                    bar.reset(task, total=None, description="validating the fit")
 
-            fitted = fit_images(
-                images, partial(open_named, arguments.encoder, arguments.device), dims=arguments.dims,
-                rules=Rules(arguments.mode, arguments.sample, arguments.seed), questions=questions, text_weight=weight,
-                step_up=not arguments.exactly, workers=arguments.workers, state=state, fresh=arguments.fresh, tick=tick,
-            )  # fmt: skip
+            result = fit.fit_images(
+                images,
+                partial(open_encoder, arguments.encoder, arguments.device),
+                dims=arguments.dims,
+                sampling=CellSampling(arguments.mode, arguments.sample, arguments.seed),
+                questions=questions,
+                text_weight=weight,
+                step_up=not arguments.exactly,
+                workers=arguments.workers,
+                state=state,
+                fresh=arguments.fresh,
+                progress=show,
+            )
     except KeyboardInterrupt:
         kept = (
-            f"what is done is kept in {str(state)!r}, and the same command goes on"
+            f"what is done is kept in {str(state)!r}, the same command resumes"
             if state.exists()
             else "nothing was kept"
         )
         print(f"arr-coc: interrupted: {kept}", file=sys.stderr)
         return 130
-    fitted.projection.save(output)
+    result.projection.save(output)
     state.unlink(missing_ok=True)
-    said = fit_report.write(fitted, folder)
-    if fitted.resumed:
-        print(f"arr-coc: went on from an interrupted run ({fitted.resumed} pictures were done)", file=sys.stderr)
-    for note in (*fitted.notes, *said):
+    notes = [*result.notes, *report.write_report(result, folder)]
+    if result.resumed:
+        print(f"arr-coc: resumed an interrupted run ({result.resumed} pictures were done)", file=sys.stderr)
+    for note in notes:
         print(f"arr-coc: note: {note}", file=sys.stderr)
-    for _, why in fitted.unreadable[:NAMED]:
+    for _, why in result.unreadable[:LISTED]:
         print(f"arr-coc: left out: {why}", file=sys.stderr)
-    if len(fitted.unreadable) > NAMED:
-        print(
-            f"arr-coc: left out: {len(fitted.unreadable) - NAMED} more files, all named in the report", file=sys.stderr
-        )
+    more = len(result.unreadable) - LISTED
+    if more > 0:
+        print(f"arr-coc: left out: {more} more files, all named in the report", file=sys.stderr)
     if arguments.json:
-        print_json(fitted.to_dict() | {"output": str(output), "report": str(folder)})
+        print_json(result.to_dict() | {"output": str(output), "report": str(folder)})
     else:
-        made = fitted.projection
+        made = result.projection
         print(
             f"{made.encoder}: {made.width} dimensions to {made.dims}, {made.cells} cells of {made.pictures} pictures\n"
         )
-        print(fit_report.table(fitted.tried))
-        print(f"\nprojection written to {output}, report to {folder / fit_report.PAGE}")
-    return 1 if fitted.unreadable else 0
+        print(report.quality_table(result.tried))
+        print(f"\nprojection written to {output}, report to {folder / report.PAGE}")
+    return 1 if result.unreadable else 0

@@ -1,5 +1,5 @@
-"""Pictures and questions in one space: dense features of a picture, asked by a dot product."""
+"""Images and questions in one vector space: dense features that a dot product with a question ranks."""
 
-from arr_coc.embedding.encoder import Dense, Encoder, Mode, open_encoder
+from arr_coc.embedding.encoder import DenseFeatures, Encoder, Mode, open_encoder, register_encoder
 
-__all__ = ["Dense", "Encoder", "Mode", "open_encoder"]
+__all__ = ["DenseFeatures", "Encoder", "Mode", "open_encoder", "register_encoder"]

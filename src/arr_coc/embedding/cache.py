@@ -1,54 +1,61 @@
-"""Compressed features, kept by the content of the picture: in memory, and on disk where wished.
+"""An LRU cache of compressed features, in memory and optionally on disk, keyed by image content.
 
-Notable:
-- the key is the picture's pixels with their size, the encoder, the projection and the mode: the same picture from a file, PIL
-  or a tensor has the same key, and nothing that would change the features can be mistaken for something else;
-- the least recently used go first, by bytes;
-- a value is made once, however many threads ask for it at the same time;
-- files are shared between processes: written aside and put in place at once, and believed only if their checksum is right;
-- a disk that is full or cannot be written is said once, and then left alone: answers do not depend on it.
+- The key covers the pixels, their size, the encoder, the projection and the mode, so a file, a PIL image and a tensor
+  of the same image share an entry, and anything that changes the features changes the key.
+- A value is computed once, however many threads request it at the same time.
+- Files may be shared between processes. A file is used only if its key and its checksum are right; nothing is pickled.
+- If the disk is full or read-only, the cache warns once and stops using it. Answers do not depend on it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 import threading
+import time
 import warnings
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from arr_coc.embedding.disk import Disk
+from arr_coc.embedding import storage
 from arr_coc.errors import ArrCocError, whole_number
 
 MEMORY = 256 << 20  # bytes
 DISK = 4 << 30
-PIXELS_AT_ONCE = 1 << 16
-ROUNDING = 1e-7  # a GPU divides by 255 through a multiplication, which is not the CPU's to the last bit
+SUFFIX = ".safetensors"
+OWN_FILES = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}({re.escape(storage.TEMPORARY)}.*)?")
+EVICT_TO = 0.9  # share of the disk limit that remains in use after evicting
+EVICT_EVERY = 0.05  # share of the disk limit that may be written between two scans of the folder
+ABANDONED = 3600.0  # seconds after which a temporary file is deleted
+PIXELS_PER_CHUNK = 1 << 16  # stays in the CPU's cache
+ROUNDING = 1e-7  # a GPU divides by 255 with a multiplication, which differs from the CPU in the last bit
 
 
 class CacheWarning(UserWarning):
-    """Something about the cache on disk that costs time but no answers."""
+    """A problem with the disk cache that costs time but changes no answer."""
 
 
 @dataclass(frozen=True)
-class Counts:
-    """How often a cache was asked, and what it could say."""
+class CacheCounts:
+    """Where requested values came from."""
 
-    memory: int = 0  # found in memory, or made by another thread at that moment
-    disk: int = 0  # found on disk
-    made: int = 0  # had to be made
-    damaged: int = 0  # files that were wrong and thrown away
+    memory: int = 0  # in memory, or computed by another thread at that moment
+    disk: int = 0
+    made: int = 0  # computed
+    damaged: int = 0  # files that were deleted because they were not valid
 
 
 class EmbeddingCache:
-    """Features by key, least recently used first to go; `folder` keeps them on disk as well.
+    """Features by key; the least recently used are evicted first. With `folder`, they are kept on disk as well.
 
     >>> cache = EmbeddingCache(memory=1 << 20)
     >>> cache.get("key", lambda: torch.zeros(16, 14, 14)).shape
@@ -58,28 +65,25 @@ class EmbeddingCache:
     """
 
     def __init__(self, memory: int = MEMORY, folder: str | Path | None = None, disk: int = DISK) -> None:
-        """`memory` and `disk`: bytes, at most; 0 keeps nothing there."""
+        """`memory` and `disk` are limits in bytes; 0 keeps nothing there."""
         for name, value in (("memory", memory), ("disk", disk)):
             if whole_number(value, least=0) is None:
                 raise ArrCocError(f"expected {name} as a number of bytes, at least 0, got {value!r}")
         self.memory = memory
-        self._disk = None if folder is None or disk == 0 else Disk(Path(folder), disk)
-        self._start()
-
-    def _start(self) -> None:
-        self._kept: OrderedDict[str, torch.Tensor] = OrderedDict()
+        self._disk = None if folder is None or disk == 0 else DiskCache(Path(folder), disk)
+        self._entries: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._bytes = 0
-        self._counts = Counts()
+        self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._making: dict[str, Future[torch.Tensor]] = {}
+        self._pending: dict[str, Future[torch.Tensor]] = {}
 
     @property
-    def counts(self) -> Counts:
-        return self._counts
+    def counts(self) -> CacheCounts:
+        return CacheCounts(**self._counts)
 
     @property
     def bytes(self) -> int:
-        """Held in memory now."""
+        """Bytes in memory now."""
         return self._bytes
 
     @property
@@ -89,131 +93,156 @@ class EmbeddingCache:
 
     def __len__(self) -> int:
         """Entries in memory."""
-        return len(self._kept)
+        return len(self._entries)
 
     def get(self, key: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """The features under `key`, a copy of one's own; made if they are nowhere."""
+        """A copy of the features under `key`; `make` computes them if they are not cached."""
         with self._lock:
-            found = self._kept.get(key)
-            under_way = self._making.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-            elif under_way is None:
-                mine = self._making[key] = Future()
-            if found is not None or under_way is not None:
-                self._counts = replace(self._counts, memory=self._counts.memory + 1)
-        if found is not None:
-            return found.clone()
-        if under_way is not None:  # another thread is at it
-            return under_way.result().clone()
-        try:
-            found = self._find(key, make)
-            mine.set_result(found)
-        except BaseException as error:
-            mine.set_exception(error)
-            raise
-        finally:
-            with self._lock:
-                self._making.pop(key, None)
-        return found.clone()
-
-    def _find(self, key: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """From disk or made; remembered."""
-        found = self._from_disk(key)
-        if found is None:
-            found = make().detach().cpu().clone()  # not a view that keeps something larger alive
-            self._count("made")
-            self._to_disk(key, found)
-        self._remember(key, found)
-        return found
+            value, pending = self._entries.get(key), self._pending.get(key)
+            if value is not None:
+                self._entries.move_to_end(key)
+            elif pending is None:
+                own = self._pending[key] = Future()
+            self._counts["memory"] += value is not None or pending is not None
+        if value is None and pending is not None:  # another thread computes it
+            value = pending.result()
+        if value is None:
+            try:
+                value = self._load_or_make(key, make)
+                own.set_result(value)
+            except BaseException as error:
+                own.set_exception(error)
+                raise
+            finally:
+                with self._lock:
+                    self._pending.pop(key, None)
+        return value.clone()
 
     def clear(self) -> None:
-        """Forget what is in memory; files stay."""
+        """Empty the memory; files stay."""
         with self._lock:
-            self._kept.clear()
+            self._entries.clear()
             self._bytes = 0
 
-    def _remember(self, key: str, value: torch.Tensor) -> None:
-        size = value.nelement() * value.element_size()
+    def _load_or_make(self, key: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        value, damaged = self._use_disk(lambda disk: disk.read(key)) or (None, "")
+        if damaged:
+            warnings.warn(f"the cache file {damaged!r} was damaged: it is computed again", CacheWarning, stacklevel=4)
+        source = "made" if value is None else "disk"
+        if value is None:
+            value = made = make().detach().cpu().clone()  # a view would keep its base alive
+            self._use_disk(lambda disk: disk.write(key, made))
         with self._lock:
-            if size > self.memory:
-                return
-            old = self._kept.pop(key, None)
-            self._bytes += size - (0 if old is None else old.nelement() * old.element_size())
-            self._kept[key] = value
-            while self._bytes > self.memory:
-                _, gone = self._kept.popitem(last=False)
-                self._bytes -= gone.nelement() * gone.element_size()
+            self._counts.update({source: 1, "damaged": int(bool(damaged))})
+            if value.nbytes <= self.memory:
+                self._entries[key] = value
+                self._bytes += value.nbytes
+                while self._bytes > self.memory:
+                    self._bytes -= self._entries.popitem(last=False)[1].nbytes
+        return value
 
-    def _from_disk(self, key: str) -> torch.Tensor | None:
+    def _use_disk(self, action: Callable[[DiskCache], Any]) -> Any:
+        """The action's result; None without a disk. An unusable disk is reported once and not used again."""
         disk = self._disk
         if disk is None:
             return None
         try:
-            found, damage = disk.read(key)
+            return action(disk)
         except OSError as error:
-            self._leave(error)
+            with self._lock:
+                first, self._disk = self._disk is not None, None
+            if first:
+                why = f"features are not kept on disk any more: {str(disk.folder)!r}: {error.strerror or error}"
+                warnings.warn(why, CacheWarning, stacklevel=5)
             return None
-        if damage:
-            self._count("damaged")
-            warnings.warn(
-                f"the cache file {damage!r} was damaged: it is thrown away and made anew", CacheWarning, stacklevel=4
-            )
-        if found is not None:
-            self._count("disk")
-        return found
 
-    def _to_disk(self, key: str, value: torch.Tensor) -> None:
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process gets the same limits and folder, and an empty memory."""
         disk = self._disk
-        if disk is not None:
-            try:
-                disk.write(key, value)
-            except OSError as error:
-                self._leave(error)
+        return type(self), (self.memory, *((None, 0) if disk is None else (disk.folder, disk.limit)))
 
-    def _leave(self, error: OSError) -> None:
-        """The disk cannot be used: say so once, go on without."""
+
+class DiskCache:
+    """One file per entry under `folder`, at most `limit` bytes. Raises `OSError` if the disk fails.
+
+    The least recently used files are evicted first, whichever process wrote them. Several processes that write at the
+    same time may exceed the limit for a moment.
+    """
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self.folder = folder
+        self.limit = limit
+        self._written = float("inf")  # bytes since the last scan; the first write scans
+        self._lock = threading.Lock()
+
+    def path(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}{SUFFIX}"
+
+    def read(self, key: str) -> tuple[torch.Tensor | None, str]:
+        """The features under `key`, or None; and the name of a damaged file that was deleted."""
+        path = self.path(key)
+        try:
+            tensors, note = storage.read(path)
+            if note.get("key") != key:
+                raise storage.DamagedFileError("it has another key")
+            features = tensors["features"]
+        except FileNotFoundError:
+            return None, ""
+        except (storage.DamagedFileError, KeyError):
+            path.unlink(missing_ok=True)
+            return None, str(path)
+        with suppress(OSError):  # on a read-only disk the time of use cannot be updated
+            os.utime(path)
+        return features, ""
+
+    def write(self, key: str, features: torch.Tensor) -> None:
+        if features.nbytes > self.limit * EVICT_TO:
+            return
+        path = self.path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        size = storage.write(path, {"features": features}, {"key": key})
         with self._lock:
-            disk, self._disk = self._disk, None
-        if disk is not None:
-            warnings.warn(
-                f"features are not kept on disk any more: {str(disk.folder)!r}: {error.strerror or error}",
-                CacheWarning,
-                stacklevel=5,
-            )
+            self._written += size
+            if self._written > EVICT_EVERY * self.limit:
+                self._written = 0
+                self._evict(keep=path)
 
-    def _count(self, what: str) -> None:
-        with self._lock:
-            self._counts = replace(self._counts, **{what: getattr(self._counts, what) + 1})
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Another process gets the same bounds and folder, and an empty memory."""
-        return {"memory": self.memory, "_disk": self._disk}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._start()
+    def _evict(self, keep: Path) -> None:
+        """Delete the oldest files until the rest fits. Other processes may do the same; other files are not touched."""
+        files = []
+        for path in self.folder.glob("??/*"):
+            if not OWN_FILES.fullmatch(path.name) or path.name[:2] != path.parent.name:
+                continue
+            with suppress(FileNotFoundError):
+                found = path.stat()
+                if path.suffix == SUFFIX:
+                    files.append((found.st_mtime_ns, found.st_size, path))
+                elif time.time() - found.st_mtime > ABANDONED:
+                    path.unlink()
+        total = sum(size for _, size, _ in files)
+        if total <= (1 - EVICT_EVERY) * self.limit:
+            return
+        for _, size, path in sorted(files):
+            if total <= EVICT_TO * self.limit:
+                break
+            if path != keep:
+                path.unlink(missing_ok=True)
+                total -= size
 
 
 def content_key(pixels: torch.Tensor, *settings: str) -> str:
-    """A picture `[3, H, W]` in [0, 1] and settings as 64 hexadecimal digits.
+    """64 hexadecimal digits over an image `[3, H, W]` in [0, 1] and settings.
 
-    Pixels that are whole 255ths to rounding, as in every 8-bit image, are taken as such: four times fewer bytes, and the
-    same key on every device.
+    Pixels that are multiples of 1/255 up to rounding, as in every 8-bit image, are hashed as bytes: a quarter of the
+    data, and the same key on every device.
     """
     plain = pixels.detach().to(device="cpu", dtype=torch.float32).contiguous().view(-1).numpy()
     head = repr((tuple(pixels.shape), *settings)).encode()
     digest = hashlib.sha256(b"bytes" + head)
-    scaled, back, whole = (
-        np.empty(min(PIXELS_AT_ONCE, len(plain)), kind) for kind in (np.float32, np.float32, np.uint8)
-    )
-    for start in range(0, len(plain), PIXELS_AT_ONCE):  # in portions that stay near the processor
-        part = plain[start : start + PIXELS_AT_ONCE]
-        count = len(part)
-        np.rint(np.multiply(part, np.float32(255), out=scaled[:count]), out=scaled[:count])
-        np.subtract(np.divide(scaled[:count], np.float32(255), out=back[:count]), part, out=back[:count])
-        if np.abs(back[:count], out=back[:count]).max() > ROUNDING:
+    for start in range(0, len(plain), PIXELS_PER_CHUNK):
+        chunk = plain[start : start + PIXELS_PER_CHUNK]
+        scaled = np.rint(chunk * np.float32(255))
+        if np.abs(scaled / np.float32(255) - chunk).max() > ROUNDING:
             return hashlib.sha256(b"floats" + head + plain.tobytes()).hexdigest()
-        whole[:count] = scaled[:count]
-        digest.update(whole[:count].data)
+        digest.update(scaled.astype(np.uint8).data)
     return digest.hexdigest()

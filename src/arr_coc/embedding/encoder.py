@@ -1,37 +1,54 @@
-"""What an encoder is: a picture as a grid of vectors, a question as one vector, in one space, so that a dot product asks.
+"""The encoder interface: an image becomes a grid of vectors and a question one vector, in one joint space.
 
-Notable:
-- `dense` and `text` check what comes in and normalise what goes out; a backend only computes;
-- every image kind that the texture array reads is read here too, by the same code, at its full size;
-- `identity` names the weights and the settings, never the device or the precision: half precision only rounds.
+- `dense` and `text` validate inputs and normalise outputs; a subclass only computes.
+- Images are read as for the texture array, at their full size.
+- `identity` covers weights and settings, but neither device nor dtype: half precision only rounds.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
+import os
+import re
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 
 from arr_coc.devices import check_device
-from arr_coc.errors import EncoderError
+from arr_coc.errors import ArrCocError, EncoderError, first_line
 from arr_coc.types.image import ImageLike, read_picture
 
 Mode = Literal["fast", "native"]
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-LEAST_NORM = 1e-12  # a vector shorter than this has no direction and becomes zero
+EXPECTED = (
+    "expected 'labels', 'open_clip:FOLDER', 'vlm:NAME', 'module:Name', or the folder or hub id of a CLIP, SigLIP or "
+    "SigLIP 2 checkpoint"
+)
+WORDS_THAT_ASK = """
+a an the this that these those there here some any
+is are was were be been being do does did has have had can could will would shall should may might must
+what which who whom whose where when why how many much
+i me my we us our you your he him his she her it its they them their
+of in on at to from by for with about as into onto and or
+see seen show shown tell describe find point locate please look
+picture image photo photograph
+"""
+STOP_WORDS = frozenset(WORDS_THAT_ASK.split())
 
 
 @dataclass(frozen=True, eq=False)
-class Dense:
-    """A picture's features `[D, h, w]`, each of length 1, in the joint space.
+class DenseFeatures:
+    """An image's features `[D, h, w]` in the joint space, each of length 1.
 
-    The `h` x `w` cells tile the whole picture evenly: cell (i, j) covers rows i*H/h to (i+1)*H/h of its H.
-    float32, or the encoder's own precision on CUDA.
+    The `h` x `w` cells tile the whole image evenly: cell (i, j) covers rows i*H/h to (i+1)*H/h of H.
+    The dtype is float32, or the encoder's own on CUDA.
     """
 
     features: torch.Tensor
@@ -42,14 +59,14 @@ class Dense:
         return int(self.features.shape[1]), int(self.features.shape[2])
 
     def similarity(self, questions: torch.Tensor) -> torch.Tensor:
-        """How near each cell is to each of the questions `[Q, D]` (`Encoder.text`): cosines, float32 `[Q, h, w]`."""
+        """The cosine of each cell with each of the questions `[Q, D]` (from `Encoder.text`): float32 `[Q, h, w]`."""
         return torch.einsum("qd,dhw->qhw", questions.to(self.features.device).float(), self.features.float())
 
 
 class Encoder(ABC):
-    """An image-text encoder. A backend has a name and a width, and says how it computes.
+    """An image-text encoder. A subclass sets `name` and `width` and implements `identity`, `encode` and `embed`.
 
-    `name` is the kind ("labels", "clip", "siglip", "vlm"), `width` the number of dimensions D of its space.
+    `name` is the kind ("labels", "clip", "siglip", "vlm"); `width` is D, the dimensions of the joint space.
     """
 
     name: str
@@ -60,28 +77,28 @@ class Encoder(ABC):
     @property
     @abstractmethod
     def identity(self) -> str:
-        """A stable name of kind, weights and settings: what belongs to one identity never fits another."""
+        """A stable id of kind, weights and settings. Projections and cached features belong to one identity."""
 
     @abstractmethod
     def encode(self, pixels: torch.Tensor, mode: Mode) -> torch.Tensor:
-        """The features `[D, h, w]` of a picture `[3, H, W]` in [0, 1] on the encoder's device; of any length."""
+        """An image `[3, H, W]` in [0, 1] on the encoder's device to features `[D, h, w]`, not normalised."""
 
     @abstractmethod
     def embed(self, questions: list[str]) -> torch.Tensor:
-        """The vectors `[Q, D]` of questions that are not empty; of any length."""
+        """Questions, none of them empty, to vectors `[Q, D]`, not normalised."""
 
-    def dense(self, image: ImageLike, mode: Mode = "fast") -> Dense:
-        """A picture's features on a grid, each of length 1.
+    def dense(self, image: ImageLike, mode: Mode = "fast") -> DenseFeatures:
+        """An image's features on a grid, each of length 1.
 
-        image: PIL, a torch tensor `[3, H, W]` in [0, 1], or what else the texture array reads; of any size.
-        mode: "fast" is one pass at about the encoder's own size; "native" is overlapping windows at the picture's.
+        image: PIL, a torch tensor `[3, H, W]` in [0, 1], or anything else that the texture array reads; any size.
+        mode: "fast" is one pass at about the encoder's own size; "native" is overlapping windows at full size.
         """
         if mode not in get_args(Mode):
             raise EncoderError(f"expected the mode 'fast' or 'native', got {mode!r}")
         pixels = read_picture(image, max_side=None, device=self.device).pixels
         with torch.no_grad():
-            features = unit(self.encode(pixels, mode), dim=0)
-        return Dense(features.to(self.dtype) if self.device.type == "cuda" else features)
+            features = l2_normalize(self.encode(pixels, mode), dim=0)
+        return DenseFeatures(features.to(self.dtype) if self.device.type == "cuda" else features)
 
     def text(self, questions: Sequence[str]) -> torch.Tensor:
         """Questions as vectors of length 1: float32 `[Q, D]`."""
@@ -90,21 +107,20 @@ class Encoder(ABC):
         asked = list(questions)
         for number, question in enumerate(asked, start=1):
             if not isinstance(question, str) or not question.strip():
-                came = "an empty one" if isinstance(question, str) else type(question).__name__
-                raise EncoderError(f"expected a question with words in it, got {came} (question {number})")
+                got = "an empty one" if isinstance(question, str) else type(question).__name__
+                raise EncoderError(f"expected a question with words in it, got {got} (question {number})")
         if not asked:
             return torch.zeros(0, self.width, device=self.device)
         with torch.no_grad():
-            return unit(self.embed(asked), dim=1)
+            return l2_normalize(self.embed(asked), dim=1)
 
     def __repr__(self) -> str:
         return f"<encoder {self.identity}>"
 
 
-def unit(vectors: torch.Tensor, dim: int) -> torch.Tensor:
-    """Vectors along `dim`, each of length 1, in float32; a zero vector stays zero."""
-    vectors = vectors.float()
-    return vectors / torch.linalg.vector_norm(vectors, dim=dim, keepdim=True).clamp_min(LEAST_NORM)
+def l2_normalize(vectors: torch.Tensor, dim: int) -> torch.Tensor:
+    """Vectors along `dim` scaled to length 1, in float32; a zero vector stays zero."""
+    return F.normalize(vectors.float(), dim=dim)
 
 
 def fingerprint(tensors: Mapping[str, torch.Tensor], settings: Iterable[object] = ()) -> str:
@@ -119,34 +135,73 @@ def fingerprint(tensors: Mapping[str, torch.Tensor], settings: Iterable[object] 
     return digest.hexdigest()[:16]
 
 
+def subject(question: str) -> str:
+    """The words that a question is about, in lower case; the whole question if it has none but stop words.
+
+    Image-text encoders are trained on captions, so the words that only ask are removed.
+
+    >>> subject("Where is the stop sign?"), subject("What is this?")
+    ('stop sign', 'what is this')
+    """
+    words = re.findall(r"[^\W_]+(?:['’.,-][^\W_]+)*", question.lower())
+    kept = [word for word in words if word not in STOP_WORDS]
+    return " ".join(kept or words) or question.strip()
+
+
+# Opening an encoder by name
+
+Opener = Callable[[str, torch.device, torch.dtype], Encoder]
+_openers: dict[str, Opener] = {}  # by prefix
+
+
+def register_encoder(prefix: str, opener: Opener) -> None:
+    """Make `open_encoder("prefix:REST")` call `opener(REST, device, dtype)`."""
+    _openers[prefix] = opener
+
+
 def open_encoder(
     name_or_folder: str | Path, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> Encoder:
-    """An encoder by name: "labels", "open_clip:FOLDER", "vlm:NAME" (a model's own tokens), or the folder or hub id of a
-    CLIP, SigLIP or SigLIP 2 checkpoint.
+    """Open an encoder by name. Worker processes call this with the name, so an encoder need not be picklable.
 
-    dtype: float32 where nothing is said; half precision is meant for CUDA.
+    name_or_folder: "labels"; the folder or hub id of a CLIP, SigLIP or SigLIP 2 checkpoint; "open_clip:FOLDER";
+    "vlm:NAME" (a model's own tokens); or "module:Name", an Encoder class or a function without arguments that returns
+    one, imported with the working folder on the path.
+    dtype: float32 by default; half precision is meant for CUDA.
     """
     name = str(name_or_folder)
     place = check_device(device) or torch.device("cpu")
-    kind = dtype or torch.float32
-    if kind not in DTYPES:
+    dtype = dtype or torch.float32
+    if dtype not in DTYPES:
         raise EncoderError(f"expected dtype torch.float32, torch.float16 or torch.bfloat16, got {dtype!r}")
+    prefix, colon, rest = name.partition(":")
+    if colon and prefix in _openers:
+        return _openers[prefix](rest, place, dtype)
     if name == "labels":
-        from arr_coc.embedding.labels import Labels
+        from arr_coc.embedding.labels import LabelsEncoder
 
-        return Labels.open(place, kind)
-    if name.startswith("open_clip:"):
-        from arr_coc.embedding.open_clip import open_open_clip
+        return LabelsEncoder.open(place, dtype)
+    from arr_coc.embedding.checkpoints import open_checkpoint, open_open_clip
 
-        return open_open_clip(name.removeprefix("open_clip:"), place, kind)
-    if name.startswith("vlm:"):
-        from arr_coc.vlm.api import load
-        from arr_coc.vlm.vlm_tokens import VlmTokens
+    if colon and prefix == "open_clip":
+        return open_open_clip(rest, place, dtype)
+    if colon and len(prefix) > 1 and prefix.replace(".", "").isidentifier():  # one letter is a drive on Windows
+        return _import_encoder(prefix, rest)
+    return open_checkpoint(name, place, dtype)
 
-        vlm = load(name.removeprefix("vlm:"), dtype=kind)
-        vlm.model.to(place)
-        return VlmTokens(vlm)
-    from arr_coc.embedding.checkpoints import open_checkpoint
 
-    return open_checkpoint(name, place, kind)
+def _import_encoder(module: str, attribute: str) -> Encoder:
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        made = getattr(importlib.import_module(module), attribute)()
+    except ArrCocError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {first_line(error)}"
+        raise EncoderError(f"cannot make the encoder '{module}:{attribute}' ({why}): {EXPECTED}") from error
+    finally:
+        sys.path.remove(folder)
+    if not isinstance(made, Encoder):
+        raise EncoderError(f"expected '{module}:{attribute}' to make an Encoder, got {type(made).__name__}")
+    return made

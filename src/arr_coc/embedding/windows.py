@@ -1,10 +1,9 @@
-"""From pictures of any size to what a network takes: one pass over the whole, or overlapping windows in one batch.
+"""Encoders that take images of whole cells: one pass over a resized image, or overlapping windows at full size.
 
-Notable:
-- a picture keeps its shape: sides are rounded to whole cells and never squashed to a square;
-- windows stand on whole cells, so nothing is resampled: a cell is the weighted mean of the windows that saw it;
-- weights fall smoothly towards a window's edges, where a network sees least around a cell, and sum to 1 in every cell;
-- where one window covers everything, native mode is the one pass.
+- The aspect ratio is kept: sides are rounded to whole cells, never squashed to a square.
+- Windows start at whole cells, so features need no resampling: a cell is the weighted mean of its windows.
+- Weights fall towards a window's edges, where the network sees least context, and sum to 1 in every cell.
+- If one window covers the image, native mode is the same as fast mode.
 """
 
 from __future__ import annotations
@@ -16,91 +15,61 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from arr_coc.embedding.encoder import Encoder, Mode, unit
+from arr_coc.embedding.encoder import Encoder, Mode, l2_normalize
 
-LONGEST = 4096  # px; native mode scales longer pictures down to this, because time and memory grow with the area
-FLOOR = 0.05  # the weight at a window's very edge, where the middle has 1
+MAX_SIDE = 4096  # px; native mode scales larger images down to this, because time and memory grow with the area
+EDGE_WEIGHT = 0.05  # at a window's edge; the centre has 1
 
 
-class Windowed(Encoder):
-    """An encoder that takes pictures of whole cells: `look` says what it sees in a batch of them."""
+class WindowedEncoder(Encoder):
+    """An encoder with both modes. A subclass implements `encode_batch` instead of `encode`."""
 
     cell: int  # px of one side of a cell
     side: int  # px of one side of the square that the network is used at
-    overlap: float = 0.5  # share of a window that its neighbour sees too, at least
-    at_once: int = 16_384  # cells in one call, more go in several: about 1 GB in a large vision transformer
+    overlap: float = 0.5  # minimum share of a window that its neighbour covers too
+    cells_per_batch: int = 16_384  # about 1 GB in a large vision transformer
 
     @abstractmethod
-    def look(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Pictures `[B, 3, h * cell, w * cell]` in [0, 1] to features `[B, D, h, w]`, of any length."""
+    def encode_batch(self, images: torch.Tensor) -> torch.Tensor:
+        """Images `[B, 3, h * cell, w * cell]` in [0, 1] to features `[B, D, h, w]`, not normalised."""
 
     def encode(self, pixels: torch.Tensor, mode: Mode) -> torch.Tensor:
+        layout = self.plan(pixels) if mode == "native" else None
         height, width = pixels.shape[1:]
-        own = self.side // self.cell
-        windows = self.plan(pixels) if mode == "native" else None
-        if windows is not None:
-            whole = resized(pixels, (windows.grid[0] * self.cell, windows.grid[1] * self.cell))
-            return blended(windows, self.through(whole, windows))
-        rows, columns = fitted_grid(height, width, own * own)
-        return self.look(resized(pixels, (rows * self.cell, columns * self.cell))[None])[0]
+        rows, columns = layout.grid if layout else fit_grid(height, width, (self.side // self.cell) ** 2)
+        image = resize(pixels, (rows * self.cell, columns * self.cell))
+        return blend(layout, self.encode_windows(image, layout)) if layout else self.encode_batch(image[None])[0]
 
-    def plan(self, pixels: torch.Tensor) -> Plan | None:
-        """The windows of native mode on a picture `[3, H, W]`; None where one pass sees all of it."""
+    def plan(self, pixels: torch.Tensor) -> WindowLayout | None:
+        """The windows of native mode on an image `[3, H, W]`; None if one pass covers it."""
         height, width = pixels.shape[1:]
         if max(height, width) <= self.side:
             return None
-        own = self.side // self.cell
-        windows = plan(native_grid(height, width, self.cell), (own, own), self.overlap)
-        return windows if len(windows) > 1 else None
+        cells = self.side // self.cell
+        layout = plan_windows(native_grid(height, width, self.cell), (cells, cells), self.overlap)
+        return layout if len(layout) > 1 else None
 
-    def through(self, pixels: torch.Tensor, windows: Plan, some: Sequence[int] | None = None) -> Iterator[torch.Tensor]:
-        """What each window of a picture `[3, rows * cell, columns * cell]`, or each of `some`, sees: `[D, rows, columns]`.
+    def encode_windows(
+        self, pixels: torch.Tensor, layout: WindowLayout, numbers: Sequence[int] | None = None
+    ) -> Iterator[torch.Tensor]:
+        """Features `[D, rows, columns]` of each window of an image `[3, rows * cell, columns * cell]`, or of `numbers`.
 
-        All go in one call, or in as few as `at_once` cells at a time allow.
+        Windows are batched, with at most `cells_per_batch` cells at a time.
         """
-        rows, columns = windows.window
-        at_once = max(1, self.at_once // (rows * columns))
-        corners = list(windows)
-        corners = corners if some is None else [corners[number] for number in some]
-        for start in range(0, len(corners), at_once):
-            views = [
-                pixels[
-                    :,
-                    top * self.cell : (top + rows) * self.cell,
-                    left * self.cell : (left + columns) * self.cell,
-                ]
-                for top, left in corners[start : start + at_once]
-            ]
-            yield from unit(self.look(torch.stack(views)), dim=1)
-
-
-def fitted_grid(height: int, width: int, cells: int) -> tuple[int, int]:
-    """(rows, columns) in the picture's shape, about `cells` of them and, where it is very long, no more.
-
-    >>> fitted_grid(480, 640, 400), fitted_grid(1, 10_000, 400)
-    ((17, 23), (1, 400))
-    """
-    scale = (cells / (height * width)) ** 0.5
-    rows, columns = max(1, round(height * scale)), max(1, round(width * scale))
-    return min(rows, cells), min(columns, cells)
-
-
-def native_grid(height: int, width: int, cell: int) -> tuple[int, int]:
-    """(rows, columns) of cells of `cell` pixels at the picture's own size, or at LONGEST pixels where it is longer."""
-    scale = min(1.0, LONGEST / max(height, width)) / cell
-    return max(1, round(height * scale)), max(1, round(width * scale))
-
-
-def resized(pixels: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    """A picture `[3, H, W]` at another size (height, width): bicubic, smoothed where it shrinks, in [0, 1]."""
-    if tuple(pixels.shape[1:]) == size:
-        return pixels
-    return F.interpolate(pixels[None], size=size, mode="bicubic", antialias=True, align_corners=False)[0].clamp(0, 1)
+        rows, columns = layout.window
+        height, width = rows * self.cell, columns * self.cell
+        corners = [(top * self.cell, left * self.cell) for top, left in layout]
+        if numbers is not None:
+            corners = [corners[number] for number in numbers]
+        size = max(1, self.cells_per_batch // (rows * columns))
+        for start in range(0, len(corners), size):
+            batch = [pixels[:, y : y + height, x : x + width] for y, x in corners[start : start + size]]
+            yield from l2_normalize(self.encode_batch(torch.stack(batch)), dim=1)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Where windows of `window` (rows, columns) stand on a grid of `grid` (rows, columns), all in cells."""
+class WindowLayout:
+    """Windows of `window` (rows, columns) on a grid of `grid` (rows, columns), all in cells."""
 
     grid: tuple[int, int]
     window: tuple[int, int]
@@ -115,41 +84,65 @@ class Plan:
         return len(self.tops) * len(self.lefts)
 
     def weights(self) -> torch.Tensor:
-        """How much each window counts in each of its cells: `[windows, rows, columns]`; every cell's weights sum to 1."""
+        """The weight of each window in each of its cells: `[windows, rows, columns]`; they sum to 1 in every cell."""
         rows, columns = self.window
-        bump = profile(rows)[:, None] * profile(columns)[None]
+        weight = _raised_cosine(rows)[:, None] * _raised_cosine(columns)[None]
         total = torch.zeros(self.grid, dtype=torch.float64)
         for top, left in self:
-            total[top : top + rows, left : left + columns] += bump
-        return torch.stack([bump / total[top : top + rows, left : left + columns] for top, left in self]).float()
+            total[top : top + rows, left : left + columns] += weight
+        return torch.stack([weight / total[top : top + rows, left : left + columns] for top, left in self]).float()
 
 
-def plan(grid: tuple[int, int], window: tuple[int, int], overlap: float = 0.5) -> Plan:
-    """Windows that cover the grid, none larger than it, neighbours sharing at least `overlap` of their side."""
+def plan_windows(grid: tuple[int, int], window: tuple[int, int], overlap: float = 0.5) -> WindowLayout:
+    """Windows that cover the grid; neighbours share at least `overlap` of their side."""
     rows, columns = min(window[0], grid[0]), min(window[1], grid[1])
-    return Plan(grid, (rows, columns), _starts(grid[0], rows, overlap), _starts(grid[1], columns, overlap))
+    return WindowLayout(grid, (rows, columns), _starts(grid[0], rows, overlap), _starts(grid[1], columns, overlap))
 
 
-def profile(side: int) -> torch.Tensor:
-    """A raised cosine over a window's cells `[side]`: 1 in the middle, near 0 at the edges, never 0."""
-    place = (torch.arange(side, dtype=torch.float64) + 0.5) / side
-    return FLOOR + (1 - FLOOR) * (0.5 - 0.5 * torch.cos(2 * torch.pi * place))
-
-
-def blended(windows: Plan, seen: Iterable[torch.Tensor]) -> torch.Tensor:
-    """What all windows see, `[D, rows, columns]` each, as one weighted mean over the grid: `[D, rows, columns]`."""
-    rows, columns = windows.window
+def blend(layout: WindowLayout, windows: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The weighted mean of all windows' features, `[D, rows, columns]` each, over the grid: `[D, rows, columns]`."""
+    rows, columns = layout.window
     total: torch.Tensor | None = None
-    for (top, left), features, share in zip(windows, seen, windows.weights(), strict=True):
+    for (top, left), features, weight in zip(layout, windows, layout.weights(), strict=True):
         if total is None:
-            total = features.new_zeros(len(features), *windows.grid)
-        total[:, top : top + rows, left : left + columns] += features * share.to(features.device)
+            total = features.new_zeros(len(features), *layout.grid)
+        total[:, top : top + rows, left : left + columns] += features * weight.to(features.device)
     assert total is not None
     return total
 
 
+def fit_grid(height: int, width: int, cells: int) -> tuple[int, int]:
+    """(rows, columns) with the image's aspect ratio and about `cells` cells; neither side has more than `cells`.
+
+    >>> fit_grid(480, 640, 400), fit_grid(1, 10_000, 400)
+    ((17, 23), (1, 400))
+    """
+    scale = (cells / (height * width)) ** 0.5
+    rows, columns = max(1, round(height * scale)), max(1, round(width * scale))
+    return min(rows, cells), min(columns, cells)
+
+
+def native_grid(height: int, width: int, cell: int) -> tuple[int, int]:
+    """(rows, columns) of cells of `cell` px at the image's own size, or at MAX_SIDE px if it is larger."""
+    scale = min(1.0, MAX_SIDE / max(height, width)) / cell
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def resize(pixels: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """An image `[3, H, W]` at another size (height, width): bicubic, antialiased, in [0, 1]."""
+    if tuple(pixels.shape[1:]) == size:
+        return pixels
+    return F.interpolate(pixels[None], size=size, mode="bicubic", antialias=True, align_corners=False)[0].clamp(0, 1)
+
+
+def _raised_cosine(side: int) -> torch.Tensor:
+    """`[side]`: 1 at the centre, EDGE_WEIGHT at the edges."""
+    position = (torch.arange(side, dtype=torch.float64) + 0.5) / side
+    return EDGE_WEIGHT + (1 - EDGE_WEIGHT) * (0.5 - 0.5 * torch.cos(2 * torch.pi * position))
+
+
 def _starts(length: int, window: int, overlap: float) -> tuple[int, ...]:
-    """Evenly spread starts, rounded down to cells."""
+    """Evenly spaced starts, rounded down to cells."""
     free = length - window
     if free == 0:
         return (0,)

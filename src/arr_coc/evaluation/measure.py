@@ -215,7 +215,9 @@ def _measure_trial(
     own = TimedSelector(entry.make(picture), vlm.device)
     # Every trial builds its own texture, and its own encoding if it cannot share one. Embeddings are kept between
     # trials, except where they are timed.
-    embeddings = vlm.embeddings.anew() if vlm.embeddings is not None and timed is not None else vlm.embeddings
+    embeddings = (
+        vlm.embeddings.with_empty_cache() if vlm.embeddings is not None and timed is not None else vlm.embeddings
+    )
     images, videos = (_without_textures(rows, embeddings) for rows in (shared.look.images, shared.look.videos))
     look = replace(shared.look, images=images, videos=videos)
     if encodes:

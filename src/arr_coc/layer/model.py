@@ -169,7 +169,7 @@ class ArrCocLayer(nn.Module):
             weights, note = storage.read(path / WEIGHTS)
         except OSError as error:
             raise LayerError(f"{str(path)!r} holds no learned layer: {error.strerror or error}") from None
-        except storage.Damaged as error:
+        except storage.DamagedFileError as error:
             raise LayerError(f"{str(path / WEIGHTS)!r} is damaged: {error}") from None
         if (note.pop("format", None), note.pop("version", None)) != (FORMAT, VERSION):
             raise LayerError(f"{str(path / WEIGHTS)!r} is not {FORMAT} of version {VERSION}")

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import torch
 
 from arr_coc.embedding.embeddings import Embeddings
-from arr_coc.embedding.encoder import unit
+from arr_coc.embedding.encoder import l2_normalize
 from arr_coc.embedding.field import Field
-from arr_coc.embedding.windows import Windowed, resized
+from arr_coc.embedding.windows import WindowedEncoder, resize
 from arr_coc.errors import ArrCocError
 from arr_coc.relevance.attending import MOST
 from arr_coc.selectors.base import Sight
@@ -56,7 +56,7 @@ class Closely:
 
 def serves(embeddings: Embeddings | None, texture: TextureArray, grid: Cells) -> str:
     """Why a cascade is of no use here; empty where it is."""
-    if embeddings is None or embeddings.mode != "native" or not isinstance(embeddings.encoder, Windowed):
+    if embeddings is None or embeddings.mode != "native" or not isinstance(embeddings.encoder, WindowedEncoder):
         return "embeddings in native mode (arr_coc.Embeddings(..., mode='native')), which see a picture in windows"
     if len(grid.views) != 1 or grid.views[0].t != 1 or grid.views[0].area != WHOLE:
         return "one grid over a whole picture"
@@ -79,7 +79,7 @@ def coarse_to_fine(embeddings: Embeddings, told: Callable[[Closely], None], sigh
     coarse = copy.copy(embeddings)
     coarse.mode = "fast"
     question = embeddings.query([sight.words.text])[0]
-    seen = coarse.see(texture)
+    seen = coarse.field(texture)
     scores = torch.tensordot(
         question.to(seen.features.device), seen.features, dims=1
     )  # [h, w] of the encoder's one pass
@@ -125,7 +125,7 @@ class Windows:
 
     def __init__(self, embeddings: Embeddings, texture: TextureArray, coarse: Field) -> None:
         encoder = embeddings.encoder
-        assert isinstance(encoder, Windowed)
+        assert isinstance(encoder, WindowedEncoder)
         planned = encoder.plan(texture.pixels)
         assert planned is not None
         self.encoder, self.plan, self.texture = encoder, planned, texture
@@ -155,8 +155,8 @@ class Windows:
         for number, (top, left) in enumerate(self.plan):
             if number in self.seen:
                 blended[:, top : top + rows, left : left + columns] += self.seen[number] * self.weights[number]
-        closely = self.projection.compress(unit(blended, dim=0))
-        rest = unit(self.coarse.grid(*self.plan.grid), dim=0)
+        closely = self.projection.compress(l2_normalize(blended, dim=0))
+        rest = l2_normalize(self.coarse.grid(*self.plan.grid), dim=0)
         return Field(torch.where(self.closely, closely, rest.to(closely.device)), self.texture.size)
 
     @property
@@ -169,7 +169,7 @@ class Windows:
         if not fresh:
             return
         cell = self.encoder.cell
-        whole = resized(self.texture.pixels, (self.plan.grid[0] * cell, self.plan.grid[1] * cell))
+        whole = resize(self.texture.pixels, (self.plan.grid[0] * cell, self.plan.grid[1] * cell))
         with torch.no_grad():
-            for number, features in zip(fresh, self.encoder.through(whole, self.plan, fresh), strict=True):
+            for number, features in zip(fresh, self.encoder.encode_windows(whole, self.plan, fresh), strict=True):
                 self.seen[number] = features

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from arr_coc.embedding.question import ASKING, subject
+from arr_coc.embedding.encoder import STOP_WORDS, subject
 from arr_coc.errors import ArrCocError, SelectorError
 from arr_coc.relevance import attending, balancing, coupling, spreading, strategy
 from arr_coc.relevance.coupling import Coupled
@@ -125,4 +125,4 @@ def couple(sight: Sight, known: Known, how: str) -> Coupled | None:
 
 def names_something(question: str) -> bool:
     """Whether a question has words that are about anything."""
-    return any(word not in ASKING for word in subject(question).split())
+    return any(word not in STOP_WORDS for word in subject(question).split())

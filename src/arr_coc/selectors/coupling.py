@@ -42,7 +42,7 @@ def couple(embeddings: Embeddings, sight: Sight) -> torch.Tensor:
     question = embeddings.query([sight.words.text])[0]  # [k]
 
     def score(texture: TextureArray, view: Grid) -> torch.Tensor:
-        features = embeddings.see(texture).view(view)  # [k, h, w]
+        features = embeddings.field(texture).view(view)  # [k, h, w]
         return torch.tensordot(question.to(features.device), features, dims=1)
 
     return by_cell(sight, score)

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.embedding.embeddings import Embeddings
-from arr_coc.embedding.encoder import unit
+from arr_coc.embedding.encoder import l2_normalize
 from arr_coc.errors import ArrCocError, whole_number
 from arr_coc.frames import flow as flows
 from arr_coc.frames import gate as gates
@@ -142,7 +142,7 @@ class Memory:
         """A frame that says nothing about the scene."""
         self._step = None
         if self.embeddings is not None and self._features is not None:
-            self.embeddings.recall(texture, unit(warp(self._features, self._drift), dim=0))
+            self.embeddings.attach(texture, l2_normalize(warp(self._features, self._drift), dim=0))
         return texture, Reuse(0.0, 1.0, "passing")
 
     def _start(self, texture: TextureArray, now: torch.Tensor, why: str) -> tuple[TextureArray, Reuse]:
@@ -153,7 +153,7 @@ class Memory:
         self._key, self._number = (texture, still), 0
         if self.embeddings is not None:
             self._features = update.encode_frame(self.embeddings, texture.pixels)
-            self.embeddings.recall(texture, self._features)
+            self.embeddings.attach(texture, self._features)
             self._drift, self._age = still, 0
             self._lost = torch.zeros(self._features.shape[1:], dtype=torch.bool)
         return texture, Reuse(why=why)
@@ -195,7 +195,7 @@ class Memory:
             return 0.0
         grid = (int(self._features.shape[1]), int(self._features.shape[2]))
         drift = compose(self._drift, step)
-        features = unit(warp(self._features, drift), dim=0)
+        features = l2_normalize(warp(self._features, drift), dim=0)
         lost = gates.expand_windows(gate.recompute.cpu(), grid)
         self._lost = (warp(self._lost.float(), step.cpu()) > 0.5) | lost
         distance = flows.magnitude(drift.resize(grid).vectors).cpu()
@@ -206,14 +206,14 @@ class Memory:
             new, covered = part if part is not None else (update.encode_frame(self.embeddings, texture.pixels), None)
             weight = self._new_weight(stale, lost).to(features)
             weight = weight if covered is None else weight * covered
-            features = unit((1 - weight) * features + weight * new, dim=0)
+            features = l2_normalize((1 - weight) * features + weight * new, dim=0)
             encoded = 1.0 if covered is None else float((covered > 0).float().mean())
             renewed = torch.ones_like(self._lost) if covered is None else covered.cpu() >= gates.LOW_CONFIDENCE
             self._lost = self._lost & ~renewed
             self._features, self._age = features, 0
             drift = zero_flow(step.size, step.vectors.device)
         self._drift = drift
-        self.embeddings.recall(texture, features)
+        self.embeddings.attach(texture, features)
         return encoded
 
     def _should_encode(self, stale: torch.Tensor, lost: torch.Tensor, fast: bool, keyframe: bool) -> bool:

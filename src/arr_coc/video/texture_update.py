@@ -14,8 +14,8 @@ from functools import partial
 import torch
 
 from arr_coc.embedding.embeddings import Embeddings
-from arr_coc.embedding.encoder import unit
-from arr_coc.embedding.windows import Plan, Windowed, resized
+from arr_coc.embedding.encoder import l2_normalize
+from arr_coc.embedding.windows import WindowedEncoder, WindowLayout, resize
 from arr_coc.frames.flow import Flow, luma, upsample, warp
 from arr_coc.texture import TextureArray
 
@@ -109,7 +109,7 @@ def encode_windows(
     None if the whole frame has to be encoded: in one-pass mode, or if too many windows are needed.
     """
     encoder = embeddings.encoder
-    if embeddings.mode != "native" or not isinstance(encoder, Windowed):
+    if embeddings.mode != "native" or not isinstance(encoder, WindowedEncoder):
         return None
     layout = encoder.plan(pixels)
     if layout is None or layout.grid != grid:
@@ -117,21 +117,23 @@ def encode_windows(
     chosen = covering_windows(layout, marked)
     if len(chosen) * layout.window[0] * layout.window[1] > MAX_WINDOWS * grid[0] * grid[1]:
         return None
-    picture = resized(pixels.to(encoder.device), (grid[0] * encoder.cell, grid[1] * encoder.cell))
+    picture = resize(pixels.to(encoder.device), (grid[0] * encoder.cell, grid[1] * encoder.cell))
     weights = layout.weights()[chosen]
     total = torch.zeros(encoder.width, *grid)
     covered = torch.zeros(grid)
     corners = list(layout)
     with torch.no_grad():
-        for number, weight, features in zip(chosen, weights, encoder.through(picture, layout, chosen), strict=True):
+        for number, weight, features in zip(
+            chosen, weights, encoder.encode_windows(picture, layout, chosen), strict=True
+        ):
             rows, columns = _window(corners[number], layout)
             total[:, rows, columns] += features.cpu().float() * weight
             covered[rows, columns] += weight
-    compressed = embeddings.projection.compress(unit(total, dim=0))
+    compressed = embeddings.projection.compress(l2_normalize(total, dim=0))
     return compressed.to(pixels.device), covered.to(pixels.device)
 
 
-def covering_windows(layout: Plan, marked: torch.Tensor) -> list[int]:
+def covering_windows(layout: WindowLayout, marked: torch.Tensor) -> list[int]:
     """The windows that hold the marked cells `[h, w]`: for each cell the one with the highest weight there."""
     best = torch.full(layout.grid, -1, dtype=torch.long)
     highest = torch.zeros(layout.grid)
@@ -143,7 +145,7 @@ def covering_windows(layout: Plan, marked: torch.Tensor) -> list[int]:
     return sorted(set(best[marked.cpu()].tolist()))
 
 
-def _window(corner: tuple[int, int], layout: Plan) -> tuple[slice, slice]:
+def _window(corner: tuple[int, int], layout: WindowLayout) -> tuple[slice, slice]:
     """The rows and columns of the window at `corner`."""
     top, left = corner
     return slice(top, top + layout.window[0]), slice(left, left + layout.window[1])

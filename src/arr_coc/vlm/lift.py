@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from arr_coc.embedding import storage
-from arr_coc.embedding.compression import Projection
 from arr_coc.embedding.encoder import fingerprint
+from arr_coc.embedding.projection import Projection
 from arr_coc.errors import ProjectionError
 
 FORMAT, VERSION = "texture embeddings for a language model", 1
@@ -125,7 +125,7 @@ def read(folder: str | Path) -> tuple[Projection, Lift, dict[str, torch.Tensor] 
         language = storage.read(path / LANGUAGE)[0] if note["language"] else None
     except OSError as error:
         raise ProjectionError(f"{str(path)!r} holds no {FORMAT}: {error.strerror or error}") from None
-    except (storage.Damaged, ValueError, KeyError) as error:
+    except (storage.DamagedFileError, ValueError, KeyError) as error:
         if isinstance(error, ProjectionError):
             raise
         raise ProjectionError(f"{str(path)!r} is damaged: {error}") from None

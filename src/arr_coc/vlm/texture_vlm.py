@@ -26,8 +26,7 @@ import numpy as np
 import torch
 
 from arr_coc.adapters.base import Encoded, Visual
-from arr_coc.embedding.compression import DIMS, Projection, fit
-from arr_coc.embedding.moments import Moments
+from arr_coc.embedding.projection import DIMS, Moments, Projection, fit_projection
 from arr_coc.errors import ProjectionError
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.answer import Answer
@@ -118,7 +117,7 @@ class TextureEmbeddingVLM:
             moments, pictures = found if moments is None else moments + found, pictures + 1
         if moments is None:
             raise ProjectionError("expected pictures to fit a projection on, got none")
-        projection = fit(moments, dims=dims, encoder=identity, pictures=pictures)
+        projection = fit_projection(moments, dims=dims, encoder=identity, pictures=pictures)
         return cls(vlm, projection, Lift(projection, hidden, float(moments.covariance.trace())))
 
     @property

@@ -16,9 +16,9 @@ from functools import cached_property
 
 import torch
 
-from arr_coc.embedding.encoder import Encoder, Mode, fingerprint
-from arr_coc.embedding.question import subject
+from arr_coc.embedding.encoder import Encoder, Mode, fingerprint, register_encoder, subject
 from arr_coc.types.grid import Cells
+from arr_coc.vlm.api import load
 from arr_coc.vlm.model import VLM
 
 # Neither changes a token before the language model's first block, and they are most of the weights.
@@ -79,3 +79,13 @@ def evenly(tokens: torch.Tensor, grid: Cells) -> torch.Tensor:
     places = at.flatten().to(tokens.device)
     picked = tokens[places.clamp_min(0)] * (places >= 0)[:, None]
     return picked.T.reshape(-1, rows, columns)
+
+
+def open_vlm_tokens(name: str, device: torch.device, dtype: torch.dtype) -> VlmTokens:
+    """A model folder or hub id, or "reader", as an encoder."""
+    vlm = load(name, dtype=dtype)
+    vlm.model.to(device)
+    return VlmTokens(vlm)
+
+
+register_encoder("vlm", open_vlm_tokens)

@@ -21,11 +21,11 @@ from PIL import Image
 from arr_coc import Embeddings, Projection
 from arr_coc.cli import main
 from arr_coc.embedding import storage
-from arr_coc.embedding.compression import TEXT_WEIGHT
+from arr_coc.embedding.projection import TEXT_WEIGHT
 from arr_coc.training.projection import fit as fitting
 from arr_coc.training.projection import gather as gathering
 from arr_coc.training.projection import report as fit_report
-from arr_coc.training.projection.quality import Thresholds
+from arr_coc.training.projection.quality import QualityThresholds
 from tests.embedding.fake import NAMES, Colours, make, photo
 
 FAKE = "tests.embedding.fake:make"
@@ -109,7 +109,7 @@ def test_questions_of_ones_own_and_sampled_cells(
     asked.write_text("red?\nblue?\n")
     capsys.readouterr()
     assert fit(pictures, out, *more) == 0
-    assert "1 questions are too few to have a say" in capsys.readouterr().err
+    assert "1 questions are too few to use in the fit" in capsys.readouterr().err
     assert Projection.load(out).questions == 0
 
 
@@ -119,7 +119,7 @@ def test_the_step_up_is_said(
     real = fitting.fit_images
 
     def demanding(*args: Any, **options: Any) -> Any:
-        return real(*args, thresholds=Thresholds(variance=0.999), **options)
+        return real(*args, thresholds=QualityThresholds(variance=0.999), **options)
 
     monkeypatch.setattr(fitting, "fit_images", demanding)
     assert fit(pictures, tmp_path / "e.safetensors", "--dims", "4") == 0
@@ -141,7 +141,9 @@ def test_no_step_up_without_pictures_for_it(
     some = [str(path) for path in sorted(pictures.iterdir())[:20]]
     real = fitting.fit_images
     monkeypatch.setattr(
-        fitting, "fit_images", lambda *args, **options: real(*args, thresholds=Thresholds(variance=1.1), **options)
+        fitting,
+        "fit_images",
+        lambda *args, **options: real(*args, thresholds=QualityThresholds(variance=1.1), **options),
     )
     assert main(["fit-embeddings", *some, "-o", str(tmp_path / "e.safetensors"), "--encoder", FAKE]) == 0
     said = capsys.readouterr().err
@@ -167,7 +169,7 @@ def test_unreadable_files_are_counted_listed_and_skipped(
 def test_held_out_pictures_that_are_all_unreadable_do_not_end_the_run(
     copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, held, _ = fitting.split(gathering.find_images([copied]), 16)
+    _, held, _ = fitting.split_images(gathering.find_images([copied]), 16)
     for path in held:
         path.write_bytes(b"broken")
     assert fit(copied, tmp_path / "e.safetensors") == 1
@@ -206,12 +208,12 @@ def test_an_interrupted_run_goes_on(
     monkeypatch.setattr(gathering, "block_moments", stopping)
     out = tmp_path / "e.safetensors"
     assert fit(pictures, out) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command resumes" in capsys.readouterr().err
     assert not out.exists()
     assert (tmp_path / "e.safetensors.part").is_file()
     monkeypatch.setattr(gathering, "block_moments", real)
     assert fit(pictures, out) == 0
-    assert "went on from an interrupted run (24 pictures were done)" in capsys.readouterr().err
+    assert "resumed an interrupted run (24 pictures were done)" in capsys.readouterr().err
     assert not (tmp_path / "e.safetensors.part").exists()
     assert Projection.load(out).identity == Projection.load(tmp_path / "whole.safetensors").identity
 
@@ -223,11 +225,11 @@ def test_a_run_interrupted_while_it_is_judged_has_nothing_to_encode_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(fitting, "compare", stopping)
+        patched.setattr(fitting, "compare_projections", stopping)
         assert fit(pictures, tmp_path / "e.safetensors") == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command resumes" in capsys.readouterr().err
     assert fit(pictures, tmp_path / "e.safetensors") == 0
-    assert "went on from an interrupted run (41 pictures were done)" in capsys.readouterr().err
+    assert "resumed an interrupted run (41 pictures were done)" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("always")
@@ -238,7 +240,9 @@ def test_a_full_disk_on_the_way_is_said_once(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(gathering, "SAVE_EVERY", 0.0)
-    monkeypatch.setattr(gathering, "storage", SimpleNamespace(write=full, read=storage.read, Damaged=storage.Damaged))
+    monkeypatch.setattr(
+        gathering, "storage", SimpleNamespace(write=full, read=storage.read, DamagedFileError=storage.DamagedFileError)
+    )
     assert fit(pictures, tmp_path / "e.safetensors") == 0
     said = capsys.readouterr().err
     assert said.count("cannot be kept") == 1
@@ -272,7 +276,7 @@ def test_ctrl_c_in_a_shell(pictures: Path, tmp_path: Path) -> None:
     _, said = running.communicate(timeout=60)
     assert running.returncode == 130
     assert said.count("\n") == 1, said
-    assert "the same command goes on" in said
+    assert "the same command resumes" in said
     assert (tmp_path / "e.safetensors.part").is_file()
 
 
@@ -310,7 +314,7 @@ def importing_workers(process: int) -> list[int]:
         (["--sample", "0"], "--sample"),
         (["--text-weight", "1.5"], "from 0 to 1"),
         (["--questions", "/no/such.txt"], "no/such.txt"),
-        (["--encoder", "tests.embedding.fake:nothing"], "cannot be made (AttributeError"),
+        (["--encoder", "tests.embedding.fake:nothing"], "cannot make the encoder"),
         (["--encoder", "tests.embedding.fake:photo"], "to make an Encoder, got Image"),
         (["--encoder", "no_such_module:Name"], "No module named"),
         (["--device", "cuda:99"], "cuda:99"),
@@ -373,7 +377,7 @@ def test_without_matplotlib_the_report_says_so(
 
 def test_the_plot_shows_what_was_fitted(pictures: Path) -> None:
     fitted = fitting.fit_images(gathering.find_images([pictures]), make)
-    figure = fit_report.draw(fitted)
+    figure = fit_report.plot_variance(fitted)
     left, right = figure.axes
     assert len(left.patches) == 16
     line = next(line for line in right.lines if line.get_label() == "this projection")

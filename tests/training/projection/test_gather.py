@@ -11,11 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from arr_coc.embedding.encoder import Dense, Encoder, Mode
-from arr_coc.embedding.moments import Moments
+from arr_coc.embedding.encoder import DenseFeatures, Encoder, Mode
+from arr_coc.embedding.projection import Moments
 from arr_coc.errors import ArrCocError, DataError
 from arr_coc.training.projection import gather as gathering
-from arr_coc.training.projection.gather import BLOCK, Part, Rules, find_images, gather
+from arr_coc.training.projection.gather import BLOCK, CellSampling, GatheredMoments, find_images, gather_moments
 from arr_coc.types.image import ImageLike
 from tests.embedding.fake import Colours, dying, make, photo, stamped
 
@@ -52,7 +52,7 @@ def test_pictures_are_found_once_and_in_order(folder: Path, tmp_path: Path) -> N
 
 def test_the_moments_are_those_of_all_cells_at_once(folder: Path) -> None:
     images, encoder = find_images([folder]), Colours()
-    total, resumed = gather(images, encoder)
+    total, resumed = gather_moments(images, encoder)
     rows = torch.cat([encoder.dense(image).features.flatten(1).T for image in images])
     direct = Moments.of(rows)
     assert (total.pictures, total.features.count, resumed) == (27, 27 * 64, 0)
@@ -65,8 +65,8 @@ def test_workers_give_the_same_sums_at_the_same_time(
 ) -> None:
     monkeypatch.setenv("STAMPS", str(tmp_path))
     images = find_images([folder])
-    alone, _ = gather(images, Colours())
-    together, _ = gather(images, Colours(), workers=2, make=stamped)
+    alone, _ = gather_moments(images, Colours())
+    together, _ = gather_moments(images, Colours(), workers=2, make=stamped)
     assert together.pictures == 27
     stamps = sorted(tuple(map(int, path.name.split("-"))) for path in tmp_path.iterdir())
     assert len(stamps) == 27
@@ -78,22 +78,22 @@ def test_workers_give_the_same_sums_at_the_same_time(
     torch.testing.assert_close(together.features.scatter, alone.features.scatter, rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(together.features.mean, alone.features.mean, rtol=1e-6, atol=1e-9)
     with pytest.raises(ArrCocError, match="make="):
-        gather(images, Colours(), workers=2)
+        gather_moments(images, Colours(), workers=2)
 
 
 def test_a_stop_is_gone_on_from_exactly(folder: Path, tmp_path: Path) -> None:
     images, state = find_images([folder]), tmp_path / "run.part"
-    whole, _ = gather(images, Colours())
+    whole, _ = gather_moments(images, Colours())
 
     def stop(done: int, total: int) -> None:
         if done >= 2 * BLOCK:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        gather(images, Colours(), state=state, tick=stop)
+        gather_moments(images, Colours(), state=state, progress=stop)
     again = Colours()
     seen: list[tuple[int, int]] = []
-    total, resumed = gather(images, again, state=state, tick=lambda *now: seen.append(now))
+    total, resumed = gather_moments(images, again, state=state, progress=lambda *now: seen.append(now))
     assert resumed == 2 * BLOCK
     assert again.pictures == 27 - 2 * BLOCK
     assert seen[0] == (2 * BLOCK, 27)
@@ -103,13 +103,13 @@ def test_a_stop_is_gone_on_from_exactly(folder: Path, tmp_path: Path) -> None:
     assert total.pictures == 27
 
 
-def interrupted(images: list[Path], state: Path, rules: Rules = Rules()) -> None:  # noqa: B008
+def interrupted(images: list[Path], state: Path, rules: CellSampling = CellSampling()) -> None:  # noqa: B008
     def stop(done: int, total: int) -> None:
         if done:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        gather(images, Colours(), rules, state=state, tick=stop)
+        gather_moments(images, Colours(), rules, state=state, progress=stop)
 
 
 def test_another_run_is_not_gone_on_from(folder: Path, tmp_path: Path) -> None:
@@ -119,12 +119,12 @@ def test_another_run_is_not_gone_on_from(folder: Path, tmp_path: Path) -> None:
 
     def resumed(*run: Any, **options: Any) -> int:
         state.write_bytes(left)
-        return gather(*run, state=state, **options)[1]
+        return gather_moments(*run, state=state, **options)[1]
 
     assert resumed(images, Colours()) == BLOCK
     assert resumed(images, Colours(), fresh=True) == 0
     assert resumed(images, Colours(seed=3)) == 0
-    assert resumed(images, Colours(), Rules(sample=5)) == 0
+    assert resumed(images, Colours(), CellSampling(sample=5)) == 0
     assert resumed(images[1:], Colours()) == 0
     left = left[:-4]
     assert resumed(images, Colours()) == 0
@@ -134,23 +134,25 @@ def test_a_picture_that_changed_makes_it_another_run(folder: Path, tmp_path: Pat
     images, state = find_images([folder]), tmp_path / "run.part"
     interrupted(images, state)
     photo(50, 64, seed=99).save(images[-1])
-    assert gather(images, Colours(), state=state)[1] == 0
+    assert gather_moments(images, Colours(), state=state)[1] == 0
 
 
 def test_a_state_that_cannot_be_kept_is_said(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "SAVE_EVERY", 0.0)
     with pytest.warns(UserWarning, match="cannot be kept"):
-        total, _ = gather(find_images([folder]), Colours(), state=tmp_path / "nowhere" / "run.part")
+        total, _ = gather_moments(find_images([folder]), Colours(), state=tmp_path / "nowhere" / "run.part")
     assert total.pictures == 27
 
 
 def test_sampled_cells_are_the_same_every_time(folder: Path) -> None:
     images = find_images([folder])
-    some = [gather(images, Colours(), Rules(sample=9, seed=seed))[0] for seed in (0, 0, 1)]
+    some = [gather_moments(images, Colours(), CellSampling(sample=9, seed=seed))[0] for seed in (0, 0, 1)]
     assert some[0].features.count == 27 * 9
     assert torch.equal(some[0].features.scatter, some[1].features.scatter)
     assert not torch.equal(some[0].features.scatter, some[2].features.scatter)
-    torch.testing.assert_close(some[0].features.mean, gather(images, Colours())[0].features.mean, atol=0.03, rtol=0)
+    torch.testing.assert_close(
+        some[0].features.mean, gather_moments(images, Colours())[0].features.mean, atol=0.03, rtol=0
+    )
 
 
 def test_unreadable_files_are_named_and_left_out(tmp_path: Path) -> None:
@@ -159,12 +161,12 @@ def test_unreadable_files_are_named_and_left_out(tmp_path: Path) -> None:
     (tmp_path / "03.png").write_bytes(b"")
     (tmp_path / "07.png").write_bytes((tmp_path / "07.png").read_bytes()[:200])
     (tmp_path / "08.jpg").write_text("no picture at all")
-    total, _ = gather(find_images([tmp_path]), Colours())
+    total, _ = gather_moments(find_images([tmp_path]), Colours())
     assert total.pictures == 10
     assert [Path(file).name for file, _ in total.unreadable] == ["03.png", "07.png", "08.jpg"]
     assert "empty (0 bytes)" in total.unreadable[0][1]
     intact = [p for p in find_images([tmp_path]) if p.name not in ("03.png", "07.png", "08.jpg")]
-    torch.testing.assert_close(total.features.scatter, gather(intact, Colours())[0].features.scatter)
+    torch.testing.assert_close(total.features.scatter, gather_moments(intact, Colours())[0].features.scatter)
 
 
 class Numbers(Encoder):
@@ -177,9 +179,9 @@ class Numbers(Encoder):
     def identity(self) -> str:
         return "numbers"
 
-    def dense(self, image: ImageLike, mode: Mode = "fast") -> Dense:
+    def dense(self, image: ImageLike, mode: Mode = "fast") -> DenseFeatures:
         dice = torch.Generator().manual_seed(zlib.crc32(str(image).encode()))
-        return Dense(torch.randn(24, 4, 4, generator=dice))
+        return DenseFeatures(torch.randn(24, 4, 4, generator=dice))
 
     def encode(self, pixels: torch.Tensor, mode: Mode) -> torch.Tensor:
         raise NotImplementedError
@@ -203,7 +205,7 @@ def test_memory_does_not_grow_with_the_pictures(tmp_path: Path) -> None:
         if done % 2000 == 0:
             seen.append(resident())
 
-    total, _ = gather(images, Numbers(), state=tmp_path / "run.part", tick=tick)
+    total, _ = gather_moments(images, Numbers(), state=tmp_path / "run.part", progress=tick)
     assert total.pictures == 16_000
     assert total.features.count == 256_000
     assert max(seen[2:]) - seen[1] < 8, seen
@@ -211,20 +213,20 @@ def test_memory_does_not_grow_with_the_pictures(tmp_path: Path) -> None:
 
 def test_a_worker_that_dies_is_one_sentence(folder: Path) -> None:
     with pytest.raises(ArrCocError, match=r"a worker process died.*fewer --workers"):
-        gather(find_images([folder]), Colours(), workers=2, make=dying)
+        gather_moments(find_images([folder]), Colours(), workers=2, make=dying)
 
 
 def test_the_same_from_a_single_block(folder: Path) -> None:
     images = find_images([folder])[:3]
     assert torch.equal(
-        gather(images, Colours(), workers=4, make=make)[0].features.scatter,
-        gather(images, Colours())[0].features.scatter,
+        gather_moments(images, Colours(), workers=4, make=make)[0].features.scatter,
+        gather_moments(images, Colours())[0].features.scatter,
     )
 
 
 def test_parts_add_up() -> None:
-    a = Part(Moments.of(torch.ones(2, 3)), 1, (("a", "why"),))
-    b = Part(Moments.of(torch.zeros(1, 3)), 2)
+    a = GatheredMoments(Moments.of(torch.ones(2, 3)), 1, (("a", "why"),))
+    b = GatheredMoments(Moments.of(torch.zeros(1, 3)), 2)
     both = a + b
     assert (both.pictures, both.features.count, both.unreadable) == (3, 3, (("a", "why"),))
 
@@ -232,5 +234,5 @@ def test_parts_add_up() -> None:
 def test_deep_and_odd_pictures_are_read(tmp_path: Path) -> None:
     Image.fromarray(np.full((20, 30), 40_000, np.uint16)).save(tmp_path / "deep.png")
     Image.new("RGBA", (1, 1), (255, 0, 0, 0)).save(tmp_path / "one.png")
-    total, _ = gather(find_images([tmp_path]), Colours())
+    total, _ = gather_moments(find_images([tmp_path]), Colours())
     assert (total.pictures, total.unreadable) == (2, ())

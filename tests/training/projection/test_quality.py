@@ -11,14 +11,27 @@ import scipy.stats
 import torch
 import torch.nn.functional as F
 
-from arr_coc.embedding.compression import Projection, fit
-from arr_coc.embedding.moments import Moments
+from arr_coc.embedding.projection import Moments, Projection, fit_projection
 from arr_coc.errors import ArrCocError, DataError, ImageError
 from arr_coc.evaluation.data import Data, PictureQuestions, Sample
-from arr_coc.training.projection.evidence import Scorer, compressed, evidence, plain_cosine
-from arr_coc.training.projection.fit import split, text_moments
-from arr_coc.training.projection.quality import Quality, Thresholds, compare, spearman, validate
-from arr_coc.training.projection.questions import everyday, halves, read_questions
+from arr_coc.training.projection.fit import (
+    everyday_questions,
+    read_questions,
+    split_images,
+    split_questions,
+    text_moments,
+)
+from arr_coc.training.projection.quality import (
+    ProjectionQuality,
+    QualityThresholds,
+    Scorer,
+    compare_projections,
+    compressed_scorer,
+    measure_evidence,
+    plain_cosine,
+    spearman,
+    validate_projection,
+)
 from tests.embedding.fake import NAMES, WIDTH, Colours, photo
 
 QUESTIONS = [f"Where is the {name} thing?" for name in NAMES]
@@ -28,7 +41,7 @@ PICTURES = [photo(seed=100 + number) for number in range(12)]
 def fitted(dims: int = 16, encoder: Colours | None = None) -> Projection:
     encoder = encoder or Colours()
     rows = torch.cat([encoder.dense(photo(seed=n)).features.flatten(1).T for n in range(40)])
-    return fit(Moments.of(rows), text_moments(encoder, QUESTIONS), dims, encoder=encoder.identity)
+    return fit_projection(Moments.of(rows), text_moments(encoder, QUESTIONS), dims, encoder=encoder.identity)
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -43,7 +56,7 @@ def test_spearman_is_scipys(ties: bool) -> None:
 
 
 def test_all_dimensions_lose_nothing() -> None:
-    found = validate(Colours(), fitted(WIDTH), PICTURES, QUESTIONS)
+    found = validate_projection(Colours(), fitted(WIDTH), PICTURES, QUESTIONS)
     assert found.variance == pytest.approx(1, abs=1e-5)
     assert found.error == pytest.approx(0, abs=1e-6)
     assert found.survival == pytest.approx(1, abs=1e-3)
@@ -54,7 +67,7 @@ def test_all_dimensions_lose_nothing() -> None:
 
 def test_the_figures_against_a_slow_reference() -> None:
     encoder, projection = Colours(), fitted(8)
-    found = validate(encoder, projection, PICTURES, QUESTIONS)
+    found = validate_projection(encoder, projection, PICTURES, QUESTIONS)
     texts = encoder.text(QUESTIONS)
     missed, spread, count, ranks, kept, hits = 0.0, 0.0, 0, [], [], []
     pool: list[torch.Tensor] = []
@@ -93,7 +106,7 @@ def test_more_dimensions_are_better() -> None:
     encoder = Colours()
     whole = fitted(32, encoder)
     encoder.pictures = 0
-    found = compare(encoder, {str(k): whole.first(k) for k in (4, 8, 16, 32)}, PICTURES, QUESTIONS)
+    found = compare_projections(encoder, {str(k): whole.first(k) for k in (4, 8, 16, 32)}, PICTURES, QUESTIONS)
     assert encoder.pictures == 12  # each once for all of them
     for name in ("variance", "survival", "overlap"):
         values = [getattr(found[str(k)], name) for k in (4, 8, 16, 32)]
@@ -103,9 +116,9 @@ def test_more_dimensions_are_better() -> None:
 
 def test_pictures_without_ranking_and_questions_that_are_missing() -> None:
     flat = torch.full((3, 20, 20), 0.5)
-    found = validate(Colours(), fitted(), [flat], QUESTIONS)
+    found = validate_projection(Colours(), fitted(), [flat], QUESTIONS)
     assert (found.survival, found.survival_ci, found.kept, found.found) == (None, None, None, None)
-    found = validate(Colours(), fitted(), PICTURES, [])
+    found = validate_projection(Colours(), fitted(), PICTURES, [])
     assert found.survival is None
     assert found.overlap is not None
 
@@ -113,47 +126,49 @@ def test_pictures_without_ranking_and_questions_that_are_missing() -> None:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"no")
     unreadable: list[tuple[str, str]] = []
-    found = compare(Colours(), {"": fitted()}, [tmp_path / "a.png", PICTURES[0]], QUESTIONS, unreadable=unreadable)
+    found = compare_projections(
+        Colours(), {"": fitted()}, [tmp_path / "a.png", PICTURES[0]], QUESTIONS, unreadable=unreadable
+    )
     assert found[""].pictures == 1
     assert [Path(file).name for file, _ in unreadable] == ["a.png"]
     with pytest.raises(ImageError):
-        validate(Colours(), fitted(), [tmp_path / "a.png"], QUESTIONS)
+        validate_projection(Colours(), fitted(), [tmp_path / "a.png"], QUESTIONS)
     with pytest.raises(ArrCocError, match="none of them could be read"):
-        compare(Colours(), {"": fitted()}, [tmp_path / "a.png"], QUESTIONS, unreadable=[])
+        compare_projections(Colours(), {"": fitted()}, [tmp_path / "a.png"], QUESTIONS, unreadable=[])
 
 
 def test_thresholds_say_what_was_missed() -> None:
-    good = Quality(16, 0.95, 0.01, 0.9, 0.98, (0.97, 0.99), 0.8, 0.9, 0.2, 10, 10)
-    assert Thresholds().missed(good) == []
+    good = ProjectionQuality(16, 0.95, 0.01, 0.9, 0.98, (0.97, 0.99), 0.8, 0.9, 0.2, 10, 10)
+    assert QualityThresholds().missed(good) == []
     bad = replace(good, variance=0.1, error=0.9, overlap=0.01, survival=0.2, largest=0.99)
-    said = Thresholds().missed(bad)
+    said = QualityThresholds().missed(bad)
     assert [one.split()[0] for one in said] == ["variance", "overlap", "survival", "error", "largest"]
     assert "0.100 is below" in said[0]
-    assert Thresholds().missed(replace(good, overlap=None, survival=None)) == []
+    assert QualityThresholds().missed(replace(good, overlap=None, survival=None)) == []
 
 
 def test_pictures_are_held_out_where_there_are_enough() -> None:
     paths = [Path(f"{n:05d}") for n in range(1000)]
-    fitting, judging, notes = split(paths, 16)
+    fitting, judging, notes = split_images(paths, 16)
     assert (len(fitting), len(judging), notes) == (936, 64, [])
     assert not set(fitting) & set(judging)
     assert sorted([*fitting, *judging]) == paths
-    few, same, notes = split(paths[:9], 4)
+    few, same, notes = split_images(paths[:9], 4)
     assert few is same
     assert "too few to hold any out" in notes[0]
-    assert split(paths[:16], 16)[0] is not None
-    assert len(split(paths[:16], 16)[0]) == 16  # none is spared where each is needed
+    assert split_images(paths[:16], 16)[0] is not None
+    assert len(split_images(paths[:16], 16)[0]) == 16  # none is spared where each is needed
 
 
 # Questions
 
 
 def test_everyday_questions_fit_and_judge() -> None:
-    asked = everyday()
+    asked = everyday_questions()
     assert len(asked) == len(set(asked)) > 80
-    fitting, judging = halves(asked)
+    fitting, judging = split_questions(asked)
     assert not set(fitting) & set(judging)
-    assert halves(["only"]) == (["only"], ["only"])
+    assert split_questions(["only"]) == (["only"], ["only"])
 
 
 def test_questions_from_a_file_or_a_data_set(tmp_path: Path) -> None:
@@ -189,8 +204,12 @@ def scene(seed: int) -> PictureQuestions:
 def test_evidence_is_found_in_full_and_compressed() -> None:
     data = Data("made up", tuple(scene(seed) for seed in range(12)))
     projection = fitted()
-    ways: dict[str, Scorer] = {"full": projection.full_scores, "plain": plain_cosine, "16": compressed(projection)}
-    found = evidence(Colours(), ways, data)
+    ways: dict[str, Scorer] = {
+        "full": projection.full_scores,
+        "plain": plain_cosine,
+        "16": compressed_scorer(projection),
+    }
+    found = measure_evidence(Colours(), ways, data)
     assert list(found) == ["full", "plain", "16", "centre", "random"]
     for name in ways:
         assert found[name].recall == found[name].pointing == 1
@@ -200,11 +219,11 @@ def test_evidence_is_found_in_full_and_compressed() -> None:
     assert found["centre"].recall < 0.6
     assert sum(len(values) for values in found["16"].recalls.values()) == 12  # the question without boxes is left out
     assert found["16"].to_dict()["evidence_recall_ci"] == (1.0, 1.0)
-    halves_ = [evidence(Colours(), ways, replace(data, pictures=data.pictures[part::2])) for part in (0, 1)]
+    halves_ = [measure_evidence(Colours(), ways, replace(data, pictures=data.pictures[part::2])) for part in (0, 1)]
     assert (halves_[0]["centre"] | halves_[1]["centre"]).recall == pytest.approx(found["centre"].recall)
 
 
 def test_scores_that_find_nothing_recall_nothing() -> None:
     data = Data("made up", tuple(scene(seed) for seed in range(12)))
-    found = evidence(Colours(), {"wrong": lambda features, texts: -fitted().full_scores(features, texts)}, data)
+    found = measure_evidence(Colours(), {"wrong": lambda features, texts: -fitted().full_scores(features, texts)}, data)
     assert found["wrong"].recall == found["wrong"].pointing == 0

@@ -1,62 +1,50 @@
-"""What a projection is worth: measured on pictures and questions, beside the features in full.
+"""How good a projection is, compared with the features in full, and how well scores find the evidence.
 
-- variance: the share of the features' variance around the fitted mean that the reconstruction has;
-- error: the squared length of what the reconstruction misses of a feature, whose own length is 1;
-- overlap: how many of a cell's ten nearest cells, over all pictures, are among its ten nearest by the reconstruction (by
-  distance: for features of length 1 that is the order of cosines, and reconstructions have other lengths);
-- survival: Spearman's correlation between a picture's cells ranked by a question's scores in full and by the estimates;
-- kept: the Jaccard index of the best eighth of the cells by both;
-- found: how often the best cell by the estimate is in the best eighth by the score in full;
-- largest: the strongest component's share of the variance, large where one direction says nearly everything.
+Figures of a projection:
+- variance: the share of the features' variance around the fitted mean that the reconstruction keeps;
+- error: the mean squared length of the reconstruction error of a feature of length 1;
+- overlap: the share of a cell's ten nearest cells, over all images, that are also nearest by the reconstruction (by
+  Euclidean distance: reconstructions do not have length 1);
+- survival: Spearman's correlation between the scores in full and the compressed scores, over an image's cells;
+- kept: the Jaccard index of the best eighth of the cells by both scores;
+- found: how often the best cell by the compressed score is in the best eighth by the full score;
+- largest: the strongest component's share of the variance; if it is large, one direction dominates.
+
+Evidence (`measure_evidence`): the best eighth of an image's cells is kept for each question. Recall is the share of the
+cells under the answer's boxes that are kept; the pointing game asks whether the best cell lies under a box. The baselines
+are chance and the cells nearest the centre.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
 
-from arr_coc.embedding.compression import Projection
-from arr_coc.embedding.encoder import Encoder, Mode, unit
+from arr_coc.embedding.encoder import Encoder, Mode, l2_normalize
+from arr_coc.embedding.projection import Projection
 from arr_coc.errors import DataError, ImageError
+from arr_coc.evaluation import metrics, statistics
+from arr_coc.evaluation.data import Data
+from arr_coc.types.grid import Grid
 from arr_coc.types.image import ImageLike
 
 SHARE = 1 / 8  # of the cells, as a budget would keep
 NEIGHBOURS = 10
-POOL = 4096  # cells among which neighbours are looked for
-ASKING = 512  # cells whose neighbours are looked for
-FLAT = 1e-6  # a question whose scores differ less over a picture ranks nothing
+POOL_CELLS = 4096  # cells among which neighbours are searched
+QUERY_CELLS = 512  # cells whose neighbours are searched
+MIN_SCORE_RANGE = 1e-6  # scores that differ less over an image do not rank its cells
+CENTRE, CHANCE = "centre", "random"
+
+ScoresByPicture = dict[str, list[float]]
+Scorer = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # features [N, D] and questions [Q, D] to scores [Q, N]
 
 
 @dataclass(frozen=True)
-class Thresholds:
-    """What counts as good enough; `missed` says what is not."""
-
-    variance: float = 0.70
-    error: float = 0.30
-    overlap: float = 0.50
-    survival: float = 0.90
-    largest: float = 0.50
-
-    def missed(self, quality: Quality) -> list[str]:
-        """In words, one for each threshold that is missed."""
-        said = []
-        for name in ("variance", "overlap", "survival"):
-            value, least = getattr(quality, name), getattr(self, name)
-            if value is not None and value < least:
-                said.append(f"{name} {value:.3f} is below {least:g}")
-        for name in ("error", "largest"):
-            value, most = getattr(quality, name), getattr(self, name)
-            if value > most:
-                said.append(f"{name} {value:.3f} is above {most:g}")
-        return said
-
-
-@dataclass(frozen=True)
-class Quality:
-    """The figures of one projection. Those that could not be measured are None."""
+class ProjectionQuality:
+    """The figures of one projection; None if a figure could not be measured."""
 
     dims: int
     variance: float
@@ -74,68 +62,73 @@ class Quality:
         return asdict(self)
 
 
-@dataclass(eq=False)
-class _Tally:
-    """What one projection has shown so far."""
-
-    missed: float = 0.0  # squared lengths, summed
-    pool: list[torch.Tensor] = field(default_factory=list)
-    survival: dict[str, list[float]] = field(default_factory=dict)  # by picture
-    kept: list[float] = field(default_factory=list)
-    found: list[float] = field(default_factory=list)
+FIGURES = tuple(
+    one.name for one in fields(ProjectionQuality) if one.name not in ("pictures", "questions", "survival_ci")
+)
 
 
-def validate(
+@dataclass(frozen=True)
+class QualityThresholds:
+    """What counts as good enough."""
+
+    variance: float = 0.70
+    error: float = 0.30
+    overlap: float = 0.50
+    survival: float = 0.90
+    largest: float = 0.50
+
+    def missed(self, quality: ProjectionQuality) -> list[str]:
+        """One text for each threshold that is missed."""
+        out = []
+        for name in ("variance", "overlap", "survival"):
+            value, least = getattr(quality, name), getattr(self, name)
+            if value is not None and value < least:
+                out.append(f"{name} {value:.3f} is below {least:g}")
+        for name in ("error", "largest"):
+            value, most = getattr(quality, name), getattr(self, name)
+            if value > most:
+                out.append(f"{name} {value:.3f} is above {most:g}")
+        return out
+
+
+def validate_projection(
     encoder: Encoder,
     projection: Projection,
     pictures: Sequence[ImageLike],
     questions: Sequence[str],
     mode: Mode = "fast",
-) -> Quality:
-    """One projection on pictures and questions."""
-    return compare(encoder, {"": projection}, pictures, questions, mode)[""]
+) -> ProjectionQuality:
+    """The quality of one projection on pictures and questions."""
+    return compare_projections(encoder, {"": projection}, pictures, questions, mode)[""]
 
 
-def compare(
+def compare_projections(
     encoder: Encoder,
     projections: Mapping[str, Projection],
     pictures: Sequence[ImageLike],
     questions: Sequence[str],
     mode: Mode = "fast",
     unreadable: list[tuple[str, str]] | None = None,
-) -> dict[str, Quality]:
-    """Several projections on the same pictures, each encoded once.
+) -> dict[str, ProjectionQuality]:
+    """The quality of several projections on the same pictures, each encoded once.
 
-    Files that cannot be read are left out, and added to `unreadable` with the reason; without such a list they are errors.
+    Files that cannot be read are skipped and added to `unreadable` with the reason; without that list they are errors.
     """
     texts = encoder.text(list(questions)).cpu() if questions else torch.zeros(0, encoder.width)
-    tallies = {name: _Tally() for name in projections}
-    spread = dict.fromkeys(projections, 0.0)
+    tallies = {name: _Tally(projection) for name, projection in projections.items()}
     pool: list[torch.Tensor] = []
-    cells = seen = 0
-    for number, features in _encoded(encoder, pictures, mode, unreadable):
-        seen, cells = seen + 1, cells + len(features)
-        some = _spread_out(len(features), max(1, POOL // max(1, len(pictures))))
+    for number, features in _encode(encoder, pictures, mode, unreadable):
+        some = _evenly_spaced(len(features), max(1, POOL_CELLS // max(1, len(pictures))))
         pool.append(features[some])
-        for name, projection in projections.items():
-            tally = tallies[name]
-            transformed = projection.transform(features)
-            back = projection.reconstruct(transformed)
-            tally.missed += float((features - back).square().sum())
-            spread[name] += float((features - projection.image_mean).square().sum())
-            tally.pool.append(back[some])
-            full = projection.full_scores(features, texts)  # [Q, N]
-            _compare_rankings(tally, str(number), full, projection.scores(unit(transformed, dim=1), texts))
-    if not seen:
+        for tally in tallies.values():
+            tally.add(str(number), features, texts, some)
+    if not pool:
         raise DataError("expected pictures to validate on, and none of them could be read")
-    near = _neighbours(torch.cat(pool))
-    return {
-        name: _quality(projection, tallies[name], spread[name], cells, seen, len(questions), near)
-        for name, projection in projections.items()
-    }
+    neighbours = _neighbours(torch.cat(pool))
+    return {name: tally.quality(neighbours, len(questions)) for name, tally in tallies.items()}
 
 
-def _encoded(
+def _encode(
     encoder: Encoder, pictures: Iterable[ImageLike], mode: Mode, unreadable: list[tuple[str, str]] | None
 ) -> Iterator[tuple[int, torch.Tensor]]:
     for number, picture in enumerate(pictures):
@@ -147,79 +140,176 @@ def _encoded(
             unreadable.append((str(picture), str(error)))
 
 
-def _spread_out(count: int, wanted: int) -> torch.Tensor:
-    """Some of `count` cells, evenly."""
+@dataclass(eq=False)
+class _Tally:
+    """The running sums of one projection."""
+
+    projection: Projection
+    error: float = 0.0  # sum of squared lengths
+    spread: float = 0.0  # sum of squared distances from the mean
+    cells: int = 0
+    pool: list[torch.Tensor] = field(default_factory=list)  # one entry per picture
+    survival: ScoresByPicture = field(default_factory=dict)
+    kept: list[float] = field(default_factory=list)
+    found: list[float] = field(default_factory=list)
+
+    def add(self, picture: str, features: torch.Tensor, texts: torch.Tensor, some: torch.Tensor) -> None:
+        """One picture's features `[N, D]`, scored by questions `[Q, D]`; cells `some` join the pool of neighbours."""
+        transformed = self.projection.transform(features)
+        reconstructed = self.projection.reconstruct(transformed)
+        self.error += float((features - reconstructed).square().sum())
+        self.spread += float((features - self.projection.image_mean).square().sum())
+        self.cells += len(features)
+        self.pool.append(reconstructed[some])
+        full = self.projection.full_scores(features, texts)  # [Q, N]
+        ranks = (full.amax(1) - full.amin(1) > MIN_SCORE_RANGE) & (len(features) > 1)
+        if not bool(ranks.any()):
+            return
+        full, estimate = full[ranks], self.projection.scores(l2_normalize(transformed, dim=1), texts)[ranks]
+        self.survival[picture] = spearman(full, estimate).tolist()
+        count = max(1, round(SHARE * len(features)))
+        best, guess = (
+            torch.zeros_like(scores, dtype=torch.bool).scatter_(1, scores.topk(count, dim=1).indices, True)
+            for scores in (full, estimate)
+        )
+        self.kept += ((best & guess).sum(1) / (best | guess).sum(1)).tolist()
+        self.found += best.gather(1, estimate.argmax(1, keepdim=True))[:, 0].double().tolist()
+
+    def quality(self, neighbours: torch.Tensor | None, questions: int) -> ProjectionQuality:
+        own = None if neighbours is None else _neighbours(torch.cat(self.pool))
+        overlap = None
+        if neighbours is not None and own is not None:
+            overlap = float((neighbours[:, :, None] == own[:, None, :]).any(2).double().mean())
+        return ProjectionQuality(
+            dims=self.projection.dims,
+            variance=1 - self.error / max(self.spread, 1e-30),
+            error=self.error / self.cells,
+            overlap=overlap,
+            survival=_mean([value for values in self.survival.values() for value in values]),
+            survival_ci=statistics.interval(self.survival),
+            kept=_mean(self.kept),
+            found=_mean(self.found),
+            largest=float(self.projection.variance.max()),
+            pictures=len(self.pool),
+            questions=questions,
+        )
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _evenly_spaced(count: int, wanted: int) -> torch.Tensor:
+    """Indices of at most `wanted` of `count` cells."""
     return torch.linspace(0, count - 1, min(count, wanted)).round().long()
 
 
-def _compare_rankings(tally: _Tally, picture: str, full: torch.Tensor, estimate: torch.Tensor) -> None:
-    """Each question's ranking of the picture's cells by both scores `[Q, N]`."""
-    count = full.shape[1]
-    ranked = (full.amax(1) - full.amin(1) > FLAT) & torch.tensor(count > 1) if len(full) else torch.zeros(0).bool()
-    if not bool(ranked.any()):
-        return
-    full, estimate = full[ranked], estimate[ranked]
-    tally.survival[picture] = spearman(full, estimate).tolist()
-    few = max(1, round(SHARE * count))
-    best = [scores.topk(few, dim=1).indices for scores in (full, estimate)]
-    marks = [torch.zeros_like(full, dtype=torch.bool).scatter_(1, chosen, True) for chosen in best]
-    both, either = (marks[0] & marks[1]).sum(1), (marks[0] | marks[1]).sum(1)
-    tally.kept += (both / either).tolist()
-    tally.found += marks[0].gather(1, estimate.argmax(1, keepdim=True))[:, 0].double().tolist()
+def _neighbours(pool: torch.Tensor) -> torch.Tensor | None:
+    """The nearest cells `[A, NEIGHBOURS]` of some cells of the pool `[P, D]`, without themselves; None if it is small."""
+    if len(pool) <= 2 * NEIGHBOURS:
+        return None
+    queries = _evenly_spaced(len(pool), QUERY_CELLS)
+    distance = torch.cdist(pool[queries].double(), pool.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    distance[torch.arange(len(queries)), queries] = torch.inf
+    return distance.topk(NEIGHBOURS, dim=1, largest=False).indices
 
 
 def spearman(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The rank correlation of each row of `[Q, N]`, equal values sharing their mean rank: `[Q]`; 0 where all are equal."""
-    ranks = [_ranks(rows) for rows in (a, b)]
-    around = [rank - rank.mean(1, keepdim=True) for rank in ranks]
-    together = (around[0] * around[1]).sum(1)
-    return together / (around[0].norm(dim=1) * around[1].norm(dim=1)).clamp(min=1e-12)
+    """The rank correlation of each row of `[Q, N]`, ties with their mean rank: `[Q]`; 0 if all values are equal."""
+    centred = [ranks - ranks.mean(1, keepdim=True) for ranks in (_ranks(a), _ranks(b))]
+    product = (centred[0] * centred[1]).sum(1)
+    return product / (centred[0].norm(dim=1) * centred[1].norm(dim=1)).clamp(min=1e-12)
 
 
 def _ranks(rows: torch.Tensor) -> torch.Tensor:
-    """Ranks `[Q, N]`, float64; equal values have the mean of theirs."""
+    """Ranks `[Q, N]`, float64; ties get their mean rank."""
     ordered, order = rows.double().sort(dim=1)
     first = torch.searchsorted(ordered, ordered, right=False)
     last = torch.searchsorted(ordered, ordered, right=True) - 1
     return torch.empty_like(ordered).scatter_(1, order, (first + last).double() / 2)
 
 
-def _neighbours(pool: torch.Tensor) -> torch.Tensor | None:
-    """The nearest cells `[A, NEIGHBOURS]` of some of the pool's `[P, D]`, themselves left out; None in too small a pool."""
-    if len(pool) <= 2 * NEIGHBOURS:
-        return None
-    asking = _spread_out(len(pool), ASKING)
-    apart = torch.cdist(pool[asking].double(), pool.double(), compute_mode="donot_use_mm_for_euclid_dist")
-    apart[torch.arange(len(asking)), asking] = torch.inf
-    return apart.topk(NEIGHBOURS, dim=1, largest=False).indices
+# Evidence
 
 
-def _quality(
-    projection: Projection, tally: _Tally, spread: float, cells: int, pictures: int, questions: int,
-    near: torch.Tensor | None,
-) -> Quality:  # fmt: skip
-    from arr_coc.evaluation.statistics import interval
+@dataclass(eq=False)
+class EvidenceScores:
+    """Evidence recall at an eighth of the cells and the pointing game, of one scorer."""
 
-    overlap = None
-    if near is not None:
-        mine = _neighbours(torch.cat(tally.pool))
-        assert mine is not None
-        overlap = float((near[:, :, None] == mine[:, None, :]).any(2).double().mean())
-    ranked = [value for values in tally.survival.values() for value in values]
-    bounds = interval(tally.survival)
-    return Quality(
-        dims=projection.dims,
-        variance=1 - tally.missed / max(spread, 1e-30),
-        error=tally.missed / cells,
-        overlap=overlap,
-        survival=sum(ranked) / len(ranked) if ranked else None,
-        survival_ci=bounds,
-        kept=sum(tally.kept) / len(tally.kept) if tally.kept else None,
-        found=sum(tally.found) / len(tally.found) if tally.found else None,
-        largest=float(projection.variance.max()),
-        pictures=pictures,
-        questions=questions,
-    )
+    recalls: ScoresByPicture = field(default_factory=dict)
+    points: ScoresByPicture = field(default_factory=dict)
+
+    @property
+    def recall(self) -> float | None:
+        return statistics.mean(self.recalls)
+
+    @property
+    def pointing(self) -> float | None:
+        return statistics.mean(self.points)
+
+    def add(self, picture: str, recall: float | None, pointing: float | None) -> None:
+        for scores, value in ((self.recalls, recall), (self.points, pointing)):
+            if value is not None:
+                scores.setdefault(picture, []).append(value)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "evidence_recall": self.recall,
+            "evidence_recall_ci": statistics.interval(self.recalls),
+            "pointing": self.pointing,
+            "pointing_ci": statistics.interval(self.points),
+        }
+
+    def __or__(self, other: EvidenceScores) -> EvidenceScores:
+        """The scores on the pictures of both."""
+        return EvidenceScores(self.recalls | other.recalls, self.points | other.points)
 
 
-FIGURES = tuple(one.name for one in fields(Quality) if one.name not in ("pictures", "questions", "survival_ci"))
+def plain_cosine(features: torch.Tensor, questions: torch.Tensor) -> torch.Tensor:
+    """The encoder's own scores, neither centred nor compressed."""
+    return questions @ features.T
+
+
+def compressed_scorer(projection: Projection) -> Scorer:
+    """The scores in a projection's dimensions."""
+    return lambda features, questions: projection.scores(projection.compress(features), questions)
+
+
+def measure_evidence(
+    encoder: Encoder,
+    scorers: Mapping[str, Scorer],
+    data: Data,
+    *,
+    mode: Mode = "fast",
+    progress: Callable[[], None] = lambda: None,
+) -> dict[str, EvidenceScores]:
+    """Every scorer, the centre and chance, on the encoder's own cells and the questions that have boxes."""
+    found = {name: EvidenceScores() for name in (*scorers, CENTRE, CHANCE)}
+    for picture in data.pictures:
+        progress()
+        asked = [sample for sample in picture.samples if sample.evidence]
+        if not asked:
+            continue
+        features = encoder.dense(picture.still, mode).features.float().cpu()  # [D, h, w]
+        texts = encoder.text([sample.question for sample in asked]).cpu()
+        view = Grid(1, int(features.shape[1]), int(features.shape[2]))
+        scores = {name: scorer(features.flatten(1).T, texts) for name, scorer in scorers.items()}  # [Q, N] each
+        scores[CENTRE] = _centrality(view.h, view.w, picture.size).expand(len(asked), -1)
+        count = max(1, round(SHARE * view.n))
+        for number, sample in enumerate(asked):
+            groups = metrics.evidence_cells(sample.evidence, view, picture.size)
+            for name, rows in scores.items():
+                best = rows[number].topk(count).indices.sort().values
+                recall, pointing = metrics.recall(best, groups), metrics.pointing(rows[number], groups)
+                found[name].add(picture.name, recall, pointing)
+            covered = {cell for group in groups for cell in group.tolist()}
+            pointing = len(covered) / view.n if covered else None
+            found[CHANCE].add(picture.name, metrics.chance(count, view.n, groups), pointing)
+    return found
+
+
+def _centrality(rows: int, columns: int, size: tuple[int, int]) -> torch.Tensor:
+    """Minus the distance in pixels from the image's centre: `[rows * columns]`."""
+    y = ((torch.arange(rows) + 0.5) / rows - 0.5) * size[1]
+    x = ((torch.arange(columns) + 0.5) / columns - 0.5) * size[0]
+    return -(y[:, None].square() + x[None, :].square()).sqrt().flatten()
