@@ -28,7 +28,7 @@ from arr_coc.evaluation.data import Data, read_samples
 from arr_coc.evaluation.metrics import chance, evidence_cells, pointing, recall
 from arr_coc.selectors.centre import off_centre
 from arr_coc.selectors.ranking import best
-from arr_coc.texture.supplied import fit
+from arr_coc.texture.pooling import resample
 from arr_coc.types.grid import Grid
 
 CELL = 28  # px
@@ -77,7 +77,7 @@ def by_encoder(data: Data, encoder: Encoder, mode: str, spent: dict[str, list[fl
         values = dense.similarity(asked)
         spent.setdefault("picture", []).append(1000 * (middle - start))
         spent.setdefault("question", []).append(1000 * (time.perf_counter() - middle) / len(picture.samples))
-        return torch.stack([fit(plane, (grid.h, grid.w)).flatten() for plane in values.cpu()])
+        return torch.stack([resample(plane, (grid.h, grid.w)).flatten() for plane in values.cpu()])
 
     return ranking
 

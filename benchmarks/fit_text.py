@@ -6,7 +6,7 @@ noise of several grains, and drawn rules, frames and bars.
 
     python benchmarks/fit_text.py RECEIPTS
 
-prints the constants for src/arr_coc/texture/strokes.py.
+prints the constants for src/arr_coc/texture/channels/text.py.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageFilter
 
+from arr_coc.texture.channels.text import text_features
 from arr_coc.texture.filters import gaussian, luma
 from arr_coc.texture.pooling import pool
-from arr_coc.texture.strokes import text_features
 from arr_coc.types.image import read_picture
 from scanned_receipts import read_receipts, receipt_names
 

@@ -1,4 +1,4 @@
-"""What it is worth that upload, texture and encoder run at the same time: a stream of batches, one after the other and side by side.
+"""The gain of overlapping upload, texture and encoder: a stream of batches, one after the other and side by side.
 
     python benchmarks/gpu_overlap.py [--batch 16] [--side 1024] [--out overlap.json]
 
@@ -17,39 +17,38 @@ from pathlib import Path
 
 import torch
 
-from arr_coc.bench.clip_shape import CELLS, ClipShape
-from arr_coc.bench.events import check_cuda
-from arr_coc.bench.gpu_stages import drawn
+from arr_coc.bench.gpu import check_cuda, sample_images
 from arr_coc.bench.timing import machine
 from arr_coc.errors import ArrCocError
-from arr_coc.texture.kernels.recording import captured
-from arr_coc.texture.kernels.uploading import Uploads
-from arr_coc.texture.kernels.whole import Whole
+from arr_coc.texture.kernels.cuda_graph import capture_graph
+from gpu_graphs.clip_encoder import CELLS, ClipEncoder
+from gpu_graphs.prefetch import Prefetcher
+from gpu_graphs.texture_graph import TextureGraph
 
 BATCHES = 40  # of one run, after as many to warm up
 
 
 class Stream:
-    """Batches of pictures on the host, and what is done with them."""
+    """Batches of pictures on the host, and the work on them."""
 
     def __init__(self, batch: int, side: int) -> None:
-        self.whole = Whole(batch, (side, side), embeddings=(CELLS, CELLS))
-        self.encoder = ClipShape()
-        first = (drawn(side, batch, "cuda") * 255).round().to(torch.uint8).cpu()
+        self.textures = TextureGraph(batch, (side, side), embeddings=(CELLS, CELLS))
+        self.encoder = ClipEncoder()
+        first = (sample_images(side, batch, "cuda") * 255).round().to(torch.uint8).cpu()
         self.pictures = [first, first.flip(-1).contiguous()]
-        self.uploads = Uploads((batch, 3, side, side))
-        device = self.whole.device
-        self.encode = captured(self._encode, device)
-        self.texture = captured(self.whole.write, device)
-        self.both = captured(lambda: self.whole.write(first=self._encode), device)
+        self.prefetcher = Prefetcher((batch, 3, side, side))
+        device = self.textures.device
+        self.encode = capture_graph(self._encode, device)
+        self.texture = capture_graph(self.textures.write, device)
+        self.both = capture_graph(lambda: self.textures.write(first=self._encode), device)
 
     def _encode(self) -> None:
-        assert self.whole.features is not None
-        self.whole.features.copy_(self.encoder.features(self.whole.pixels))
+        assert self.textures.features is not None
+        self.textures.features.copy_(self.encoder.features(self.textures.pixels))
 
     def upload(self, number: int) -> None:
-        self.uploads.send(self.pictures[number % 2])
-        self.whole.pixels.copy_(self.uploads.take())
+        self.prefetcher.send(self.pictures[number % 2])
+        self.textures.pixels.copy_(self.prefetcher.take())
 
     def one_after_the_other(self, number: int) -> None:
         self.upload(number)
@@ -60,11 +59,11 @@ class Stream:
 
     def side_by_side(self, number: int) -> None:
         if number == 0:
-            self.uploads.send(self.pictures[0])
-        self.whole.pixels.copy_(self.uploads.take())
+            self.prefetcher.send(self.pictures[0])
+        self.textures.pixels.copy_(self.prefetcher.take())
         self.both.replay()
         if number < BATCHES - 1:
-            self.uploads.send(self.pictures[(number + 1) % 2])
+            self.prefetcher.send(self.pictures[(number + 1) % 2])
 
 
 def each(work: Callable[[int], None]) -> float:

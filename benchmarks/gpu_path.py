@@ -1,10 +1,10 @@
-"""All that is to be known about the GPU path, in one command, on one GPU:
+"""All measurements of the GPU path in one command, on one GPU:
 
     python benchmarks/gpu_path.py FOLDER [--seconds 520]
 
-Into FOLDER, each as soon as it is there: the stages of `arr-coc bench gpu` for one picture and for batches of 16 and 32 with
-a picture of the first, texture hardware against the kernel, memory layouts, how everything grows, and the largest
-difference of every kernel from its reference. What fails is said, and the rest goes on.
+Writes into FOLDER: the stages of `gpu_stages.py` for one picture and for batches of 16 and 32 with a picture of the first,
+texture hardware against the kernel, memory layouts, scaling, and the largest difference of every kernel from its reference.
+A step that fails is reported, and the rest goes on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=520, help="start nothing more after this long (520)")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    bench = [sys.executable, "-m", "arr_coc.cli", "bench", "gpu", "--json"]
+    bench = [sys.executable, str(HERE / "gpu_stages.py"), "--json"]
     folder = arguments.folder
     layout = [sys.executable, str(HERE / "memory_layout.py"), "--device", "cuda", "--json"]
     steps: list[tuple[str, list[str]]] = [

@@ -1,4 +1,4 @@
-"""How the GPU path grows: with the picture, the batch, the positions, the questions and the frames.
+"""How the GPU path scales: with the picture, the batch, the positions, the questions and the frames.
 
     python benchmarks/gpu_scaling.py --out scaling.json [--seconds 240]    # measure, on a GPU
     python benchmarks/gpu_scaling.py --plot scaling.json --picture docs/images/gpu_scaling.png
@@ -20,23 +20,22 @@ from typing import Any
 
 import torch
 
-from arr_coc.bench.clip_shape import CELLS
-from arr_coc.bench.events import check_cuda, timed
-from arr_coc.bench.gpu_stages import GRID, KEPT, drawn
+from arr_coc.bench.gpu import GRID, check_cuda, sample_images, time_on_gpu
 from arr_coc.bench.timing import machine
 from arr_coc.errors import ArrCocError
-from arr_coc.texture.kernels.deciding import CHANNELS, Deciding
-from arr_coc.texture.kernels.frames import Frames
-from arr_coc.texture.kernels.recording import captured
-from arr_coc.texture.kernels.sampling import Sampling
-from arr_coc.texture.kernels.whole import Whole
+from arr_coc.texture.kernels.cuda_graph import capture_graph
+from gpu_graphs.clip_encoder import CELLS
+from gpu_graphs.decision_graph import CHANNELS, DecisionGraph
+from gpu_graphs.frame_graph import FrameGraph
+from gpu_graphs.texture_graph import SampleGraph, TextureGraph
+from gpu_stages import KEPT
 
 SIZES = (256, 512, 1024, 2048, 4096)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 POSITIONS = (64, 273, 1024, 4096, 16384, 65536)
 QUESTIONS = (1, 2, 5, 10, 20, 50)
 FRAMES = (1, 3, 10, 30, 100, 300)
-KEYFRAME = 30  # frames after which features are set anew
+KEYFRAME = 30  # frames between two calls of the encoder
 
 Case = tuple[str, int, Callable[[], float]]
 
@@ -88,9 +87,9 @@ def measure(out: Path, seconds: float) -> None:
 
 def cases() -> Iterator[Case]:
     for side in SIZES:
-        yield "full40, px", side, lambda side=side: whole(side, 1)  # type: ignore[misc]
+        yield "full40, px", side, lambda side=side: textures(side, 1)  # type: ignore[misc]
     for batch in BATCHES:
-        yield "full40 at 1024 px, batch", batch, lambda batch=batch: whole(1024, batch)  # type: ignore[misc]
+        yield "full40 at 1024 px, batch", batch, lambda batch=batch: textures(1024, batch)  # type: ignore[misc]
     for count in POSITIONS:
         yield "positions", count, lambda count=count: positions(count)  # type: ignore[misc]
     for count in QUESTIONS:
@@ -99,38 +98,38 @@ def cases() -> Iterator[Case]:
         yield "frames, each", count, lambda count=count: frames(count)  # type: ignore[misc]
 
 
-def whole(side: int, batch: int) -> float:
-    pixels = drawn(side, batch, "cuda")
-    made = Whole(batch, (side, side), moving=True, embeddings=(CELLS, CELLS)).capture()
+def textures(side: int, batch: int) -> float:
+    pixels = sample_images(side, batch, "cuda")
+    made = TextureGraph(batch, (side, side), moving=True, embeddings=(CELLS, CELLS)).capture()
     features = torch.randn(batch, 16, CELLS, CELLS, device="cuda")
     made.update(pixels, pixels.roll(3, -1), features)
-    graph = made._graph
+    graph = made.graph
     assert graph is not None
-    return timed(graph.replay, 20).median
+    return time_on_gpu(graph.replay, 20).median
 
 
 def positions(count: int) -> float:
-    made = Whole(1, (1024, 1024), moving=False)
-    made.update(drawn(1024, 1, "cuda"))
-    samples = Sampling(made.places(0), count).capture()
+    made = TextureGraph(1, (1024, 1024), moving=False)
+    made.update(sample_images(1024, 1, "cuda"))
+    samples = SampleGraph(made.mips(0), count).capture()
     samples.xy.uniform_()
     samples.level.uniform_(0, 4)
-    return timed(samples.read).median
+    return time_on_gpu(samples.read).median
 
 
 def questions(count: int) -> float:
     """Milliseconds for all of them, one decision after the other, in one graph."""
-    deciding = Deciding((1024, 1024), GRID, KEPT)
-    scores = deciding.look(torch.rand(len(CHANNELS), *GRID, device="cuda"))
+    decision = DecisionGraph((1024, 1024), GRID, KEPT)
+    scores = decision.score(torch.rand(len(CHANNELS), *GRID, device="cuda"))
     features, asked = torch.randn(16, GRID[0] * GRID[1], device="cuda"), torch.randn(count, 16, device="cuda")
-    graph = captured(lambda: [deciding.decide(scores, features, one) for one in asked], torch.device("cuda"))
-    return timed(graph.replay).median
+    graph = capture_graph(lambda: [decision.decide(scores, features, one) for one in asked], torch.device("cuda"))
+    return time_on_gpu(graph.replay).median
 
 
 def frames(count: int) -> float:
     """Milliseconds a frame of a film of `count`, its keyframes counted; the encoder's own time is not."""
-    film = [drawn(1024, 1, "cuda")[0].roll(4 * number, -1) for number in range(8)]
-    seen = Frames((1024, 1024)).capture()
+    film = [sample_images(1024, 1, "cuda")[0].roll(4 * number, -1) for number in range(8)]
+    seen = FrameGraph((1024, 1024)).capture()
     features = torch.randn(16, CELLS, CELLS, device="cuda")
 
     def watch() -> None:
@@ -140,7 +139,7 @@ def frames(count: int) -> float:
             else:
                 seen.next(film[number % 8])
 
-    return timed(watch, 5).median / count
+    return time_on_gpu(watch, 5).median / count
 
 
 def throughput(batch: int = 32, seconds: float = 5.0) -> None:
@@ -150,10 +149,10 @@ def throughput(batch: int = 32, seconds: float = 5.0) -> None:
     torch.cuda.set_device(rank)
     if world > 1:
         torch.distributed.init_process_group("gloo")
-    made = Whole(batch, (1024, 1024), device=f"cuda:{rank}", moving=True, embeddings=(CELLS, CELLS)).capture()
-    pixels = drawn(1024, batch, f"cuda:{rank}")
+    made = TextureGraph(batch, (1024, 1024), device=f"cuda:{rank}", moving=True, embeddings=(CELLS, CELLS)).capture()
+    pixels = sample_images(1024, batch, f"cuda:{rank}")
     made.update(pixels, pixels.roll(3, -1), torch.randn(batch, 16, CELLS, CELLS, device=f"cuda:{rank}"))
-    graph = made._graph
+    graph = made.graph
     assert graph is not None
     done, start = 0, time.monotonic()
     while time.monotonic() - start < seconds:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from arr_coc.bench.events import timed
+from arr_coc.bench.gpu import time_on_gpu
 from arr_coc.bench.timing import interleave, machine
 from arr_coc.texture.pooling import pool
 from arr_coc.texture.sampler import trilinear
@@ -77,7 +77,8 @@ def main() -> None:
     if device == "cuda":
         tasks |= by_kernel(first, last, xy, at_0)
         times = {
-            name: (found.median, min(found.runs)) for name, found in ((n, timed(task)) for n, task in tasks.items())
+            name: (found.median, min(found.runs))
+            for name, found in ((n, time_on_gpu(task)) for n, task in tasks.items())
         }
     else:
         times = {name: (found.median, found.best) for name, found in interleave(tasks, arguments.rounds).items()}
@@ -95,26 +96,27 @@ def by_kernel(
     first: torch.Tensor, last: torch.Tensor, xy: torch.Tensor, at_0: torch.Tensor
 ) -> dict[str, Callable[[], object]]:
     """The kernels on either layout."""
-    from arr_coc.texture.kernels.cells import write_cells
-    from arr_coc.texture.kernels.pyramid import Levels
-    from arr_coc.texture.kernels.sampling import Places, sample
-    from arr_coc.texture.kernels.tables import packed, rules, table
-    from arr_coc.texture.pyramid import level_size
+    from arr_coc.texture.kernels.pooling import plane_table, rows_aligned, rule_codes, write_cells
+    from arr_coc.texture.kernels.pyramid import LevelWriter
+    from arr_coc.texture.kernels.sampling import MipTable, sample_mips
+    from arr_coc.texture.pooling import level_size
 
     means = ["mean"] * CHANNELS
     size = (int(first.shape[1]), int(first.shape[2]))
     tasks: dict[str, Callable[[], object]] = {}
     for name, planes in (("channels first", list(first)), ("channels last", list(last.permute(2, 0, 1)))):
-        places, where = Places([planes], means), table(planes)
-        how, cells = rules(means, first.device), first.new_empty(CHANNELS, CELLS, CELLS)
-        levels = Levels(size, means, [first.new_empty(CHANNELS, *level_size(size, number)) for number in range(1, 6)])
-        out, dense = first.new_empty(POINTS, CHANNELS), packed(planes)
-        tasks[f"kernel: sample, {name}"] = lambda places=places, out=out: sample(places, xy, at_0, out)  # type: ignore[misc]
-        tasks[f"kernel: cells, {name}"] = lambda where=where, how=how, cells=cells, dense=dense: write_cells(  # type: ignore[misc]
-            where, how, size, cells, packed=dense
+        mips, table = MipTable([planes], means), plane_table(planes)
+        rules, cells = rule_codes(means, first.device), first.new_empty(CHANNELS, CELLS, CELLS)
+        levels = LevelWriter(
+            size, means, [first.new_empty(CHANNELS, *level_size(size, number)) for number in range(1, 6)]
         )
-        tasks[f"kernel: five levels, {name}"] = lambda levels=levels, where=where, dense=dense: levels.write(  # type: ignore[misc]
-            where, packed=dense
+        out, dense = first.new_empty(POINTS, CHANNELS), rows_aligned(planes)
+        tasks[f"kernel: sample, {name}"] = lambda mips=mips, out=out: sample_mips(mips, xy, at_0, out)  # type: ignore[misc]
+        tasks[f"kernel: cells, {name}"] = lambda table=table, rules=rules, cells=cells, dense=dense: write_cells(  # type: ignore[misc]
+            table, rules, size, cells, packed=dense
+        )
+        tasks[f"kernel: five levels, {name}"] = lambda levels=levels, table=table, dense=dense: levels.write(  # type: ignore[misc]
+            table, packed=dense
         )
     return tasks
 

@@ -22,11 +22,11 @@ from typing import Any
 
 import torch
 
-from arr_coc.bench.events import check_cuda, timed
+from arr_coc.bench.gpu import check_cuda, time_on_gpu
 from arr_coc.bench.timing import machine
 from arr_coc.errors import ArrCocError
 from arr_coc.texture.kernels.pyramid import make_levels
-from arr_coc.texture.kernels.sampling import Places, sample
+from arr_coc.texture.kernels.sampling import MipTable, sample_mips
 
 CHANNELS, LAYERS = 40, 10
 POINTS = (273, 4096, 65536)
@@ -58,7 +58,7 @@ def measure(side: int) -> dict[str, Any]:
     planes = [torch.rand(side, side, device="cuda").half() for _ in range(CHANNELS)]
     rules = ["mean"] * CHANNELS
     levels = [torch.stack(planes), *make_levels(planes, rules)]
-    places = Places([list(level) for level in levels], rules)
+    mips = MipTable([list(level) for level in levels], rules)
     # [layers, h, w, 4]: the texture units read four channels at once.
     packed = [level.view(LAYERS, 4, *level.shape[1:]).permute(0, 2, 3, 1).contiguous() for level in levels]
     texture = ctypes.c_void_p()
@@ -70,7 +70,7 @@ def measure(side: int) -> dict[str, Any]:
             height, width = level.shape[1:3]
             check(library.fill_level(texture, number, ctypes.c_void_p(level.data_ptr()), height, width, stream))
 
-    filling = timed(fill)
+    filling = time_on_gpu(fill)
     found: dict[str, Any] = {"machine": machine(), "side": side, "fill_ms": filling.median, "points": []}
     for count in POINTS:
         xy, at = torch.rand(count, 2, device="cuda"), torch.rand(count, device="cuda") * (len(levels) - 1)
@@ -82,9 +82,9 @@ def measure(side: int) -> dict[str, Any]:
             check(library.sample(texture, *pointers, count, stream))
 
         def by_triton(xy: torch.Tensor = xy, at: torch.Tensor = at, ours: torch.Tensor = ours) -> None:
-            sample(places, xy, at, ours)
+            sample_mips(mips, xy, at, ours)
 
-        hardware, triton = timed(by_hardware), timed(by_triton)
+        hardware, triton = time_on_gpu(by_hardware), time_on_gpu(by_triton)
         found["points"].append(
             {
                 "points": count, "hardware_ms": hardware.median, "triton_ms": triton.median,

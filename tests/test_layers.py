@@ -20,8 +20,7 @@ ANSWER_PATH = LAYERS[: LAYERS.index("vlm") + 1]  # packages that an answer runs 
 TOP = LAYERS.index("bench")  # from here on the package's own public names may be used: `import arr_coc`
 PENDING = {  # modules with an upward import that is still to be removed
     "adapters/layer_pruning.py", "draw/overlay.py", "layer/identity.py", "layer/inference.py", "selectors/__init__.py",
-    "selectors/base.py", "texture/kernels/deciding.py", "texture/kernels/flowing.py", "texture/kernels/frames.py",
-    "texture/kernels/ranking.py", "types/picture.py", "vlm/generation.py",
+    "selectors/base.py", "types/picture.py", "vlm/generation.py",
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.model import ArrCocLayer
 from arr_coc.layer.view_cache import state, weights
 from arr_coc.texture.kernels import using
-from arr_coc.texture.kernels.replaying import OFTEN
+from arr_coc.texture.kernels.cuda_graph import CAPTURE_AFTER
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are recorded on a GPU")
 WIDTH = 12
@@ -61,7 +61,7 @@ def test_without_a_gpu_nothing_is_recorded(layer: ArrCocLayer) -> None:
 @gpu
 def test_recorded_work_says_the_same(layer: ArrCocLayer) -> None:
     layer.cuda()
-    for number in range(OFTEN + 2):  # other pictures and questions of the same shapes
+    for number in range(CAPTURE_AFTER + 2):  # other pictures and questions of the same shapes
         picture, words = shown(layer, device="cuda"), torch.rand(3 + number, WIDTH, device="cuda")
         with using("torch"):
             plain = judged(layer, picture, words)
@@ -72,7 +72,7 @@ def test_recorded_work_says_the_same(layer: ArrCocLayer) -> None:
 @gpu
 def test_results_stay_when_others_are_made(layer: ArrCocLayer) -> None:
     layer.cuda()
-    pictures = [shown(layer, device="cuda") for _ in range(OFTEN + 3)]
+    pictures = [shown(layer, device="cuda") for _ in range(CAPTURE_AFTER + 3)]
     views = [replaying.see(layer, state(layer), *one) for one in pictures]
     for view, one in zip(views, pictures, strict=True):
         assert torch.allclose(view.cells, layer.see(*one).cells, atol=1e-6)
@@ -82,19 +82,19 @@ def test_results_stay_when_others_are_made(layer: ArrCocLayer) -> None:
 def test_new_weights_are_seen(layer: ArrCocLayer) -> None:
     layer.cuda()
     picture = shown(layer, device="cuda")
-    for _ in range(OFTEN + 1):
+    for _ in range(CAPTURE_AFTER + 1):
         before = replaying.see(layer, state(layer), *picture).cells
     layer.from_channels.weight.mul_(2)
     assert not torch.allclose(replaying.see(layer, state(layer), *picture).cells, before)
     layer.from_channels.weight.data = layer.from_channels.weight.data / 2  # elsewhere in memory, and no trace of it
-    for _ in range(OFTEN + 1):
+    for _ in range(CAPTURE_AFTER + 1):
         assert torch.allclose(replaying.see(layer, state(layer), *picture).cells, before, atol=1e-6)
 
 
 @gpu
 def test_tokens_and_shapes_are_told_apart(layer: ArrCocLayer) -> None:
     layer.cuda()
-    for _ in range(OFTEN + 1):
+    for _ in range(CAPTURE_AFTER + 1):
         for high in (4, 5):
             picture = shown(layer, high, device="cuda")
             tokens = torch.rand(1, high, 7, WIDTH, device="cuda")
@@ -108,7 +108,7 @@ def test_tokens_and_shapes_are_told_apart(layer: ArrCocLayer) -> None:
 def test_recordings_go_with_their_layer() -> None:
     layer = ArrCocLayer(LayerConfig("some", token_width=WIDTH, word_width=WIDTH, width=16, heads=2)).eval().cuda()
     before = len(replaying._replays)
-    for _ in range(OFTEN):
+    for _ in range(CAPTURE_AFTER):
         replaying.see(layer, state(layer), *shown(layer, device="cuda"))
     assert len(replaying.replays(layer)) == 1
     assert len(replaying._replays) == before + 1
@@ -121,7 +121,7 @@ def test_recordings_go_with_their_layer() -> None:
 def test_recordings_lack_nothing_when_many_grids_were_seen_since(layer: ArrCocLayer) -> None:
     layer.cuda()
     picture = shown(layer, device="cuda")
-    for _ in range(OFTEN):
+    for _ in range(CAPTURE_AFTER):
         replaying.see(layer, state(layer), *picture)
     for high in range(6, 106):
         layer.see(*shown(layer, high, device="cuda"))
@@ -137,6 +137,6 @@ def test_gradients_are_not_recorded(layer: ArrCocLayer) -> None:
     layer.cuda()
     picture = shown(layer, device="cuda")
     with torch.enable_grad():
-        for _ in range(OFTEN + 1):
+        for _ in range(CAPTURE_AFTER + 1):
             assert replaying.see(layer, state(layer), *picture).cells.requires_grad
     assert len(replaying.replays(layer)) == 0

@@ -1,4 +1,4 @@
-"""The array as its users meet it: lazy, exact, one image at a time."""
+"""TextureArray and TextureBatch: lazy, exact, one image at a time."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ..conftest import noise, structured
 
 
 def spy_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record every channel that is really computed."""
+    """Record every channel that is computed."""
     computed: list[str] = []
     for name, channel in list(layout._CHANNELS.items()):
 
-        def spying(texture: TextureArray, channel: layout.Channel = channel) -> torch.Tensor:
+        def spy(texture: TextureArray, channel: layout.Channel = channel) -> torch.Tensor:
             computed.append(channel.name)
             return channel.compute(texture)
 
-        fields = {**channel.__dict__, "compute": spying}
+        fields = {**channel.__dict__, "compute": spy}
         monkeypatch.setitem(layout._CHANNELS, name, layout.Channel(**fields))
     return computed
 
 
-def test_a_channel_is_computed_when_asked_for_and_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_channel_is_computed_on_first_use_and_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     computed = spy_on(monkeypatch)
-    monkeypatch.setattr("arr_coc.texture.channels.clusters.SEGMENTERS", {})  # nothing may ask for clusters here
+    monkeypatch.setattr("arr_coc.texture.channels.clusters.SEGMENTERS", {})  # clusters must not be computed here
     texture = TextureArray.from_image(noise(20, 30))
     assert computed == []
     texture["edges"], texture["edges"], texture.level("edges", 2), texture.sample(torch.rand(4, 2), 1.5, ["edges"])
@@ -70,7 +70,7 @@ def test_a_batch_of_two_equals_two_single_runs() -> None:
     assert torch.equal(in_numpy[1].tensor(), batch[0].tensor())
 
 
-def test_one_bad_image_in_a_batch_is_an_error_and_so_is_none() -> None:
+def test_a_bad_image_and_an_empty_batch_are_refused() -> None:
     with pytest.raises(ImageError, match="NaN"):
         TextureArray.from_image([noise(5, 5), torch.full((3, 5, 5), float("nan"))])
     with pytest.raises(ImageError, match="empty batch"):
@@ -94,7 +94,7 @@ def test_half_precision_is_storage_only(dtype: torch.dtype, tolerance: float) ->
 
 
 @pytest.mark.parametrize("device", ["quantum", "cuda:97", 3.5])
-def test_a_device_that_is_not_there(device: object) -> None:
+def test_an_unknown_device_is_refused(device: object) -> None:
     with pytest.raises(ArrCocError, match="there is no device") as caught:
         TextureArray.from_image(noise(5, 5), device=device)  # type: ignore[call-overload]
     assert "\n" not in str(caught.value)
@@ -130,15 +130,15 @@ def test_supply_shares_what_does_not_depend_on_it(monkeypatch: pytest.MonkeyPatc
     texture = TextureArray.from_image(noise(20, 30))
     texture.tensor()
     computed = spy_on(monkeypatch)
-    looking = texture.supply(gaze=torch.ones(2, 2), previous_relevance=torch.full((4, 4), 0.5))
-    looking.tensor()
+    supplied = texture.supply(gaze=torch.ones(2, 2), previous_relevance=torch.full((4, 4), 0.5))
+    supplied.tensor()
     # `fixation` reads the previous relevance too.
     assert sorted(computed) == ["fixation", "gaze", "previous_relevance"]
-    assert looking["edges"].data_ptr() == texture["edges"].data_ptr()
+    assert supplied["edges"].data_ptr() == texture["edges"].data_ptr()
     assert texture["gaze"].max() == 0
-    assert "gaze" not in looking.absent
+    assert "gaze" not in supplied.absent
     assert "gaze" in texture.absent
-    assert looking.supply(gaze=None)["gaze"].max() == 0
+    assert supplied.supply(gaze=None)["gaze"].max() == 0
 
 
 def test_supplied_at_once_equals_supplied_later() -> None:
@@ -166,7 +166,7 @@ def test_maps_that_do_not_fit_are_refused(maps: dict[str, torch.Tensor], words: 
         TextureArray.from_image(noise(20, 30)).supply(**maps)
 
 
-def test_no_map_is_no_map_and_a_wrong_name_is_wrong_also_without_one() -> None:
+def test_none_is_no_map_and_a_wrong_name_is_refused_also_with_none() -> None:
     texture = TextureArray.from_image(noise(8, 8), supplied={"gaze": None})
     assert "gaze" in texture.absent
     with pytest.raises(ChannelError, match="did you mean 'gaze'"):
@@ -197,7 +197,7 @@ def test_the_callers_tensors_are_copied() -> None:
     assert texture["embedding_01"].abs().max() > 0
 
 
-def test_a_supplied_map_takes_the_place_of_a_ready_plane() -> None:
+def test_a_supplied_map_replaces_a_ready_plane() -> None:
     texture = TextureArray.from_planes({"gaze": torch.zeros(4, 4)})
     assert texture.supply(gaze=torch.ones(4, 4))["gaze"].min() == 1
 
@@ -210,16 +210,16 @@ def test_an_image_with_a_gradient_is_read_without_it() -> None:
     TextureArray.from_planes({"edges": torch.rand(9, 9, requires_grad=True)}).sheet()
 
 
-def test_many_threads_may_ask_one_texture() -> None:
-    def asked(threads: int) -> list[torch.Tensor]:
-        # How many threads torch takes belongs to the calling thread, and the last bit of a sum depends on it.
+def test_many_threads_may_read_one_texture() -> None:
+    def read(threads: int) -> list[torch.Tensor]:
+        # The number of torch threads is a setting of the calling thread, and the last bit of a sum depends on it.
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             return list(pool.map(TextureArray.from_image(noise(60, 80)).__getitem__, names))
 
     names, before = arr_coc.FULL40 * 2, torch.get_num_threads()
     try:
         for _ in range(3):
-            given = zip(names, asked(4), asked(1), strict=True)
+            given = zip(names, read(4), read(1), strict=True)
             assert {name: float((one - two).abs().max()) for name, one, two in given if not torch.equal(one, two)} == {}
     finally:
         torch.set_num_threads(before)
@@ -233,7 +233,7 @@ def test_copies_and_pickles() -> None:
         assert torch.equal(twin["distance"], texture["distance"])
 
 
-def test_names_can_be_listed_and_asked_for() -> None:
+def test_names_can_be_listed_and_looked_up() -> None:
     texture = TextureArray.from_image(noise(8, 8), layout="mvp13")
     assert list(texture) == list(arr_coc.MVP13)
     assert "text" in texture
@@ -260,7 +260,7 @@ def test_wrong_options_are_refused_at_once(options: dict[str, object], words: st
         TextureArray.from_image(noise(8, 8), **options)  # type: ignore[call-overload]
 
 
-def test_batches_explain_themselves() -> None:
+def test_errors_of_batches() -> None:
     batch = TextureArray.from_image([noise(8, 8)] * 2)
     with pytest.raises(ChannelError, match=r"batch\[0\]\['edges'\]"):
         batch["edges"]  # type: ignore[call-overload]
@@ -309,7 +309,7 @@ def test_notes_reach_the_texture() -> None:
     assert TextureArray.from_image(image).notes == ("transparency laid over white",)
 
 
-def test_numpy_image_is_not_changed_by_looking_at_it() -> None:
+def test_the_callers_numpy_image_is_not_changed() -> None:
     image = np.random.default_rng(0).random((16, 16, 3)).astype(np.float32)
     before = image.copy()
     TextureArray.from_image(image).tensor()

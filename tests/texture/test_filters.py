@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import ndimage
+from skimage.color import rgb2lab
 
 from arr_coc.texture import filters
 
@@ -79,3 +80,11 @@ def test_luma() -> None:
     pixels = torch.rand(3, 5, 6)
     expected = 0.299 * pixels[0] + 0.587 * pixels[1] + 0.114 * pixels[2]
     assert torch.allclose(filters.luma(pixels), expected, atol=1e-6)
+
+
+def test_rgb_to_lab_equals_scikit_images() -> None:
+    pixels = torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))
+    expected = rgb2lab(pixels.permute(1, 2, 0).double().numpy())
+    assert np.abs(filters.rgb_to_lab(pixels).permute(1, 2, 0).numpy() - expected).max() < 0.02
+    gray = filters.rgb_to_lab(torch.full((3, 1, 1), 0.5))
+    assert gray[1:].abs().max() < 0.02

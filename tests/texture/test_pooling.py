@@ -1,8 +1,10 @@
-"""Cells: exact area averages, largest values and centre values on grids that do not divide."""
+"""Pooling by area average, maximum and centre value on grids that do not divide; and the mip pyramid."""
 
 from __future__ import annotations
 
 import math
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,7 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_coc.texture.pooling import cell_boxes, pool
+from arr_coc import TextureArray
+from arr_coc.errors import ArrCocError
+from arr_coc.texture.layout import Pool
+from arr_coc.texture.pooling import Pyramid, cell_boxes, level_count, level_size, pool
 
 side = st.integers(1, 40)
 
@@ -44,7 +49,7 @@ def test_mean_is_the_exact_area_average(height: int, width: int, rows: int, colu
 
 
 @pytest.mark.parametrize(("pixels", "cells"), [(1023, 1022), (1201, 1200), (1100, 1007)])
-def test_mean_stays_exact_where_pixels_barely_reach_into_a_cell(pixels: int, cells: int) -> None:
+def test_mean_is_exact_where_pixels_barely_reach_into_a_cell(pixels: int, cells: int) -> None:
     plane = np.zeros((1, pixels))
     plane[0, ::2] = 1
     got = pool(torch.from_numpy(plane).float(), (1, cells), "mean").numpy()
@@ -53,7 +58,7 @@ def test_mean_stays_exact_where_pixels_barely_reach_into_a_cell(pixels: int, cel
 
 @pytest.mark.parametrize("size", [(2048, 2048), (3000, 7)])
 @pytest.mark.parametrize("grid", [(1, 1), (2, 3), (40, 5), (1000, 7)])
-def test_mean_stays_exact_for_large_cells_and_images(size: tuple[int, int], grid: tuple[int, int]) -> None:
+def test_mean_is_exact_for_large_cells_and_images(size: tuple[int, int], grid: tuple[int, int]) -> None:
     plane = torch.rand(size, generator=torch.Generator().manual_seed(0)) * 0.2 + 0.7
     down, across = (
         torch.stack([torch.as_tensor(row) for row in slow_shares(n, m)]) for n, m in zip(size, grid, strict=True)
@@ -80,7 +85,7 @@ def test_a_long_strip_in_any_precision(dtype: torch.dtype) -> None:
     assert pool(plane.float().requires_grad_(), (1, 10000), "mean").shape == (1, 10000)
 
 
-def test_both_ways_of_averaging_agree_and_one_has_a_gradient() -> None:
+def test_mean_has_a_gradient() -> None:
     plane = torch.from_numpy(values(61, 47)).float()
     with_gradient = plane.clone().requires_grad_()
     averaged = pool(with_gradient, (9, 7), "mean")
@@ -114,7 +119,7 @@ def test_nearest_is_the_pixel_under_the_centre(height: int, width: int, rows: in
             assert got[r, c] == plane[(2 * r + 1) * height // (2 * rows), (2 * c + 1) * width // (2 * columns)]
 
 
-def test_a_constant_plane_stays_free_of_memory() -> None:
+def test_a_constant_plane_takes_no_memory() -> None:
     pooled = pool(torch.zeros(1, 1).expand(1000, 1000), (44, 20), "mean")
     assert pooled.shape == (44, 20)
     assert pooled.stride() == (0, 0)
@@ -127,3 +132,69 @@ def test_boxes_tile_the_picture_exactly() -> None:
     assert torch.equal(boxes[1:, :, 1], boxes[:-1, :, 3])
     assert boxes[0, 0, :2].tolist() == [0, 0]
     assert boxes[-1, -1, 2:].tolist() == [333, 1000]
+
+
+@given(st.integers(1, 97), st.integers(1, 130))
+@settings(max_examples=40, deadline=None)
+def test_sizes_halve_down_to_one_and_the_mean_is_kept(height: int, width: int) -> None:
+    plane = torch.rand(height, width, generator=torch.Generator().manual_seed(height * 131 + width))
+    pyramid = Pyramid(plane, "mean")
+    for number in range(level_count((height, width))):
+        level = pyramid.level(number)
+        assert tuple(level.shape) == level_size((height, width), number)
+        assert abs(float(level.mean() - plane.mean())) < 1e-5
+    assert level.shape == (1, 1)
+
+
+@given(st.integers(1, 97), st.integers(1, 130))
+@settings(max_examples=40, deadline=None)
+def test_max_pooling_keeps_the_maximum(height: int, width: int) -> None:
+    plane = torch.rand(height, width, generator=torch.Generator().manual_seed(height * 137 + width))
+    pyramid = Pyramid(plane, "max")
+    for number in range(level_count((height, width))):
+        assert pyramid.level(number).max() == plane.max()
+
+
+@given(st.integers(1, 97), st.integers(1, 130), st.sampled_from(["mean", "max"]))
+@settings(max_examples=40, deadline=None)
+def test_every_level_equals_pooling_level_0(height: int, width: int, rule: Pool) -> None:
+    plane = torch.rand(height, width, generator=torch.Generator().manual_seed(height * 139 + width))
+    pyramid = Pyramid(plane, rule)
+    for number in range(level_count((height, width))):
+        expected = pool(plane, level_size((height, width), number), rule)
+        assert torch.allclose(pyramid.level(number), expected, atol=1e-5)
+
+
+def test_concurrent_threads_build_the_right_levels() -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # let threads interrupt each other everywhere
+    try:
+        for _ in range(10):
+            pyramid = Pyramid(torch.rand(257, 131), "max")
+            with ThreadPoolExecutor(8) as pool_of_threads:
+                levels = list(pool_of_threads.map(pyramid.level, [*range(9)] * 4))
+            for number, level in zip([*range(9)] * 4, levels, strict=True):
+                assert tuple(level.shape) == level_size((257, 131), number)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_cluster_ids_are_never_averaged() -> None:
+    texture = TextureArray.from_image(torch.rand(3, 61, 83, generator=torch.Generator().manual_seed(3)))
+    known = set(texture["cluster_id"].unique().tolist())
+    assert len(known) > 10
+    for number in range(texture.levels):
+        assert set(texture.level("cluster_id", number).unique().tolist()) <= known
+
+
+def test_a_coarse_id_is_the_id_under_the_cells_centre() -> None:
+    plane = torch.arange(64.0).view(8, 8)
+    pyramid = Pyramid(plane, "nearest")
+    assert pyramid.level(2).tolist() == [[plane[2, 2], plane[2, 6]], [plane[6, 2], plane[6, 6]]]
+
+
+@pytest.mark.parametrize("level", [-1, 7, 1.5, True])
+def test_a_level_out_of_range_is_refused(level: object) -> None:
+    texture = TextureArray.from_image(torch.zeros(3, 64, 48))
+    with pytest.raises(ArrCocError, match="level from 0 to 6"):
+        texture.level("red", level)  # type: ignore[arg-type]

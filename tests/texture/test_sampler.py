@@ -53,7 +53,7 @@ def by_hand(texture: TextureArray, name: str, x: float, y: float, level: float) 
 def test_between_levels_equals_the_hand_written_reference() -> None:
     texture = TextureArray.from_image(noise(37, 50, seed=2))
     xy = points(30)
-    levels = torch.linspace(-0.5, 7.5, len(xy))  # a level of its own for every point, some beyond the ends
+    levels = torch.linspace(-0.5, 7.5, len(xy))  # a different level for every point, some beyond the ends
     names = ["green", "edges", "lowpass"]
     got = texture.sample(xy, levels, names)
     for i, (x, y) in enumerate(xy.tolist()):
@@ -114,7 +114,7 @@ def test_far_outside_reads_the_border_also_for_ids() -> None:
     assert torch.equal(far, texture.sample([[1.0, 0.5], [0.0, 0.5]]))
 
 
-def test_points_in_portions_equal_points_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_points_in_chunks_equal_points_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     texture = TextureArray.from_image(noise(40, 50))
     at_once = texture.sample(points(50), 1.2)
     monkeypatch.setattr("arr_coc.texture.sampler.POINTS_AT_ONCE", 7)
@@ -127,11 +127,11 @@ def test_no_points() -> None:
 
 def test_a_level_that_no_point_needs_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     texture = TextureArray.from_image(noise(64, 64))
-    asked: set[int] = set()
+    read: set[int] = set()
     real = TextureArray.level
-    monkeypatch.setattr(TextureArray, "level", lambda self, name, level: (asked.add(level), real(self, name, level))[1])
+    monkeypatch.setattr(TextureArray, "level", lambda self, name, level: (read.add(level), real(self, name, level))[1])
     texture.sample(points(5), 2.0, ["red", "green"])
-    assert asked == {2}
+    assert read == {2}
 
 
 @pytest.mark.parametrize(

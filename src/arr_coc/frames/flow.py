@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.errors import ArrCocError
-from arr_coc.texture.kernels.dispatch import chosen, on
+from arr_coc.texture.kernels.dispatch import device_guard, use_kernel
 
 Method: TypeAlias = Literal["auto", "dis", "pyramidal"]
 
@@ -145,10 +145,10 @@ def warp(values: torch.Tensor, flow: Flow, *, nearest: bool = False) -> torch.Te
         return values
     vectors = _scale_vectors(flow.vectors, (height, width))
     planes = values.reshape(-1, height, width)
-    if planes.is_floating_point() and chosen("warp", planes, vectors):
-        from arr_coc.texture.kernels.warping import warp_planes
+    if planes.is_floating_point() and use_kernel("warp", planes, vectors):
+        from arr_coc.texture.kernels.sampling import warp_planes
 
-        with on(planes.device):
+        with device_guard(planes.device):
             return warp_planes(planes, vectors, nearest=nearest).view(values.shape)
     sample = _sample_cv2 if planes.device.type == "cpu" else _sample_torch
     return sample(planes, vectors, nearest).view(values.shape)

@@ -13,19 +13,19 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.layer.model import ArrCocLayer, Judged, View
-from arr_coc.texture.kernels.replaying import Replays, Tensors, recordable
+from arr_coc.texture.kernels.cuda_graph import GraphCache, Tensors, can_capture
 
 KEPT = 16  # recordings of one layer
 WORDS = 16  # questions are filled up to a multiple of so many words: fewer shapes
 
-_replays: WeakKeyDictionary[ArrCocLayer, Replays] = WeakKeyDictionary()
+_replays: WeakKeyDictionary[ArrCocLayer, GraphCache] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def replays(layer: ArrCocLayer) -> Replays:
+def replays(layer: ArrCocLayer) -> GraphCache:
     """A layer's recordings."""
     with _lock:
-        return _replays.setdefault(layer, Replays(KEPT))
+        return _replays.setdefault(layer, GraphCache(KEPT))
 
 
 def see(
@@ -63,4 +63,4 @@ def _run(layer: ArrCocLayer, state: Hashable, name: str, work: Callable[..., Ten
 
 
 def _recordable(*tensors: torch.Tensor) -> bool:
-    return not torch.is_grad_enabled() and recordable(*tensors)  # the layer's own weights may want gradients
+    return not torch.is_grad_enabled() and can_capture(*tensors)  # the layer's own weights may want gradients

@@ -1,15 +1,14 @@
-"""The texture array: one image as a stack of named channels, built lazily, asked often.
+"""The texture array: one image as a stack of named channels, computed on first use and cached.
 
-Notable:
-- a channel is computed when something first asks for it, and kept; asking for `edges` computes no clusters;
-- channels live as single planes and are stacked on demand, because the many that nobody supplied then cost nothing;
-- what a channel read of the caller's maps is remembered, so that `supply` forgets exactly what the new maps change.
+- reading `edges` computes no clusters;
+- channels are single planes and are stacked on demand: a channel without a supplied map then costs no memory;
+- the cache records which supplied maps a channel depends on, so that `supply` recomputes only what the new maps change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 import torch
@@ -17,20 +16,19 @@ from PIL import Image
 
 from arr_coc.errors import ArrCocError, ChannelError, whole_number
 from arr_coc.texture import pooling, sampler
-from arr_coc.texture.backends import SEGMENTERS, TEXT_DETECTORS, Segmenter, TextDetector, check_backend
+from arr_coc.texture.cache import ChannelCache
+from arr_coc.texture.channels.clusters import SEGMENTERS, Segmenter
+from arr_coc.texture.channels.supplied import SuppliedMap, read_supplied
+from arr_coc.texture.channels.text import TEXT_DETECTORS, TextDetector
 from arr_coc.texture.kernels import planes as kernels
-from arr_coc.texture.layout import Channel, find_channel, resolve_layout
-from arr_coc.texture.memo import Memo
-from arr_coc.texture.pyramid import Pyramid, level_count
-from arr_coc.texture.supplied import SuppliedMap, read_supplied
+from arr_coc.texture.layout import Channel, find_channel, nearest_name, resolve_layout
+from arr_coc.texture.pooling import Pyramid, level_count
 from arr_coc.types.image import ImageLike, is_batch, read_batch, read_picture
 from arr_coc.types.picture import Picture, check_grid
 from arr_coc.types.tensors import Numbers, as_tensor
 
-if TYPE_CHECKING:
-    from arr_coc.texture.batch import TextureBatch
-
 T = TypeVar("T")
+Backend: TypeAlias = Callable[[torch.Tensor], torch.Tensor]  # a segmenter or a text detector
 
 
 class TextureOptions(TypedDict, total=False):
@@ -74,11 +72,11 @@ class TextureArray:
         self.picture = picture
         self.names = names
         self.dtype = dtype
-        self.segmenter = check_backend("segmenter", segmenter, SEGMENTERS)
-        self.text = check_backend("text detector", text, TEXT_DETECTORS)
+        self.segmenter = _check_backend("segmenter", segmenter, SEGMENTERS)
+        self.text = _check_backend("text detector", text, TEXT_DETECTORS)
         self._supplied = {k: v for k, v in read_supplied(supplied or {}, picture).items() if v is not None}
-        self._memo = Memo()
-        self._ready: dict[str, Callable[[], torch.Tensor]] = {}  # channels that are known already
+        self._cache = ChannelCache()
+        self._ready: dict[str, Callable[[], torch.Tensor]] = {}  # planes given by `keep` instead of computed
 
     @overload
     @classmethod
@@ -106,19 +104,17 @@ class TextureArray:
         layout: "full40", "mvp13", or a list of channel names.
         max_side: the longer side is scaled down to this; None keeps every pixel. Boxes stay in original pixels.
         supplied: maps that only the caller has, by name: see `supply`.
-        embeddings: `arr_coc.Embeddings`, or any function from `[3, H, W]` to `[16, h, w]`; it runs when first asked for.
+        embeddings: `arr_coc.Embeddings`, or any function from `[3, H, W]` to `[16, h, w]`; it runs on first use.
         segmenter: "slic", or a function that returns segment ids `[H, W]` for an image `[3, H, W]`.
         text: "strokes" (fast), "rapidocr" (extra `ocr`), or a function from `[3, H, W]` to a likelihood `[H, W]`.
         """
         names = resolve_layout(layout)
         if is_batch(image):
-            from arr_coc.texture.batch import TextureBatch
-
             if supplied or not (embeddings is None or callable(embeddings)):
                 raise ChannelError("maps are supplied per image: build the batch first, then call batch[i].supply(...)")
             pictures = read_batch(image, max_side=max_side, device=device)  # type: ignore[arg-type]
-            made = {"embeddings": embeddings}
-            return TextureBatch([cls(one, names, dtype, made, segmenter, text) for one in pictures])
+            shared = {"embeddings": embeddings}
+            return TextureBatch([cls(one, names, dtype, shared, segmenter, text) for one in pictures])
         picture = read_picture(image, max_side=max_side, device=device)  # type: ignore[arg-type]
         given = dict(supplied or {}) if embeddings is None else {**(supplied or {}), "embeddings": embeddings}
         return cls(picture, names, dtype, given, segmenter, text)
@@ -143,12 +139,10 @@ class TextureArray:
             texture.keep(name, plane)
         return texture
 
-    # What it is
-
     @property
     def nbytes(self) -> int:
-        """Bytes that are held: the pixels, and whatever has been worked out of them so far."""
-        return int(self.pixels.nbytes) + self._memo.nbytes
+        """Bytes in use: the pixels and everything computed so far."""
+        return int(self.pixels.nbytes) + self._cache.nbytes
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -162,7 +156,7 @@ class TextureArray:
 
     @property
     def original_size(self) -> tuple[int, int]:
-        """(height, width) of the image as it came, EXIF orientation applied."""
+        """(height, width) of the original image, EXIF orientation applied."""
         return self.picture.original_size
 
     @property
@@ -171,7 +165,7 @@ class TextureArray:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was done to the image on the way in, e.g. transparency laid over white."""
+        """What was done to the image when it was read, e.g. transparency laid over white."""
         return self.picture.notes
 
     @property
@@ -181,7 +175,7 @@ class TextureArray:
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """The layout's channels that only the caller can fill, and has not: they are zero."""
+        """The layout's channels whose map the caller has not supplied: they are zero."""
         if len(self.picture.pixels) == 0:
             return ()
         return tuple(c.name for c in self.channels if c.supplied_by and not self._supplied.keys() & set(c.supplied_by))
@@ -195,8 +189,6 @@ class TextureArray:
         channels, height, width = self.shape
         return f"TextureArray({channels} channels, {height}x{width}, {str(self.dtype).removeprefix('torch.')}, {self.device})"
 
-    # Reading it
-
     @overload
     def __getitem__(self, name: str) -> torch.Tensor: ...
     @overload
@@ -204,7 +196,7 @@ class TextureArray:
     def __getitem__(self, name: str | Sequence[str]) -> torch.Tensor:
         """A channel `[H, W]` by name, or several as `[K, H, W]`; any registered channel, also outside the layout.
 
-        A single plane is the texture's own: read it, and clone it before changing anything.
+        A single plane is the texture's own memory: clone it before changing it.
         """
         return self.level(name, 0)
 
@@ -230,7 +222,7 @@ class TextureArray:
         return torch.stack([self.pyramid(one).level(number) for one in resolve_layout(name)])
 
     def tensor(self, level: int = 0) -> torch.Tensor:
-        """All channels of the layout in one tensor `[C, H_l, W_l]`: a copy, for those who need one block of memory."""
+        """All channels of the layout in one tensor `[C, H_l, W_l]`: a copy in one block of memory."""
         return self.level(self.names, level)
 
     def grid(self, height: int, width: int, names: Iterable[str] | None = None) -> torch.Tensor:
@@ -239,12 +231,12 @@ class TextureArray:
         The mean is the exact area average of the cell, whether or not the sizes divide.
         """
         size = check_grid(height, width)
-        chosen = self._chosen(names)
-        planes = [self[c.name] for c in chosen]
-        pooled = kernels.cell_means(planes, size, [c.pool for c in chosen])
+        channels = self._select(names)
+        planes = [self[c.name] for c in channels]
+        pooled = kernels.pool_planes(planes, size, [c.pool for c in channels])
         if pooled is not None:
             return pooled
-        return torch.stack([pooling.pool(plane, size, c.pool) for plane, c in zip(planes, chosen, strict=True)])
+        return torch.stack([pooling.pool(plane, size, c.pool) for plane, c in zip(planes, channels, strict=True)])
 
     def boxes(self, height: int, width: int) -> torch.Tensor:
         """The grid's cells as (x0, y0, x1, y1) in original pixels: float64 `[height * width, 4]`, row by row."""
@@ -264,14 +256,14 @@ class TextureArray:
         `level` is a number or `[N]`, clamped to the levels there are. Ids are read at the nearest pixel and level.
         Differentiable in the texture and in the points.
         """
-        chosen = self._chosen(names)
-        if kernels.samples_by_kernel(self, chosen, xy, level):
-            # A number that came from the host is looked at there; points on the device read as NaN where they are none.
-            here = not (isinstance(xy, torch.Tensor) and xy.is_cuda)
-            points, levels = sampler.check_points(xy, level, self.device, finite=here)
-            return kernels.sampled(self, chosen, points.float(), levels.float())
+        channels = self._select(names)
+        if kernels.can_sample(self, channels, xy, level):
+            # Points on the host are checked there. On the device a check would wait for them: a bad point gives NaN.
+            on_host = not (isinstance(xy, torch.Tensor) and xy.is_cuda)
+            points, levels = sampler.check_points(xy, level, self.device, finite=on_host)
+            return kernels.sample_planes(self, channels, points.float(), levels.float())
         points, levels = sampler.check_points(xy, level, self.device)
-        return sampler.sample(self.level, chosen, points, levels, self.levels - 1).to(self.dtype)
+        return sampler.sample(self.level, channels, points, levels, self.levels - 1).to(self.dtype)
 
     def sheet(self, **options: Any) -> Image.Image:
         """A labelled contact sheet of the layout's channels; options as in `arr_coc.texture.sheet.contact_sheet`."""
@@ -279,34 +271,32 @@ class TextureArray:
 
         return contact_sheet(self, **options)
 
-    # Filling it
-
     def supply(self, **maps: SuppliedMap) -> TextureArray:
         """The same texture with maps that only the caller has; everything that does not depend on them is shared.
 
-        `previous_frame`: the frame before, for `motion`. `embeddings`: `[16, h, w]`, or a function from `[3, H, W]` to it.
+        `previous_frame`: for `motion`. `embeddings`: `[16, h, w]`, or a function from `[3, H, W]` to it.
         Any channel marked "supplied by the caller" (`gaze`, `previous_relevance`, ...): a map `[h, w]` of any size.
-        None takes a map away.
+        None removes a map.
         """
         new = TextureArray(self.picture, self.names, self.dtype, None, self.segmenter, self.text)
         new._supplied = {
             k: v for k, v in {**self._supplied, **read_supplied(maps, self.picture)}.items() if v is not None
         }
-        new._memo = self._memo.without(maps)
+        new._cache = self._cache.without(maps)
         new._ready = {name: make for name, make in self._ready.items() if name not in maps}
         return new
 
     def supplied(self, name: str) -> Any:
         """For channel functions: the map the caller supplied under `name`, or None."""
-        self._memo.note_reading([name])
+        self._cache.add_dependency([name])
         return self._supplied.get(name)
 
     def once(self, key: str, make: Callable[[], T]) -> T:
-        """For channel functions: a value that several channels share, made on first use and kept."""
-        return self._memo.once(("shared", key), make)
+        """For channel functions: a value that several channels share, computed on first use and cached."""
+        return self._cache.once(("shared", key), make)
 
     def constant(self, value: float) -> torch.Tensor:
-        """For channel functions: a plane `[H, W]` of one value, which takes no memory."""
+        """For channel functions: a constant plane `[H, W]`, which takes no memory."""
         return torch.full((1, 1), value, dtype=self.dtype, device=self.device).expand(self.size)
 
     @property
@@ -319,10 +309,10 @@ class TextureArray:
     def pyramid(self, name: str) -> Pyramid:
         """For samplers: the levels of a channel."""
         channel = find_channel(name)
-        return self._memo.once(("channel", name), lambda: Pyramid(self._compute(channel), channel.pool))
+        return self._cache.once(("channel", name), lambda: Pyramid(self._compute(channel), channel.pool))
 
     def keep(self, name: str, plane: torch.Tensor | Callable[[], torch.Tensor]) -> None:
-        """Take a ready plane `[H, W]`, or what makes one when it is asked for, in place of computing the channel.
+        """Use a ready plane `[H, W]`, or a function that returns one on first use, instead of computing the channel.
 
         It stays until a map of that name is supplied.
         """
@@ -331,19 +321,70 @@ class TextureArray:
     def _compute(self, channel: Channel) -> torch.Tensor:
         ready = self._ready.get(channel.name)
         if ready is not None:
-            self._memo.note_reading([channel.name])
+            self._cache.add_dependency([channel.name])
         try:
             plane = channel.compute(self) if ready is None else ready()
         except torch.cuda.OutOfMemoryError:
             raise ArrCocError(
-                f"expected room on {self.device} for the channel {channel.name!r} of {self.size[1]} x {self.size[0]} px, and "
-                "there is less: make the texture with a smaller max_side, with fewer channels or in half precision"
+                f"expected memory on {self.device} for the channel {channel.name!r} of {self.size[1]} x {self.size[0]} px, and "
+                "it is full: make the texture with a smaller max_side, with fewer channels or in half precision"
             ) from None
         plane = as_tensor(plane, channel.name) if isinstance(plane, np.ndarray) else plane
         if not isinstance(plane, torch.Tensor) or tuple(plane.shape) != self.size:
-            came = list(plane.shape) if isinstance(plane, torch.Tensor) else type(plane).__name__
-            raise ChannelError(f"channel {channel.name!r} must return a tensor {list(self.size)}, got {came}")
+            got = list(plane.shape) if isinstance(plane, torch.Tensor) else type(plane).__name__
+            raise ChannelError(f"channel {channel.name!r} must return a tensor {list(self.size)}, got {got}")
         return plane.to(device=self.device, dtype=self.dtype)
 
-    def _chosen(self, names: Iterable[str] | None) -> list[Channel]:
+    def _select(self, names: Iterable[str] | None) -> list[Channel]:
         return [find_channel(name) for name in (self.names if names is None else resolve_layout(names))]
+
+
+def _check_backend(kind: str, given: str | Backend, known: Mapping[str, Backend]) -> str | Backend:
+    """A known backend's name or a function, unchanged."""
+    if isinstance(given, str):
+        if given not in known:
+            raise ChannelError(f"there is no {kind} {given!r}{nearest_name(given, known)}")
+    elif not callable(given):
+        raise ChannelError(f"expected a {kind} as a function or one of {', '.join(known)}, got {given!r}")
+    return given
+
+
+class TextureBatch(Sequence[TextureArray]):
+    """Textures of one layout, each computed separately; the images may differ in size."""
+
+    def __init__(self, textures: Sequence[TextureArray]) -> None:
+        if not textures:
+            raise ArrCocError("a batch needs at least one texture")
+        self._textures = list(textures)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._textures[0].names
+
+    def grid(self, height: int, width: int, names: Iterable[str] | None = None) -> torch.Tensor:
+        """Each texture on the same grid of cells: `[B, C, height, width]`."""
+        selected = None if names is None else tuple(names)
+        return torch.stack([texture.grid(height, width, selected) for texture in self])
+
+    def sample(self, xy: Numbers, level: Numbers = 0.0, names: Iterable[str] | None = None) -> torch.Tensor:
+        """Each texture at the same points `[N, 2]`: `[B, N, C]`."""
+        selected = None if names is None else tuple(names)
+        return torch.stack([texture.sample(xy, level, selected) for texture in self])
+
+    @overload
+    def __getitem__(self, index: int) -> TextureArray: ...
+    @overload
+    def __getitem__(self, index: slice) -> TextureBatch: ...
+    def __getitem__(self, index: int | slice) -> TextureArray | TextureBatch:
+        if isinstance(index, str):
+            raise ChannelError(f"a batch holds textures, not channels; index a texture first: batch[0][{index!r}]")
+        return TextureBatch(self._textures[index]) if isinstance(index, slice) else self._textures[index]
+
+    def __iter__(self) -> Iterator[TextureArray]:
+        return iter(self._textures)
+
+    def __len__(self) -> int:
+        return len(self._textures)
+
+    def __repr__(self) -> str:
+        return f"TextureBatch({len(self)} textures of {len(self.names)} channels)"

@@ -1,8 +1,7 @@
-"""The few image filters that channels are made of, on float32 planes `[H, W]`.
+"""Image filters on float32 planes `[H, W]`, and colour conversions.
 
-Each has two implementations of the same definition: OpenCV on the CPU, where it is several times faster than torch's
-convolutions on a single plane, and torch elsewhere. Borders repeat the edge pixel in both. `tests/texture/test_filters.py`
-holds them together.
+Each filter has two implementations of the same definition: OpenCV on the CPU, where it is several times faster than torch's
+convolutions on a single plane, and torch elsewhere. Both repeat the border. `tests/texture/test_filters.py` compares them.
 """
 
 from __future__ import annotations
@@ -19,6 +18,23 @@ def luma(pixels: torch.Tensor) -> torch.Tensor:
     """RGB `[3, H, W]` to luma `[H, W]`, with the weights of LUMA_WEIGHTS."""
     red, green, blue = LUMA_WEIGHTS
     return (red * pixels[0]).add_(pixels[1], alpha=green).add_(pixels[2], alpha=blue)
+
+
+def rgb_to_lab(rgb: torch.Tensor) -> torch.Tensor:
+    """sRGB `[3, ...]` in [0, 1] to CIE Lab under D65: L in [0, 100]."""
+    linear = torch.where(rgb > 0.04045, ((rgb + 0.055) / 1.055) ** 2.4, rgb / 12.92)
+    # Rows are already divided by the white point (.95047, 1, 1.08883).
+    matrix = torch.tensor(
+        [
+            [0.412453 / 0.95047, 0.357580 / 0.95047, 0.180423 / 0.95047],
+            [0.212671, 0.715160, 0.072169],
+            [0.019334 / 1.08883, 0.119193 / 1.08883, 0.950227 / 1.08883],
+        ],
+        device=rgb.device,
+    )
+    xyz = torch.tensordot(matrix, linear, dims=1)
+    f = torch.where(xyz > 0.008856, xyz.clamp(min=1e-6) ** (1 / 3), 7.787 * xyz + 16 / 116)
+    return torch.stack([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
 def gaussian(plane: torch.Tensor, sigma: float) -> torch.Tensor:
@@ -42,7 +58,7 @@ def sobel(plane: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def magnitude(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Length of the vectors (x, y)."""
-    # Torch on every device: OpenCV's last bit depends on where in memory the array happens to lie.
+    # Torch on every device: OpenCV's last bit depends on the array's address.
     return (x * x).add_(y * y).sqrt_()
 
 
@@ -90,7 +106,7 @@ def gaussian_taps(sigma: float) -> np.ndarray:
 
 def _separable(plane: torch.Tensor, down: np.ndarray, across: np.ndarray) -> torch.Tensor:
     """Correlate with the column `down` and the row `across`."""
-    # Shifted sums, not conv2d: on a GPU convolutions round their inputs to 10 bits unless a global switch forbids it.
+    # Shifted sums, not conv2d: on a GPU convolutions use TF32 unless a global switch forbids it.
     height, width = plane.shape
     v, h = len(down) // 2, len(across) // 2
     padded = F.pad(plane[None, None], (h, h, v, v), mode="replicate")[0, 0]

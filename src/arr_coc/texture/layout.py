@@ -1,4 +1,4 @@
-"""Channels by name: what each is, how it is pooled, what it costs; and the layouts, ordered lists of names.
+"""The channel registry: meaning, range, pooling rule and cost by name; and the layouts, ordered lists of names.
 
 A new channel is one function and one registration, in this package or in a user's own code:
 
@@ -31,7 +31,7 @@ Compute: TypeAlias = "Callable[[TextureArray], torch.Tensor]"
 class Channel:
     """One named plane of the texture.
 
-    `supplied_by` names the caller's maps that fill it; until one is there it is zero and listed in `TextureArray.absent`.
+    `supplied_by` names the caller's maps that fill it; without one it is zero and listed in `TextureArray.absent`.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Channel:
     supplied_by: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, object]:
-        """What the command line prints, ready for JSON, which has no infinity: an open range ends in None."""
+        """The fields for JSON, which has no infinity: an unbounded range ends in None."""
         return {
             "name": self.name,
             "family": self.family,
@@ -92,7 +92,7 @@ def channel(
 
 
 def find_channel(name: str) -> Channel:
-    """The channel of that name; an unknown one is answered with the nearest known name."""
+    """The channel of that name; the error for an unknown one suggests the nearest name."""
     try:
         return _CHANNELS[name]
     except (KeyError, TypeError):

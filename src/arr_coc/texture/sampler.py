@@ -1,8 +1,7 @@
 """Trilinear sampling: bilinear on the two nearest pyramid levels, linear between them.
 
-All channels are read at all points in one call. Points are (x, y) in [0, 1] over the whole image, so that the same point
-means the same place on every level; a point outside reads the border. Ids are read, never mixed: nearest pixel on the
-nearest level.
+All channels are read at all points in one call. Points are (x, y) in [0, 1] over the whole image, the same position on
+every level; a point outside reads the border. Ids are never mixed: nearest pixel on the nearest level.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ LevelOf: TypeAlias = Callable[[int], Sequence[torch.Tensor]]
 def check_points(
     xy: Numbers, level: Numbers, device: torch.device, *, finite: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Points as float `[N, 2]` and levels as float `[N]`, on `device`; `finite`: look whether they are, which waits for them."""
+    """Points as float `[N, 2]` and levels as float `[N]`, on `device`; finite: check for NaN and infinity, which waits for the device."""
     points = placed(as_tensor(xy, "points"), device)
     if points.ndim != 2 or points.shape[1] != 2:
         raise ArrCocError(f"expected points as [N, 2] (x and y in [0, 1]), got {list(points.shape)}")
@@ -44,12 +43,12 @@ def sample(
     level: torch.Tensor,
     top: int,
 ) -> torch.Tensor:
-    """All channels at all points, ids apart from the others: `plane_of(name, l)` is `[H_l, W_l]`; returns `[N, C]`."""
+    """All channels at all points, ids separately: `plane_of(name, l)` is `[H_l, W_l]`; returns `[N, C]`."""
     smooth = [c.name for c in channels if c.pool != "nearest"]
     ids = [c.name for c in channels if c.pool == "nearest"]
     groups = [(rule, names) for rule, names in ((trilinear, smooth), (nearest, ids)) if names]
     parts = []
-    # In portions, because four neighbours of every point and channel are in memory at once.
+    # In chunks, because four neighbours of every point and channel are in memory at once.
     for part, at in zip(torch.split(xy, POINTS_AT_ONCE), torch.split(level, POINTS_AT_ONCE), strict=True):
         read = [rule(lambda n, g=g: [plane_of(name, n) for name in g], part, at, top) for rule, g in groups]  # type: ignore[misc]
         parts.append(torch.cat(read, dim=1))

@@ -1,6 +1,6 @@
 """The contact sheet: every channel of a texture on one page, labelled with its name, its family and its range.
 
-Channels that nobody supplied are zero everywhere; they are named in a strip below instead of taking a black tile each.
+Channels without a supplied map are zero everywhere; they are listed in a strip below instead of taking a black tile each.
 """
 
 from __future__ import annotations
@@ -19,41 +19,28 @@ from arr_coc.texture.layout import Channel
 if TYPE_CHECKING:
     from arr_coc.texture.array import TextureArray
 
-FAMILY_RAMPS = {
-    "colour": "gray",
-    "edges": "ember",
-    "motion": "ember",
-    "saliency": "ember",
-    "position": "lagoon",
-    "clusters": "lagoon",
-    "distance": "ice",
-    "memory": "ember",
-    "attention": "ember",
-    "embedding": "diverging",
-    "text": "moss",
+FAMILY_COLOURS = {  # colour map of the tiles, colour of the label's bar
+    "colour": ("gray", "#8d99a6"),
+    "edges": ("ember", "#e07a3f"),
+    "motion": ("ember", "#c65a78"),
+    "saliency": ("ember", "#d9a441"),
+    "position": ("lagoon", "#3f9d97"),
+    "clusters": ("lagoon", "#7c78d1"),
+    "distance": ("ice", "#4f8fc0"),
+    "memory": ("ember", "#b06fb5"),
+    "attention": ("ember", "#d1626c"),
+    "embedding": ("diverging", "#6f86c9"),
+    "text": ("moss", "#5da55c"),
 }
+OTHER_COLOURS = ("lagoon", "#8d99a6")
 CHANNEL_RAMPS = {"red": "red", "green": "green", "blue": "blue", "lowpass": "gray"}
-FAMILY_INKS = {
-    "colour": "#8d99a6",
-    "edges": "#e07a3f",
-    "motion": "#c65a78",
-    "saliency": "#d9a441",
-    "position": "#3f9d97",
-    "clusters": "#7c78d1",
-    "distance": "#4f8fc0",
-    "memory": "#b06fb5",
-    "attention": "#d1626c",
-    "embedding": "#6f86c9",
-    "text": "#5da55c",
-}
-OTHER_INK = "#8d99a6"
 PAPER, INK, FAINT = "#ffffff", "#1c2126", "#6b747d"
 
 
 def contact_sheet(
     texture: TextureArray, *, tile: int = 208, columns: int | None = None, title: str = ""
 ) -> Image.Image:
-    """Draw the sheet; a tile has about `tile` x `tile` pixels' area in the image's own shape."""
+    """Draw the sheet; a tile has the image's shape and an area of about `tile` x `tile` px."""
     if whole_number(tile, least=32) is None:
         raise ArrCocError(f"a tile must be at least 32 pixels, got {tile!r}")
     if columns is not None and whole_number(columns) is None:
@@ -85,7 +72,7 @@ def contact_sheet(
         y = margin + head + (i // columns) * (height + label + gap)
         assert small is not None
         page.paste(Image.fromarray(paint(channel, small[i])), (x, y + label - 4))
-        draw.rectangle([x, y + 4, x + 4, y + label - 10], fill=FAMILY_INKS.get(channel.family, OTHER_INK))
+        draw.rectangle([x, y + 4, x + 4, y + label - 10], fill=FAMILY_COLOURS.get(channel.family, OTHER_COLOURS)[1])
         _fit_text(draw, (x + 10, y), channel.name, width - 10, 15, INK)
         full = texture[channel.name]
         _fit_text(draw, (x + 10, y + 17), f"{channel.family}   {_span(full)}", width - 10, 12, FAINT)
@@ -101,7 +88,7 @@ def paint(channel: Channel, plane: torch.Tensor) -> np.ndarray:
     """One channel's plane `[h, w]` in its family's colours: uint8 `[h, w, 3]`."""
     if channel.pool == "nearest":
         return colourise_ids(plane)
-    ramp = CHANNEL_RAMPS.get(channel.name) or FAMILY_RAMPS.get(channel.family, "lagoon")
+    ramp = CHANNEL_RAMPS.get(channel.name) or FAMILY_COLOURS.get(channel.family, OTHER_COLOURS)[0]
     low, high = channel.range
     if low < 0:  # signed channels are centred, so that zero is always the neutral colour
         high = max(float(plane.abs().max()), 1e-6)
@@ -112,7 +99,7 @@ def paint(channel: Channel, plane: torch.Tensor) -> np.ndarray:
 
 
 def _tile_size(size: tuple[int, int], tile: int) -> tuple[int, int]:
-    aspect = min(3.0, max(1 / 3, size[0] / size[1]))  # a strip of an image still gets a tile one can see
+    aspect = min(3.0, max(1 / 3, size[0] / size[1]))  # a very narrow image still gets a visible tile
     return round(tile * aspect**0.5), round(tile / aspect**0.5)
 
 
@@ -138,12 +125,12 @@ def _span(plane: torch.Tensor) -> str:
 
 
 def _short(value: float) -> str:
-    """Three digits; what is smaller than a thousandth is 0 to the eye."""
+    """Three digits; less than a thousandth is shown as 0."""
     return "0" if abs(value) < 1e-3 else f"{value:.3g}"
 
 
 def _fit_text(draw: ImageDraw.ImageDraw, at: tuple[int, int], text: str, width: int, size: int, ink: str) -> None:
-    """Text that is shrunk, down to 8 px, until it fits."""
+    """Draw text, shrunk down to 8 px until it fits."""
     while size > 8 and draw.textlength(text, font=font(size)) > width:
         size -= 1
     draw.text(at, text, fill=ink, font=font(size))

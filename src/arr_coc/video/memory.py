@@ -26,7 +26,7 @@ from arr_coc.frames import flow as flows
 from arr_coc.frames import gate as gates
 from arr_coc.frames.flow import Flow, compose, warp, zero_flow
 from arr_coc.texture import TextureArray
-from arr_coc.texture.channels.memory import FADING
+from arr_coc.texture.channels.supplied import FIXATION_DECAY
 from arr_coc.types.image import ImageLike
 from arr_coc.video import texture_update as update
 
@@ -126,7 +126,7 @@ class Memory:
     def record_relevance(self, texture: TextureArray, relevance: torch.Tensor) -> None:
         """Remember the relevance `[rows, columns]`, 0 to 1, of the frame that was passed last."""
         before = self._fixation if self._fixation is not None else torch.zeros_like(relevance)
-        self._fixation = FADING * _resize(before, relevance.shape) + (1 - FADING) * relevance
+        self._fixation = FIXATION_DECAY * _resize(before, relevance.shape) + (1 - FIXATION_DECAY) * relevance
         self._relevance = relevance
         self._saliency = texture.grid(*_size(relevance), ["saliency"])[0].float().cpu()
 

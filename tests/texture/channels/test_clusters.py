@@ -10,7 +10,7 @@ from skimage.segmentation import find_boundaries
 
 import arr_coc
 from arr_coc import ArrCocError, ChannelError, TextureArray
-from arr_coc.texture.slic import connect
+from arr_coc.texture.channels.clusters import connect
 
 from ...conftest import noise
 
@@ -49,7 +49,7 @@ def test_clusters_follow_the_image() -> None:
     assert not inside & set(outside.unique().tolist())
 
 
-@pytest.mark.parametrize("size", [(61, 83), (480, 301)])  # smaller and larger than the size worked at
+@pytest.mark.parametrize("size", [(61, 83), (480, 301)])  # smaller and larger than the working size
 def test_statistics_by_direct_loop(size: tuple[int, int]) -> None:
     texture = TextureArray.from_image(noise(*size, seed=2))
     ids = texture["cluster_id"].numpy()
@@ -66,8 +66,8 @@ def test_statistics_by_direct_loop(size: tuple[int, int]) -> None:
 def test_connect_splits_merges_and_renumbers() -> None:
     labels = np.zeros((40, 40), int)
     labels[:, 20:] = 5
-    labels[0:10, 0:10] = 5  # a second part of 5, large enough to stand by itself
-    labels[30, 5] = 5  # a speck, which joins what surrounds it
+    labels[0:10, 0:10] = 5  # a second part of 5, large enough to stay
+    labels[30, 5] = 5  # a speck, which is merged into its surroundings
     ids = connect(labels)
     assert ids.max() == 2
     assert ids[0, 0] == 0
@@ -75,7 +75,7 @@ def test_connect_splits_merges_and_renumbers() -> None:
     assert ids[30, 5] == ids[30, 6]
 
 
-def test_a_users_masks_take_the_place_of_slic() -> None:
+def test_a_users_masks_replace_slic() -> None:
     def halves(pixels: torch.Tensor) -> torch.Tensor:
         ids = torch.full(pixels.shape[1:], 7)
         ids[:, pixels.shape[2] // 2 :] = 900
@@ -97,13 +97,13 @@ def test_a_users_masks_take_the_place_of_slic() -> None:
         (lambda p: torch.rand(20, 30), "whole ids"),
     ],
 )
-def test_a_segmenter_that_returns_nonsense(segmenter: object, words: str) -> None:
+def test_a_segmenters_bad_result_is_refused(segmenter: object, words: str) -> None:
     with pytest.raises(ArrCocError, match=words):
         TextureArray.from_image(noise(20, 30), segmenter=segmenter)["cluster_id"]  # type: ignore[call-overload]
 
 
-def test_more_ids_than_a_precision_can_tell_apart() -> None:
+def test_more_ids_than_a_dtype_can_represent() -> None:
     many = lambda p: torch.arange(600).view(20, 30)  # noqa: E731
     assert TextureArray.from_image(noise(20, 30), segmenter=many, dtype=torch.float16)["cluster_id"].max() == 599
-    with pytest.raises(ChannelError, match="600 segments cannot be told apart in bfloat16"):
+    with pytest.raises(ChannelError, match="600 segments cannot be represented in bfloat16"):
         TextureArray.from_image(noise(20, 30), segmenter=many, dtype=torch.bfloat16)["cluster_id"]

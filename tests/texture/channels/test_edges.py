@@ -1,4 +1,4 @@
-"""Edges of both polarities, detail and blur, against scipy."""
+"""Edges of both polarities, detail, blur and the distance to the nearest edge, against scipy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from scipy import ndimage
 
 from arr_coc import TextureArray
+from arr_coc.texture.channels.edges import distance_to, jump_flooding
 
 
 def luma_of(texture: TextureArray) -> np.ndarray:
@@ -28,7 +29,7 @@ def test_edges_split_the_magnitude_by_polarity(texture: TextureArray) -> None:
     luma = luma_of(texture)
     magnitude = gradient_of(luma)[2]
     s = luma - ndimage.gaussian_filter(luma, 2, mode="nearest")
-    sure = np.abs(s) > 1e-6  # where float32 cannot tell the sign, either answer is right
+    sure = np.abs(s) > 1e-6  # where float32 cannot resolve the sign, both answers are right
     assert np.abs(texture["edges"].numpy() - np.where(s < 0, magnitude, 0))[sure].max() < 1e-5
     assert np.abs(texture["edges_inverted"].numpy() - np.where(s >= 0, magnitude, 0))[sure].max() < 1e-5
     assert torch.equal(texture["edges"] + texture["edges_inverted"], texture["edge_magnitude"])
@@ -61,3 +62,34 @@ def test_highpass_and_lowpass(texture: TextureArray) -> None:
     luma = luma_of(texture)
     assert np.abs(texture["highpass"].numpy() - np.abs(ndimage.laplace(luma, mode="nearest")) / 4).max() < 1e-5
     assert np.abs(texture["lowpass"].numpy() - ndimage.gaussian_filter(luma, 4, mode="nearest")).max() < 1e-5
+
+
+def test_distance_equals_scipys_transform(texture: TextureArray) -> None:
+    height, width = texture.size
+    edge = texture["edge_magnitude"].numpy() > 0.1
+    expected = np.minimum(ndimage.distance_transform_edt(~edge) / (np.hypot(height, width) / 2), 1)
+    assert np.abs(texture["distance"].numpy() - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize(("size", "share"), [((1, 1), 1), ((1, 50), 0.1), ((97, 513), 0.0005), ((200, 170), 0.02)])
+def test_exact_distance_and_jump_flooding_on_sparse_points(size: tuple[int, int], share: float) -> None:
+    mask = np.random.default_rng(1).random(size) < share
+    mask.flat[mask.size // 3] = True
+    expected = ndimage.distance_transform_edt(~mask)
+    exact = distance_to(torch.from_numpy(mask)).numpy()
+    assert np.abs(exact - expected).max() < 1e-4
+    flooded = jump_flooding(torch.from_numpy(mask)).numpy()
+    assert (np.abs(flooded - expected) < 1e-4).mean() > 0.995
+    assert np.abs(flooded - expected).max() < 2
+
+
+def test_distance_without_any_edge_is_one() -> None:
+    assert TextureArray.from_image(torch.full((3, 30, 40), 0.4))["distance"].unique().tolist() == [1.0]
+
+
+def test_distance_is_clamped_to_one() -> None:
+    page = torch.zeros(3, 4, 300)
+    page[:, :, 0] = 1
+    distance = TextureArray.from_image(page)["distance"]
+    assert distance[0, 0] == 0
+    assert distance[0, -1] == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from skimage import data
 
 import arr_coc
 from arr_coc import ChannelError, TextureArray
-from arr_coc.texture.strokes import BIAS, WEIGHTS, text_features, text_likelihood
+from arr_coc.texture.channels.text import BIAS, WEIGHTS, _engine, text_features, text_likelihood
 
 from ...conftest import noise
 
@@ -51,7 +53,7 @@ def test_features_and_likelihood_equal_scipys() -> None:
     assert (np.abs(text_likelihood(torch.from_numpy(luma).float()).numpy() - likelihood) < 5e-3).mean() > 0.99
 
 
-def test_print_stands_out_from_paper(receipt: np.ndarray) -> None:
+def test_print_is_text_and_paper_is_not(receipt: np.ndarray) -> None:
     text = TextureArray.from_image(receipt, max_side=None)["text"]
     assert text[70:88, 100:460].median() > 0.8  # the shop's name
     assert text[1130:1200, 60:500].max() < 0.1  # empty paper below the bars
@@ -69,7 +71,7 @@ def held_out() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", ["engine", "phantom", "street"])
-def test_pictures_without_text_have_next_to_none(name: str) -> None:
+def test_pictures_without_text_have_almost_none(name: str) -> None:
     assert (TextureArray.from_image(held_out()[name])["text"] > 0.5).float().mean() < 0.02
 
 
@@ -81,7 +83,7 @@ def test_rules_dashed_and_solid_are_no_text(dash: int) -> None:
     assert TextureArray.from_image(page)["text"].max() < 0.5
 
 
-def test_blank_and_noise_have_none() -> None:
+def test_blank_and_noise_are_no_text() -> None:
     assert TextureArray.from_image(torch.full((3, 50, 60), 0.7))["text"].max() < 0.01
     assert (TextureArray.from_image(noise(200, 200))["text"] > 0.5).float().mean() < 0.03
 
@@ -94,7 +96,7 @@ def test_rapidocr_finds_the_lines(receipt: np.ndarray) -> None:
     assert TextureArray.from_image(torch.ones(3, 40, 40), text="rapidocr")["text"].max() == 0
 
 
-def test_a_detector_of_ones_own() -> None:
+def test_a_users_detector() -> None:
     texture = TextureArray.from_image(noise(20, 30), text=lambda pixels: torch.ones(2, 3))
     assert texture["text"].unique().tolist() == [1.0]
     with pytest.raises(ChannelError, match=r"likelihood \[h, w\], got \[3\]"):
@@ -106,12 +108,8 @@ def test_a_detector_of_ones_own() -> None:
         TextureArray.from_image(noise(20, 30), text="rapid")["text"]
 
 
-def test_a_missing_extra_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    from arr_coc.texture import rapid_ocr
-
-    rapid_ocr._engine.cache_clear()
+def test_a_missing_extra_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    _engine.cache_clear()
     monkeypatch.setitem(sys.modules, "rapidocr", None)
     with pytest.raises(ChannelError, match=r'pip install "arr-coc\[ocr\]"'):
         TextureArray.from_image(noise(20, 30), text="rapidocr")["text"]

@@ -1,4 +1,4 @@
-"""Every test here runs kernels: on a GPU, or in Triton's interpreter, which tests/conftest.py asks for."""
+"""Every test here runs kernels: on a GPU, or in Triton's interpreter, which tests/conftest.py switches on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-# Without Triton there is nothing to run: dispatch says so to users, and tests/texture runs what they get then.
+# Without Triton there is nothing to run here; tests/texture covers the torch path.
 collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["*.py"]
 
 
@@ -27,18 +27,9 @@ def by_triton() -> Iterator[None]:
 
 @pytest.fixture
 def image(device: torch.device) -> torch.Tensor:
-    """Something with edges, flat parts and colours: `[2, 3, 33, 45]`, not contiguous."""
+    """Images with edges, flat parts and colours: `[2, 3, 33, 45]`, not contiguous."""
     torch.manual_seed(0)
     pictures = torch.rand(2, 45, 33, 3, device=device)
     pictures[0, 10:30, 5:20] = 0.25
     pictures[1, :, :16] = pictures[1, :, 16:32] * 0.1 + 0.5
     return pictures.permute(0, 3, 2, 1)
-
-
-@pytest.fixture
-def few_programs(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
-    """Flow in larger pieces where it is interpreted, which takes its time for every piece."""
-    from arr_coc.texture.kernels import flowing
-
-    if device.type == "cpu":
-        monkeypatch.setattr(flowing, "BLOCK", 1024)

@@ -1,4 +1,4 @@
-"""Distances by rows and columns are exact."""
+"""The distance kernel is exact."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import cv2
 import pytest
 import torch
 
-from arr_coc.texture.kernels.distance import scratch, write_distance
+from arr_coc.texture.kernels.distance import distance_buffers, write_distance
 
 
-def made(edge: torch.Tensor) -> torch.Tensor:
+def by_kernel(edge: torch.Tensor) -> torch.Tensor:
     out = torch.full(edge.shape, float("nan"), device=edge.device)
-    write_distance(edge, *scratch(tuple(edge.shape), edge.device), out)  # type: ignore[arg-type]
+    write_distance(edge, *distance_buffers(tuple(edge.shape), edge.device), out)  # type: ignore[arg-type]
     return out
 
 
@@ -29,22 +29,22 @@ def test_equals_the_exact_transform(size: tuple[int, int], device: torch.device)
     torch.manual_seed(1)
     edge = (torch.rand(2, *size, device=device) < 0.02).to(torch.uint8)
     edge[:, size[0] // 2, size[1] // 3] = 1
-    found = made(edge)
+    found = by_kernel(edge)
     for number in range(2):
         assert torch.allclose(found[number], exact(edge[number]), atol=1e-6)
 
 
-def test_without_an_edge_it_is_one_in_that_image_alone(device: torch.device) -> None:
+def test_an_image_without_an_edge_gets_one_and_others_do_not(device: torch.device) -> None:
     edge = torch.zeros(2, 9, 12, dtype=torch.uint8, device=device)
     edge[1, 0, 0] = 1
-    found = made(edge)
+    found = by_kernel(edge)
     assert bool((found[0] == 1).all())
     assert torch.allclose(found[1], exact(edge[1]), atol=1e-6)
 
 
-def test_large_images_keep_more_than_16_bits(device: torch.device) -> None:
-    assert scratch((1, 4, 5), device)[0].dtype == torch.int16
-    along, found = scratch((1, 1, (1 << 14) + 1), device)
+def test_large_images_need_more_than_16_bits(device: torch.device) -> None:
+    assert distance_buffers((1, 4, 5), device)[0].dtype == torch.int16
+    along, found = distance_buffers((1, 1, (1 << 14) + 1), device)
     assert along.dtype == torch.int32
     edge = torch.zeros(1, 1, (1 << 14) + 1, dtype=torch.uint8, device=device)
     edge[0, 0, 0] = 1

@@ -1,4 +1,4 @@
-"""Levels by kernels are the pyramid's, whether or not sizes halve evenly."""
+"""Mip levels by kernels equal the pyramid's, also for odd sizes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from arr_coc.texture.kernels.pyramid import make_levels
-from arr_coc.texture.pyramid import Pyramid, level_count
+from arr_coc.texture.pooling import Pyramid, level_count
 
 RULES = ("mean", "max", "nearest")
 
 
 @pytest.mark.parametrize("size", [(1, 1), (64, 32), (48, 80), (13, 22), (1, 9)])
-def test_every_level_equals_the_pyramids(size: tuple[int, int], device: torch.device) -> None:
+def test_every_level_equals_torchs(size: tuple[int, int], device: torch.device) -> None:
     torch.manual_seed(3)
     planes = [torch.rand(size, device=device) - 0.5, torch.rand(size, device=device), torch.rand(size, device=device)]
     levels = make_levels(planes, RULES)

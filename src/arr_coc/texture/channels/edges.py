@@ -1,13 +1,15 @@
-"""Edges and detail, all from luma.
+"""Edges and detail from luma, and the distance to the nearest edge.
 
 The gradient's magnitude m is split by polarity: a pixel darker than its surroundings belongs to dark ink, a lighter one to
-light ink, so dark-on-light and light-on-dark text separate although both have the same m.
+light ink. Dark-on-light and light-on-dark text separate although both have the same m.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+import cv2
 import torch
 
 from arr_coc.texture import filters
@@ -17,9 +19,10 @@ from arr_coc.texture.layout import channel
 if TYPE_CHECKING:
     from arr_coc.texture.array import TextureArray
 
-SURROUNDINGS = 2.0  # px; wide enough to reach across a stroke of small print
-COARSE = 4.0  # px
+SURROUNDINGS = 2.0  # px, sigma; wide enough to reach across a stroke of small print
+COARSE = 4.0  # px, sigma
 TOP = 5**0.5 / 2  # m at the sharpest corner; a straight step of height 1 has m = 1
+IS_EDGE = 0.1  # of m: a step of a tenth of the range from black to white
 
 
 def luma(texture: TextureArray) -> torch.Tensor:
@@ -39,71 +42,83 @@ def gradient(texture: TextureArray) -> tuple[torch.Tensor, torch.Tensor, torch.T
 
 def polarity(texture: TextureArray) -> torch.Tensor:
     """True where a pixel is darker than its surroundings, shared by the channels: bool `[H, W]`."""
-
-    def make() -> torch.Tensor:
-        return luma(texture) < filters.gaussian(luma(texture), SURROUNDINGS)
-
-    return texture.once("polarity", make)
+    return texture.once("polarity", lambda: luma(texture) < filters.gaussian(luma(texture), SURROUNDINGS))
 
 
-@channel(
-    "edges",
-    family="edges",
-    range=(0, TOP),
-    pool="max",
-    cost="cheap",
-    meaning="gradient of ink darker than its surroundings",
-)
-def edges(texture: TextureArray) -> torch.Tensor:
-    made = kernels.edge_planes(texture, "edges")
-    return gradient(texture)[2] * polarity(texture) if made is None else made
+def _register(name: str, meaning: str, by_torch: Callable[[TextureArray], torch.Tensor], **options: Any) -> None:
+    """A channel that one kernel writes together with the others of this family, or torch alone."""
+
+    @channel(name, family="edges", cost="cheap", meaning=meaning, **options)
+    def edge_channel(texture: TextureArray) -> torch.Tensor:
+        made = kernels.edge_planes(texture, name)
+        return by_torch(texture) if made is None else made
 
 
-@channel(
+_MAGNITUDE: dict[str, Any] = {"range": (0, TOP), "pool": "max"}
+_register("edges", "gradient of ink darker than its surroundings", lambda t: gradient(t)[2] * polarity(t), **_MAGNITUDE)
+_register(
     "edges_inverted",
-    family="edges",
-    range=(0, TOP),
-    pool="max",
-    cost="cheap",
-    meaning="gradient of ink lighter than its surroundings",
+    "gradient of ink lighter than its surroundings",
+    lambda t: gradient(t)[2] * ~polarity(t),
+    **_MAGNITUDE,
 )
-def edges_inverted(texture: TextureArray) -> torch.Tensor:
-    made = kernels.edge_planes(texture, "edges_inverted")
-    return gradient(texture)[2] * ~polarity(texture) if made is None else made
-
-
-@channel("sobel_x", family="edges", range=(-1, 1), cost="cheap", meaning="signed derivative of luma from left to right")
-def sobel_x(texture: TextureArray) -> torch.Tensor:
-    made = kernels.edge_planes(texture, "sobel_x")
-    return gradient(texture)[0] if made is None else made
-
-
-@channel("sobel_y", family="edges", range=(-1, 1), cost="cheap", meaning="signed derivative of luma from top to bottom")
-def sobel_y(texture: TextureArray) -> torch.Tensor:
-    made = kernels.edge_planes(texture, "sobel_y")
-    return gradient(texture)[1] if made is None else made
+_register("sobel_x", "signed derivative of luma from left to right", lambda t: gradient(t)[0], range=(-1, 1))
+_register("sobel_y", "signed derivative of luma from top to bottom", lambda t: gradient(t)[1], range=(-1, 1))
+_register("edge_magnitude", "gradient of luma, either polarity", lambda t: gradient(t)[2], **_MAGNITUDE)
+_register("highpass", "fine detail: absolute Laplacian of luma", lambda t: filters.laplacian(luma(t)).abs_())
+_register("lowpass", "coarse structure: luma blurred by 4 px", lambda t: filters.gaussian(luma(t), COARSE))
 
 
 @channel(
-    "edge_magnitude",
-    family="edges",
-    range=(0, TOP),
-    pool="max",
-    cost="cheap",
-    meaning="gradient of luma, either polarity",
+    "distance",
+    family="distance",
+    cost="moderate",
+    meaning="distance to the nearest edge over half the diagonal; 1 where there is none",
 )
-def edge_magnitude(texture: TextureArray) -> torch.Tensor:
-    made = kernels.edge_planes(texture, "edge_magnitude")
-    return gradient(texture)[2] if made is None else made
+def distance(texture: TextureArray) -> torch.Tensor:
+    made = kernels.distance_plane(texture)
+    if made is not None:
+        return made
+    edge = gradient(texture)[2] > IS_EDGE
+    if not bool(edge.any()):
+        return texture.constant(1.0)
+    height, width = texture.size
+    half_diagonal = (height**2 + width**2) ** 0.5 / 2
+    return distance_to(edge).div_(half_diagonal).clamp_(max=1)
 
 
-@channel("highpass", family="edges", cost="cheap", meaning="fine detail: absolute Laplacian of luma")
-def highpass(texture: TextureArray) -> torch.Tensor:
-    made = kernels.edge_planes(texture, "highpass")
-    return filters.laplacian(luma(texture)).abs_() if made is None else made
+def distance_to(mask: torch.Tensor) -> torch.Tensor:
+    """Pixels to the nearest True of a bool `[H, W]` with at least one: exact on the CPU, jump flooding elsewhere."""
+    if mask.device.type == "cpu":
+        outside = (~mask).to(torch.uint8).numpy()
+        length = torch.from_numpy(cv2.distanceTransform(outside, cv2.DIST_L2, cv2.DIST_MASK_PRECISE))
+        # OpenCV's last bit depends on the array's address. Squared distances are integers, so rounding them removes that.
+        return length.square_().round_().sqrt_()
+    return jump_flooding(mask)
 
 
-@channel("lowpass", family="edges", cost="cheap", meaning="coarse structure: luma blurred by 4 px")
-def lowpass(texture: TextureArray) -> torch.Tensor:
-    made = kernels.edge_planes(texture, "lowpass")
-    return filters.gaussian(luma(texture), COARSE) if made is None else made
+def jump_flooding(mask: torch.Tensor) -> torch.Tensor:
+    """Jump flooding: each pixel takes over the nearest edge of ever closer neighbours; off by 1 or 2 px in rare corners."""
+    height, width = mask.shape
+    rows = torch.arange(height, device=mask.device, dtype=torch.float32)[:, None].expand(height, width)
+    columns = torch.arange(width, device=mask.device, dtype=torch.float32).expand(height, width)
+    far = float(4 * (height + width))
+    seed = torch.stack(
+        [torch.where(mask, rows, far), torch.where(mask, columns, far)]
+    )  # [2, H, W], nearest edge so far
+    best = (seed[0] - rows) ** 2 + (seed[1] - columns) ** 2
+    step = 1 << (max(height, width) - 1).bit_length()
+    # A pass with step 1 before the descent removes most of the errors of the plain scheme.
+    for reach in [1, *(step >> k for k in range(1, step.bit_length()))]:
+        for down in (-reach, 0, reach):
+            for across in (-reach, 0, reach):
+                if (down, across) == (0, 0) or abs(down) >= height or abs(across) >= width:
+                    continue
+                here = (slice(max(0, -down), height - max(0, down)), slice(max(0, -across), width - max(0, across)))
+                there = (slice(max(0, down), height - max(0, -down)), slice(max(0, across), width - max(0, -across)))
+                offered = seed[:, there[0], there[1]].clone()
+                length = (offered[0] - rows[here]) ** 2 + (offered[1] - columns[here]) ** 2
+                nearer = length < best[here]
+                best[here] = torch.where(nearer, length, best[here])
+                seed[:, here[0], here[1]] = torch.where(nearer, offered, seed[:, here[0], here[1]])
+    return best.sqrt()

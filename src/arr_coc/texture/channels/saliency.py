@@ -1,7 +1,7 @@
-"""Saliency: how much a place differs from its surroundings in colour and brightness, at several scales.
+"""Saliency: how much a pixel differs from its surroundings in colour and brightness, at several scales.
 
-Centre-surround differences over a pyramid in CIE Lab: a fine level minus a coarse one, enlarged. The pyramid averages
-areas; Lab is computed at the finest centre, a sixteenth of the pixels.
+Centre-surround differences over a pyramid in CIE Lab: a fine level minus an enlarged coarse one. The pyramid averages
+areas; Lab is computed at the finest centre, which has a sixteenth of the pixels.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from arr_coc.texture import filters
-from arr_coc.texture.colour_space import rgb_to_lab
 from arr_coc.texture.kernels import planes as kernels
 from arr_coc.texture.layout import channel
-from arr_coc.texture.pooling import pool
-from arr_coc.texture.pyramid import level_count, level_size
+from arr_coc.texture.pooling import level_count, level_size, pool
 
 if TYPE_CHECKING:
     from arr_coc.texture.array import TextureArray
 
 CENTRES = (2, 3, 4)
 SURROUNDS = (3, 4)  # levels above the centre
-FLAT = 1e-3  # Lab units; less spread than this is rounding, not contrast
+FLAT = 1e-3  # Lab units; a smaller range is rounding, not contrast
 
 
 @channel(
@@ -40,7 +38,7 @@ def saliency(texture: TextureArray) -> torch.Tensor:
         return made
     finest, coarsest = pairs[0][0], max(surround for _, surround in pairs)
     planes = [pool(plane, level_size(texture.size, finest), "mean") for plane in texture.pixels]
-    levels = {finest: list(rgb_to_lab(torch.stack(planes)))}
+    levels = {finest: list(filters.rgb_to_lab(torch.stack(planes)))}
     for number in range(finest + 1, coarsest + 1):
         levels[number] = [pool(plane, level_size(texture.size, number), "mean") for plane in levels[number - 1]]
     size = level_size(texture.size, finest)

@@ -1,4 +1,4 @@
-"""The GPU path: Triton kernels beside the torch code that they equal, and the one place that decides between the two."""
+"""The GPU path: Triton kernels, the torch code they must equal, and the dispatch between the two."""
 
 from arr_coc.texture.kernels.dispatch import reason, used, using
 

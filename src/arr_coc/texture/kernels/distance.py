@@ -1,9 +1,9 @@
-"""The distance to the nearest edge, exact, in two passes: along each row, then down each column.
+"""Kernels for the exact distance to the nearest edge, in two passes: along each row, then down each column.
 
-Jump flooding passes over the image a dozen times and errs in rare corners. Squared distances separate: the nearest edge in a
-pixel's own row is found by a running maximum, and among the rows above and below the smallest sum of squares wins. A few rows
-search together, a lane those of its column: each line that it reads counts for all of them, and they look only as far up and
-down as their own farthest edge, so on pictures with much in them the search is short.
+Squared distances separate: a running maximum finds the nearest edge in a pixel's own row, and among the rows above and
+below the smallest sum of squares wins. A tile of rows searches together, one column per lane: each line it loads serves
+all of them, and the search ends at the distance of their farthest edge, so it is short on pictures with many edges.
+Jump flooding needs a dozen passes and is wrong in rare corners.
 """
 
 from __future__ import annotations
@@ -12,46 +12,38 @@ import torch
 import triton
 import triton.language as tl
 
-from arr_coc.texture.kernels import tables
+from arr_coc.texture.kernels.pooling import needs_int64
 
-ROWS, COLUMNS = 16, 32  # px that search together, a column a lane
-STRIDE = 4  # lines above and below that are read before anybody asks whether that was enough
-SHORT = 1 << 14  # px of an image's longer side up to which distances are kept in 16 bits
+ROWS, COLUMNS = 16, 32  # px that search together, a column per lane
+STRIDE = 4  # lines above and below that are loaded between two checks whether the search can end
+INT16_SIDE = 1 << 14  # px of an image's longer side up to which distances are kept in 16 bits
 
 
 def write_distance(edge: torch.Tensor, along: torch.Tensor, found: torch.Tensor, out: torch.Tensor) -> None:
     """Write the distance to the nearest 1 of `edge`, uint8 `[B, H, W]`, over half the diagonal into `out` `[B, H, W]`.
 
-    `out` may be planes of a block: only its columns must be contiguous. along, found: `scratch`.
-    Where an image has no edge at all, the distance is 1.
+    `out` may be planes of a block: only its columns must be contiguous. along, found: `distance_buffers`.
+    An image without an edge gets 1.
     """
     batch, height, width = edge.shape
-    far = (1 << 15) - 1  # farther than any pixel of an image that is not larger than SHORT
+    far = (1 << 15) - 1  # farther than any pixel of an image up to INT16_SIDE
     if along.dtype == torch.int32:
         far = 4 * max(height, width)
     _along_rows[(height, batch)](
-        edge,
-        along,
-        found,
-        height,
-        width,
-        far,
-        BLOCK=triton.next_power_of_2(width),
-        num_warps=4 if width <= 2048 else 16,
-        enable_fp_fusion=True,
-    )
+        edge, along, found, height, width, far,
+        BLOCK=triton.next_power_of_2(width), num_warps=4 if width <= 2048 else 16, enable_fp_fusion=True,
+    )  # fmt: skip
     half_diagonal = (height**2 + width**2) ** 0.5 / 2
     grid = (triton.cdiv(width, COLUMNS), triton.cdiv(height, ROWS), batch)
     _across_rows[grid](
         along, found, out, height, width, out.stride(0), out.stride(1), 1 / half_diagonal, far,
-        ROWS=ROWS, COLUMNS=COLUMNS, STRIDE=STRIDE, HEIGHT=triton.next_power_of_2(height), WIDE=tables.wide(edge, out), num_warps=COLUMNS // 32, enable_fp_fusion=True,
+        ROWS=ROWS, COLUMNS=COLUMNS, STRIDE=STRIDE, HEIGHT=triton.next_power_of_2(height), WIDE=needs_int64(edge, out), num_warps=COLUMNS // 32, enable_fp_fusion=True,
     )  # fmt: skip
 
 
-def scratch(size: tuple[int, int, int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `write_distance` needs for images `[B, H, W]` beside its output: each pixel's distance along its row, and
-    whether a row has an edge."""
-    along = torch.empty(size, dtype=torch.int16 if max(size[1:]) <= SHORT else torch.int32, device=device)
+def distance_buffers(size: tuple[int, int, int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Buffers of `write_distance` for images `[B, H, W]`: each pixel's distance along its row, whether a row has an edge."""
+    along = torch.empty(size, dtype=torch.int16 if max(size[1:]) <= INT16_SIDE else torch.int32, device=device)
     return along, torch.empty(size[:2], dtype=torch.int32, device=device)
 
 
@@ -90,16 +82,16 @@ def _across_rows(
     inside = (rows[:, None] < height) & (columns[None, :] < width)
     source = along + image * height * width + columns
     nowhere = tl.cast(far, tl.float32)
-    # What lies outside has found its edge.
+    # Pixels outside the image need no search.
     best = tl.where(inside, nowhere * nowhere, 0.0)
     for number in tl.static_range(ROWS):
         best = _nearer(best, source, top + number, height, width, columns, far, (each - number).to(tl.float32), WIDE)
     end = height
-    if tl.max(best) >= nowhere * nowhere:  # no edge in one of these rows: perhaps there is none at all
+    if tl.max(best) >= nowhere * nowhere:  # no edge in one of these rows: the image may have none
         every = tl.arange(0, HEIGHT)
         end *= tl.max(tl.load(found + image * height + every, mask=every < height, other=0))
     reach = 1
-    # Lines `reach` away can only help where the best so far is farther than that.
+    # A line `reach` away can only help where the best so far is farther than that.
     while (reach < end) & (tl.max(best) > reach * reach):
         for more in tl.static_range(STRIDE):
             off = reach + more
@@ -118,7 +110,7 @@ def _across_rows(
 
 @triton.jit
 def _nearer(best, source, row, height, width, columns, far, off, WIDE: tl.constexpr):
-    """The least squares so far, or those by way of one line of the image, which lies `off` rows from each."""
+    """The smaller of the squares so far and those through one more line, which is `off` rows away."""
     start = row.to(tl.int64) * width if WIDE else row * width
     there = columns < tl.where((row >= 0) & (row < height), width, 0)
     line = tl.load(source + start, mask=there, other=far).to(tl.float32)

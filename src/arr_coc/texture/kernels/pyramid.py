@@ -1,9 +1,8 @@
-"""Mip levels of many planes at once, each by its own rule: five levels a launch where the sizes halve evenly.
+"""Kernels for mip levels of many planes, each by its own rule: five levels per launch where the sizes halve evenly.
 
-A program takes a strip of 32 rows of one channel and halves it five times without writing anything but the results: every
-pixel is read once, two rows at a time, and a lane adds up neighbours that it holds itself. Ids are read from level 0, at the
-pixel under each cell's centre. Where a side is odd, the level is pooled by `cells.py`, which weighs the pixels that a cell
-cuts.
+A program reads a strip of 32 rows of one channel once and halves it five times in registers; only the results are written.
+Ids are read from level 0, at the pixel under each cell's centre. A level with an odd side is pooled by `pooling.write_cells`,
+which weights the pixels that a cell cuts.
 """
 
 from __future__ import annotations
@@ -14,12 +13,19 @@ import torch
 import triton
 import triton.language as tl
 
-from arr_coc.texture.kernels import tables
-from arr_coc.texture.kernels.cells import _plane, write_cells
-from arr_coc.texture.pyramid import level_count, level_size
+from arr_coc.texture.kernels.pooling import (
+    STRIP,
+    _plane,
+    needs_int64,
+    plane_table,
+    rows_aligned,
+    rule_codes,
+    triton_dtype,
+    write_cells,
+)
+from arr_coc.texture.pooling import level_count, level_size, nested_source
 
-AT_ONCE = 5  # levels a launch
-STRIP = 512  # columns of a program, at the most
+LEVELS_PER_LAUNCH = 5
 
 
 def make_levels(planes: Sequence[torch.Tensor], rules: Sequence[str], count: int | None = None) -> list[torch.Tensor]:
@@ -31,31 +37,29 @@ def make_levels(planes: Sequence[torch.Tensor], rules: Sequence[str], count: int
         torch.empty(len(planes), *level_size(size, number), dtype=first.dtype, device=first.device)
         for number in range(1, wanted + 1)
     ]
-    made = Levels(size, rules, levels)
-    made.write(tables.table(planes), any(tables.wide(plane) for plane in planes), tables.packed(planes))
+    LevelWriter(size, rules, levels).write(plane_table(planes), needs_int64(*planes), rows_aligned(planes))
     return levels
 
 
-class Levels:
-    """Where levels are to be written, with the tables that takes: made once, written to often."""
+class LevelWriter:
+    """Output buffers of mip levels with their tables: made once, written often."""
 
     def __init__(self, size: tuple[int, int], rules: Sequence[str], levels: Sequence[torch.Tensor]) -> None:
         self.size = size
         self.levels = list(levels)
         if not self.levels:
             return
-        device = self.levels[0].device
-        self.rules = tables.rules(rules, device)
+        self.rules = rule_codes(rules, self.levels[0].device)
         self.ids = [number for number, rule in enumerate(rules) if rule == "nearest"]
-        self.tables = [tables.table(list(level)) for level in self.levels]  # of levels 1 and above
-        self.packed = [tables.packed(list(level)) for level in self.levels]
+        self.tables = [plane_table(list(level)) for level in self.levels]  # of levels 1 and above
+        self.packed = [rows_aligned(list(level)) for level in self.levels]
 
     def write(self, table: torch.Tensor, wide: bool = False, packed: bool = False) -> None:
-        """All levels of the planes in `table`, which are of `size`; wide, packed: as `tables` says of them."""
-        done = 0  # levels there are
+        """Write all levels of the planes in `table`, which are of `size`; wide, packed: as in `write_cells`."""
+        done = 0  # levels that are written
         while done < len(self.levels):
             here = level_size(self.size, done)
-            even = self._even(here, len(self.levels) - done) if done == 0 or self._nested(done) else 0
+            even = self._even(here, len(self.levels) - done) if self._nested(done) else 0
             if even:
                 source, dense = (table, packed) if done == 0 else (self.tables[done - 1], self.packed[done - 1])
                 self._halve(table, source, here, done, even, dense)
@@ -65,38 +69,34 @@ class Levels:
                 done += 1
 
     def _nested(self, number: int) -> bool:
-        """Whether cells of level 0 nest in those of a level."""
-        return all(
-            n % m == 0 and n // m == 1 << number for n, m in zip(self.size, level_size(self.size, number), strict=True)
-        )
+        """Whether each cell of a level is exactly 2^number x 2^number pixels of level 0."""
+        sizes = zip(self.size, level_size(self.size, number), strict=True)
+        return all(n == m << number for n, m in sizes)
 
     def _even(self, size: tuple[int, int], most: int) -> int:
-        """How many times both sides can be halved without a rest, as far as one launch goes."""
+        """How many times both sides can be halved without a remainder in one launch."""
         count = 0
-        while count < min(most, AT_ONCE) and all(side % (2 << count) == 0 for side in size):
+        while count < min(most, LEVELS_PER_LAUNCH) and all(side % (2 << count) == 0 for side in size):
             count += 1
         return count
 
     def _halve(
         self, table: torch.Tensor, source: torch.Tensor, size: tuple[int, int], done: int, count: int, packed: bool
     ) -> None:
-        outs = [self.levels[done + min(number, count - 1)] for number in range(AT_ONCE)]
+        outs = [self.levels[done + min(number, count - 1)] for number in range(LEVELS_PER_LAUNCH)]
         block = max(1 << count, min(STRIP, triton.next_power_of_2(size[1])))
         _halve[(triton.cdiv(size[1], block), size[0] >> count, len(self.rules))](
             table, source, self.rules, *outs, *size,
-            KIND=tables.element(outs[0].dtype), DONE=done, COUNT=count, PACKED=packed, BLOCK=block,
+            KIND=triton_dtype(outs[0].dtype), DONE=done, COUNT=count, PACKED=packed, BLOCK=block,
             num_warps=2 if block >= 256 else 1, enable_fp_fusion=True,
         )  # fmt: skip
 
     def _pool(self, table: torch.Tensor, number: int, wide: bool, packed: bool) -> None:
         out = self.levels[number - 1]
-        size = tuple(int(side) for side in out.shape[1:])
-        sizes = [level_size(self.size, i) for i in range(number)]
-        nests = [all(n % m == 0 for n, m in zip(one, size, strict=True)) for one in sizes]
-        source = max((i for i, nested in enumerate(nests) if nested), default=0)
+        source = nested_source(self.size, number)
         first, dense = (table, packed) if source == 0 else (self.tables[source - 1], self.packed[source - 1])
-        write_cells(first, self.rules, sizes[source], out, wide=wide, packed=dense)
-        if source > 0 and self.ids:  # the centre of a centre's centre drifts to a corner
+        write_cells(first, self.rules, level_size(self.size, source), out, wide=wide, packed=dense)
+        if source > 0:  # ids always come from level 0: the centre of a centre drifts to a corner
             for one in self.ids:
                 ids, rule = table[one : one + 1], self.rules[one : one + 1]
                 write_cells(ids, rule, self.size, out[one : one + 1], wide=wide, packed=packed)
@@ -167,7 +167,7 @@ def _row(at, stride_y, y, inside):
     return tl.load(at + y * stride_y, mask=inside, other=0.0)
 
 
-# A row of each level takes two of the level below. Eight rows are on their way together: nothing is read past a write.
+# A row of each level takes two rows of the level below. Eight loads are in flight at once, before any store.
 
 
 @triton.jit
@@ -209,7 +209,7 @@ def _fourth(
 
 @triton.jit
 def _once(a, b, COUNT: tl.constexpr, MOST: tl.constexpr):
-    """Half of two rows of COUNT values along both axes: the mean of each two by two, MOST: the largest."""
+    """Halve two rows of COUNT values along both axes: the mean of each 2 x 2; MOST: the maximum."""
     if MOST:
         even, odd = tl.split(tl.reshape(tl.maximum(a, b), [COUNT // 2, 2]))
         made = tl.maximum(even, odd)
@@ -221,7 +221,7 @@ def _once(a, b, COUNT: tl.constexpr, MOST: tl.constexpr):
 
 @triton.jit
 def _keep(values, out, y, left, width, LEVEL: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """A row of a level, written where pixel row `y` of level 0 begins."""
+    """Store a row of a level, at the position of pixel row `y` of the source."""
     columns = (left >> LEVEL) + tl.arange(0, BLOCK >> LEVEL)
     wide = width >> LEVEL
     tl.store(out + (y >> LEVEL).to(tl.int64) * wide + columns, values.to(KIND), mask=columns < wide)
@@ -233,7 +233,7 @@ def _ids(
     plane, stride_y, stride_x, out, top, left, width,
     LEVEL: tl.constexpr, DONE: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The pixels of level 0 under the cells' centres."""
+    """Copy the pixels of level 0 under the cells' centres."""
     rows = (top >> LEVEL) + tl.arange(0, 1 << (COUNT - LEVEL))
     columns = (left >> LEVEL) + tl.arange(0, BLOCK >> LEVEL)
     wide = width >> LEVEL

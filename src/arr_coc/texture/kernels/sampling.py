@@ -1,7 +1,8 @@
-"""All channels at all points in one launch: bilinear on two levels, linear between them; ids at the nearest pixel and level.
+"""Kernels that read planes at points: trilinear samples of all channels in one launch, and warping along an optical flow.
 
-The rules are those of `texture/sampler.py`. Planes and levels lie anywhere: a table says where. A point that is not a finite
-number reads as not a number, so that nobody has to wait for the check.
+Sampling follows `texture/sampler.py`: bilinear on two levels, linear between them; ids at the nearest pixel and level.
+A point that is not finite gives NaN, so that the host does not wait for a check. Warping follows `frames/flow.py`: linear
+between pixels or nearest, and the border is repeated.
 """
 
 from __future__ import annotations
@@ -13,63 +14,59 @@ import triton
 import triton.language as tl
 
 from arr_coc.devices import placed
-from arr_coc.texture.kernels import tables
-from arr_coc.texture.kernels.recording import captured
+from arr_coc.texture.kernels.pooling import needs_int64, plane_table, rule_codes, triton_dtype
+
+BLOCK = 256  # px of a program that warps
 
 
-class Places:
-    """Where the levels of some channels lie, with their sizes and rules; made once for many samples."""
+class MipTable:
+    """Addresses, sizes and rules of the levels of some channels: made once for many samples."""
 
     def __init__(self, levels: Sequence[Sequence[torch.Tensor]], rules: Sequence[str]) -> None:
         """levels: for each level, C planes `[H_l, W_l]`; rules: the channels' pooling rules."""
         first = levels[0][0]
-        self.held = [list(level) for level in levels]  # so that the memory stays where the table says it is
-        self.table = torch.stack([tables.table(level) for level in self.held])  # [L, C, 3]
-        sizes = [[int(level[0].shape[0]), int(level[0].shape[1])] for level in self.held]
+        self.levels = [list(level) for level in levels]  # keeps the memory that the table points to
+        self.table = torch.stack([plane_table(level) for level in self.levels])  # [L, C, 3]
+        sizes = [[int(level[0].shape[0]), int(level[0].shape[1])] for level in self.levels]
         self.sizes = placed(torch.tensor(sizes, dtype=torch.int32), first.device)
-        self.rules = tables.rules(rules, first.device)
+        self.rules = rule_codes(rules, first.device)
         self.dtype = first.dtype
 
 
-def sample(places: Places, xy: torch.Tensor, level: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+def sample_mips(mips: MipTable, xy: torch.Tensor, level: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """All channels at points `[N, 2]` (x, y in [0, 1]) and levels `[N]`: `[N, C]` of the planes' dtype."""
-    levels, channels, _ = places.table.shape
-    made = torch.empty(len(xy), channels, dtype=places.dtype, device=xy.device) if out is None else out
+    levels, channels, _ = mips.table.shape
+    made = torch.empty(len(xy), channels, dtype=mips.dtype, device=xy.device) if out is None else out
     if len(xy) == 0:
         return made
     across = min(64, triton.next_power_of_2(channels))
     points = 8 if len(xy) < 1 << 12 else 16
     grid = (triton.cdiv(len(xy), points), triton.cdiv(channels, across))
     _sample[grid](
-        places.table, places.sizes, places.rules, xy, level, made, len(xy), channels, levels - 1,
+        mips.table, mips.sizes, mips.rules, xy, level, made, len(xy), channels, levels - 1,
         xy.stride(0), xy.stride(1), level.stride(0),
-        POINTS=points, ACROSS=across, KIND=tables.element(places.dtype), num_warps=4, enable_fp_fusion=False,
+        POINTS=points, ACROSS=across, KIND=triton_dtype(mips.dtype), num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     return made
 
 
-class Sampling:
-    """Samples at `count` points again and again: buffers that stay, and one launch once it is recorded."""
-
-    def __init__(self, places: Places, count: int) -> None:
-        channels, device = int(places.table.shape[1]), places.table.device
-        self.places = places
-        self.xy = torch.zeros(count, 2, device=device)
-        self.level = torch.zeros(count, device=device)
-        self.values = torch.empty(count, channels, dtype=places.dtype, device=device)
-        self._graph: torch.cuda.CUDAGraph | None = None
-
-    def capture(self) -> Sampling:
-        """Record it, so that `read` is one launch. CUDA only."""
-        self._graph = captured(lambda: sample(self.places, self.xy, self.level, self.values), self.xy.device)
-        return self
-
-    def read(self) -> torch.Tensor:
-        """All channels at the points in `xy` and `level`: `values` `[N, C]`."""
-        if self._graph is None:
-            return sample(self.places, self.xy, self.level, self.values)
-        self._graph.replay()
-        return self.values
+def warp_planes(
+    planes: torch.Tensor, vectors: torch.Tensor, confidence: torch.Tensor | None = None, nearest: bool = False
+) -> torch.Tensor:
+    """Planes `[C, H, W]` read at each pixel plus its vector `[2, H, W]`; times `confidence` `[H, W]` if given."""
+    planes, vectors = planes.contiguous(), vectors.contiguous()
+    count, height, width = planes.shape
+    out = torch.empty_like(planes)
+    if out.numel() == 0:
+        return out
+    sure = vectors if confidence is None else confidence.contiguous()
+    at_once = min(8, triton.next_power_of_2(count))
+    grid = (triton.cdiv(height * width, BLOCK), triton.cdiv(count, at_once))
+    _warp[grid](
+        planes, vectors, sure, out, count, height, width,
+        SURE=confidence is not None, NEAREST=nearest, AT_ONCE=at_once, BLOCK=BLOCK, WIDE=needs_int64(planes), num_warps=4, enable_fp_fusion=True,
+    )  # fmt: skip
+    return out
 
 
 @triton.jit
@@ -132,3 +129,52 @@ def _sample(
     value = tl.where((rule == 2)[None, :], read, value)
     value = tl.where(finite[:, None], value, float("nan"))
     tl.store(out + number.to(tl.int64)[:, None] * channels + which[None, :], value.to(KIND), mask=mask)
+
+
+@triton.jit
+def _to_even(value):
+    """Round to the nearest integer, ties to even."""
+    up = tl.floor(value + 0.5)
+    tie = (value + 0.5 == up) & ((up.to(tl.int32) & 1) == 1)
+    return tl.where(tie, up - 1, up)
+
+
+@triton.jit
+def _warp(
+    planes, vectors, sure, out, count, height, width,
+    SURE: tl.constexpr, NEAREST: tl.constexpr, AT_ONCE: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    if WIDE:
+        place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    else:
+        place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    plane = tl.cast(height, tl.int64) * width
+    inside = place < plane
+    row, column = place // width, place % width
+    x = column.to(tl.float32) + tl.load(vectors + place, mask=inside, other=0.0).to(tl.float32)
+    y = row.to(tl.float32) + tl.load(vectors + plane + place, mask=inside, other=0.0).to(tl.float32)
+    x = tl.minimum(tl.maximum(x, 0.0), width - 1.0)
+    y = tl.minimum(tl.maximum(y, 0.0), height - 1.0)
+    share = 1.0
+    if SURE:
+        share = tl.load(sure + place, mask=inside, other=0.0).to(tl.float32)
+    kind = out.dtype.element_ty
+    if NEAREST:
+        at = _to_even(y).to(place.dtype) * width + _to_even(x).to(place.dtype)
+    else:
+        left, above = tl.floor(x), tl.floor(y)
+        fx, fy = x - left, y - above
+        west, north = left.to(place.dtype), above.to(place.dtype)
+        east, south = tl.minimum(west + 1, width - 1), tl.minimum(north + 1, height - 1)
+    for number in tl.static_range(AT_ONCE):
+        channel = tl.program_id(1) * AT_ONCE + number
+        mine = place < tl.where(channel < count, plane, 0)
+        source = planes + channel.to(tl.int64) * plane
+        if NEAREST:
+            value = tl.load(source + at, mask=mine, other=0.0).to(tl.float32)
+        else:
+            value = tl.load(source + north * width + west, mask=mine, other=0.0).to(tl.float32) * ((1 - fy) * (1 - fx))
+            value += tl.load(source + north * width + east, mask=mine, other=0.0).to(tl.float32) * ((1 - fy) * fx)
+            value += tl.load(source + south * width + west, mask=mine, other=0.0).to(tl.float32) * (fy * (1 - fx))
+            value += tl.load(source + south * width + east, mask=mine, other=0.0).to(tl.float32) * (fy * fx)
+        tl.store(out + channel.to(tl.int64) * plane + place, (value * share).to(kind), mask=mine)

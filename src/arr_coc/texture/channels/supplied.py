@@ -1,0 +1,174 @@
+"""Channels of maps that only the caller has: motion, memory, attention, gaze, embeddings.
+
+A video or a dialogue carries state along; the caller warps it to this frame and supplies it: `previous_frame` for motion,
+maps for the rest. Maps come in any size and are resampled to the texture's. `read_supplied` checks them; which names
+exist follows from the registered channels. A channel without its map is zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+import torch
+
+from arr_coc.errors import ChannelError
+from arr_coc.texture.kernels import planes as kernels
+from arr_coc.texture.layout import EMBEDDING_NAMES, all_channels, channel, nearest_name
+from arr_coc.texture.pooling import resample
+from arr_coc.types.image import ImageLike, read_picture
+from arr_coc.types.picture import Picture
+from arr_coc.types.tensors import as_tensor
+
+if TYPE_CHECKING:
+    from arr_coc.texture.array import TextureArray
+
+Embed: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+SuppliedMap: TypeAlias = "ImageLike | Embed | None"
+
+FIXATION_DECAY = 0.9  # share of the old fixation that stays when a frame's relevance is added
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """An embedding function that gets the texture, so that it can cache its features there."""
+
+    def channels(self, texture: TextureArray) -> torch.Tensor: ...
+
+    def __call__(self, pixels: torch.Tensor) -> torch.Tensor: ...
+
+
+@channel(
+    "motion",
+    family="motion",
+    range=(0, 3**0.5),
+    cost="cheap",
+    supplied_by=("previous_frame",),
+    meaning="colour distance to the previous frame",
+)
+def motion(texture: TextureArray) -> torch.Tensor:
+    before = texture.supplied("previous_frame")
+    if before is None:
+        return texture.constant(0.0)
+    made = kernels.motion_plane(texture, before)
+    if made is not None:
+        return made
+    return (texture.pixels - before).square_().sum(0).sqrt_()  # several times faster than a norm over the first axis
+
+
+@channel(
+    "fixation",
+    family="memory",
+    cost="cheap",
+    supplied_by=("fixation", "previous_relevance"),
+    meaning="where relevance has dwelt: .9 of the old fixation + .1 of the previous relevance",
+)
+def fixation(texture: TextureArray) -> torch.Tensor:
+    old, new = texture.supplied("fixation"), texture.supplied("previous_relevance")
+    weighted = ((FIXATION_DECAY, old), (1 - FIXATION_DECAY, new))
+    parts = [share * given for share, given in weighted if given is not None]
+    return torch.stack(parts).sum(0) if parts else texture.constant(0.0)
+
+
+def _register_map(name: str, family: str, meaning: str) -> None:
+    """A channel that is the caller's map, or zero."""
+
+    @channel(name, family=family, cost="free", supplied_by=(name,), meaning=meaning)
+    def supplied_map(texture: TextureArray) -> torch.Tensor:
+        given: torch.Tensor | None = texture.supplied(name)
+        return texture.constant(0.0) if given is None else given
+
+
+_register_map("previous_relevance", "memory", "relevance on the previous frame or turn")
+_register_map("previous_saliency", "memory", "saliency on the previous frame")
+_register_map("previous_attention", "attention", "the model's attention at an earlier layer or turn")
+_register_map("current_attention", "attention", "the model's attention so far, accumulated")
+_register_map("gaze", "attention", "where a person looks: eye tracking")
+
+
+def _embeddings(texture: TextureArray) -> torch.Tensor | None:
+    """Features on the encoder's own grid `[16, h, w]`, encoded on first use, or None."""
+    given = texture.supplied("embeddings")
+    if not callable(given):
+        features: torch.Tensor | None = given
+        return features
+
+    def encode() -> torch.Tensor:
+        texture.supplied("embeddings")  # recorded as a dependency of the cached value
+        made = given.channels(texture) if isinstance(given, Embedder) else given(texture.pixels)
+        return check_embeddings(made, texture.picture)
+
+    return texture.once("embeddings", encode)
+
+
+def _register_embedding(number: int, name: str) -> None:
+    meaning = f"dimension {number + 1} of 16 of the joint image-text space"
+    unbounded = (-math.inf, math.inf)
+
+    @channel(name, family="embedding", range=unbounded, cost="costly", supplied_by=("embeddings",), meaning=meaning)
+    def dimension(texture: TextureArray) -> torch.Tensor:
+        features = _embeddings(texture)
+        return texture.constant(0.0) if features is None else resample(features[number], texture.size)
+
+
+for _number, _name in enumerate(EMBEDDING_NAMES):
+    _register_embedding(_number, _name)
+
+
+def read_supplied(maps: Mapping[str, SuppliedMap], picture: Picture) -> dict[str, Any]:
+    """Check each map and bring it to the picture's size and device; None stays None."""
+    ready: dict[str, Any] = {}
+    ranges = {key: channel.range for channel in reversed(all_channels()) for key in channel.supplied_by}
+    known = sorted(ranges)
+    for name, value in maps.items():
+        if name not in known:
+            raise ChannelError(f"no channel takes a map called {name!r}{nearest_name(name, known)}")
+        if value is None:
+            ready[name] = None
+        elif name == "previous_frame":
+            ready[name] = _read_frame(value, picture)
+        elif name == "embeddings":
+            ready[name] = value if callable(value) else check_embeddings(value, picture)
+        else:
+            ready[name] = _read_map(name, value, picture, ranges[name])
+    return ready
+
+
+def check_embeddings(value: object, picture: Picture) -> torch.Tensor:
+    """Embeddings as float32 `[16, h, w]`."""
+    features = as_tensor(value, f"embeddings [{len(EMBEDDING_NAMES)}, h, w]")
+    if features.ndim != 3 or len(features) != len(EMBEDDING_NAMES) or 0 in features.shape:
+        raise ChannelError(f"expected embeddings [{len(EMBEDDING_NAMES)}, h, w], got {list(features.shape)}")
+    _check_finite("embeddings", features)
+    return features.detach().to(device=picture.pixels.device, dtype=torch.float32, copy=True)
+
+
+def _read_frame(value: Any, picture: Picture) -> torch.Tensor:
+    frame = read_picture(value, max_side=max(picture.size), device=picture.pixels.device)
+    if frame.original_size != picture.original_size:
+        was, now = frame.original_size, picture.original_size
+        raise ChannelError(
+            f"the previous frame must have this image's size, {now[1]}x{now[0]} pixels, got {was[1]}x{was[0]}"
+        )
+    return frame.pixels
+
+
+def _read_map(name: str, value: Any, picture: Picture, within: tuple[float, float]) -> torch.Tensor:
+    plane = as_tensor(value, f"the map {name!r} [h, w]")
+    if plane.ndim != 2 or 0 in plane.shape:
+        raise ChannelError(f"expected the map {name!r} as [h, w], got {list(plane.shape)}")
+    plane = plane.detach().to(picture.pixels.device).float()
+    _check_finite(name, plane)
+    low, high = within
+    if float(plane.min()) < low - 1e-3 or float(plane.max()) > high + 1e-3:
+        raise ChannelError(
+            f"the map {name!r} must lie in [{low:g}, {high:g}], got {float(plane.min()):.4g} to {float(plane.max()):.4g}; "
+            "scale it first, e.g. divide by its maximum"
+        )
+    return resample(plane, picture.size).clamp(low, high)
+
+
+def _check_finite(name: str, value: torch.Tensor) -> None:
+    if not bool(torch.isfinite(value).all()):
+        raise ChannelError(f"the map {name!r} holds NaN or infinite values")

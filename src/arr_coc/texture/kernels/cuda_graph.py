@@ -1,0 +1,145 @@
+"""CUDA graphs: capture work of fixed shape once, replay it in one launch.
+
+For work of many small launches, where launching takes longer than computing. Everything that the work reads apart from
+its inputs must stay at its address as long as the graph does.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from arr_coc.errors import ArrCocError, first_line
+from arr_coc.texture.kernels.dispatch import device_guard, requested_backend
+
+CAPTURE_AFTER = 3  # times that a shape comes before it is captured
+EVICT_AFTER = 12  # times that a shape comes to a full cache before the cache is cleared for it
+MAX_COUNTED = 256  # shapes that are counted
+
+Tensors = tuple[torch.Tensor, ...]
+
+_capture_lock = threading.RLock()  # a process can capture one graph at a time
+
+
+def capture_graph(
+    work: Callable[[], object], device: torch.device, pool: Any = None, stream: torch.cuda.Stream | None = None
+) -> torch.cuda.CUDAGraph:
+    """Capture what `work` launches. It runs three times before, so that everything is compiled.
+
+    pool: memory shared by graphs that never run at the same time. stream: the side stream to capture on, of this device;
+    libraries keep a workspace per stream, and the graphs captured on it use that. Other threads may go on with their work.
+    """
+    if device.type != "cuda":
+        raise ArrCocError(f"expected a CUDA device for a graph, got {device}")
+    with _capture_lock, device_guard(device):
+        current = torch.cuda.current_stream()
+        stream = torch.cuda.Stream() if stream is None else stream
+        stream.wait_stream(current)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.stream(stream):
+                for _ in range(3):
+                    work()
+            current.wait_stream(stream)
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                work()
+        finally:
+            torch.cuda.set_stream(current)  # torch stays on the side stream where the capture fails
+    return graph
+
+
+def can_capture(*tensors: torch.Tensor) -> bool:
+    """Whether work on these can be captured: on a GPU, without gradients, unless the backend is torch."""
+    return (
+        all(one.is_cuda for one in tensors)
+        and requested_backend() != "torch"
+        and not (torch.is_grad_enabled() and any(one.requires_grad for one in tensors))
+        and not torch.is_autocast_enabled("cuda")
+        and not torch.cuda.is_current_stream_capturing()
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedGraph:
+    """A graph for one shape, with its input and output buffers."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: Tensors
+    outputs: Tensors
+
+    def replay(self, inputs: Tensors) -> Tensors:
+        for buffer, given in zip(self.inputs, inputs, strict=True):
+            buffer.copy_(given)
+        self.graph.replay()
+        return tuple(one.clone() for one in self.outputs)  # the next replay overwrites them
+
+
+class GraphCache:
+    """Graphs of at most `capacity` shapes, valid as long as `state` stays the same.
+
+    They are dropped together, never one by one: graphs captured on one stream share memory.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._lock = threading.Lock()
+        self._clear(None)
+
+    def __len__(self) -> int:
+        return sum(one is not None for one in self._graphs.values())
+
+    def run(self, state: Hashable, key: Hashable, work: Callable[..., Tensors], inputs: Tensors) -> Tensors:
+        """`work(*inputs)`; key: what else the result depends on; a new `state` makes all graphs invalid."""
+        # A cached graph serves callers in any autograd mode, so it is captured outside of all.
+        with self._lock, device_guard(inputs[0].device), torch.inference_mode(False), torch.no_grad():
+            if state != self._state:
+                self._clear(state)
+            stream = _current_stream(inputs[0].device)
+            key = (key, inputs[0].device, stream, *((one.shape, one.dtype) for one in inputs))
+            if key not in self._graphs and self._count(key):
+                try:
+                    self._graphs[key] = self._capture(stream, work, inputs)
+                except RuntimeError as error:
+                    self._graphs[key] = None
+                    warnings.warn(
+                        f"could not capture a CUDA graph, running without one, which is slower ({first_line(error)})",
+                        stacklevel=2,
+                    )
+            found = self._graphs.get(key)
+            return work(*inputs) if found is None else found.replay(inputs)
+
+    def _count(self, key: Hashable) -> bool:
+        """Count a shape that is not captured; whether it is to be captured now."""
+        count = self._seen[key] = self._seen.pop(key, 0) + 1
+        if len(self._seen) > MAX_COUNTED:
+            self._seen.popitem(last=False)
+        if len(self._graphs) >= self.capacity and count >= EVICT_AFTER:
+            self._clear(self._state)
+        return count >= CAPTURE_AFTER and len(self._graphs) < self.capacity
+
+    def _clear(self, state: Hashable) -> None:
+        for one in getattr(self, "_graphs", {}).values():
+            if one is not None and one.inputs[0].is_cuda:
+                torch.cuda.synchronize(one.inputs[0].device)  # it may still be running
+        self._state = state
+        self._seen: OrderedDict[Hashable, int] = OrderedDict()
+        self._graphs: dict[Hashable, CapturedGraph | None] = {}  # None: the capture failed
+        self._pools: dict[Hashable, tuple[Any, Any]] = {}  # by stream, whose graphs never run at the same time
+
+    def _capture(self, stream: Hashable, work: Callable[..., Tensors], inputs: Tensors) -> CapturedGraph:
+        buffers = tuple(one.clone() for one in inputs)
+        if stream not in self._pools:
+            self._pools[stream] = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+        outputs: list[Tensors] = []
+        graph = capture_graph(lambda: outputs.append(work(*buffers)), inputs[0].device, *self._pools[stream])
+        return CapturedGraph(graph, buffers, outputs[-1])
+
+
+def _current_stream(device: torch.device) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream)

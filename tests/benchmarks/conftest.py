@@ -1,0 +1,19 @@
+"""Kernels of `benchmarks/gpu_graphs` run on a GPU or in Triton's interpreter, with the fixtures of the texture's kernels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ..texture.kernels.conftest import by_triton, collect_ignore_glob, device, image
+
+__all__ = ["by_triton", "collect_ignore_glob", "device", "image"]
+
+
+@pytest.fixture
+def large_blocks(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
+    """Flow in larger blocks in the interpreter, whose time grows with the number of programs."""
+    from gpu_graphs import flow
+
+    if device.type == "cpu":
+        monkeypatch.setattr(flow, "BLOCK", 1024)

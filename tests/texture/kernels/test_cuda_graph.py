@@ -1,0 +1,164 @@
+"""When work is captured, what is cached, and that replays give the same. Without a GPU the work itself stands in for a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from arr_coc.texture.channels.text import stroke_text
+from arr_coc.texture.kernels import cuda_graph, using
+from arr_coc.texture.kernels.cuda_graph import CAPTURE_AFTER, EVICT_AFTER, GraphCache, can_capture
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are captured on a GPU")
+
+
+class Double:
+    """Work that writes into the same memory each time, as a graph does, and counts its runs."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.results: dict[torch.Size, torch.Tensor] = {}
+
+    def __call__(self, given: torch.Tensor) -> tuple[torch.Tensor]:
+        self.runs += 1
+        return (self.results.setdefault(given.shape, torch.empty_like(given)).copy_(2 * given),)
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The graphs captured so far; each runs its work again."""
+    made: list[Any] = []
+
+    class Graph:
+        def __init__(self, work: Callable[[], object]) -> None:
+            self.replay = work
+            work()
+
+    def capture_graph(work: Callable[[], object], device: object, pool: object, stream: object) -> Graph:
+        made.append(Graph(work))
+        return made[-1]  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(cuda_graph, "capture_graph", capture_graph)
+    monkeypatch.setattr(cuda_graph, "_current_stream", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    monkeypatch.setattr(torch.cuda, "Stream", object)
+    return made
+
+
+def run(cache: GraphCache, work: Any, size: int, times: int, state: object = 0) -> None:
+    for number in range(times):
+        given = torch.full((size,), float(number))
+        (found,) = cache.run(state, "double", work, (given,))
+        assert torch.equal(found, 2 * given)
+
+
+def test_a_repeated_shape_is_captured_once(graphs: list[Any]) -> None:
+    cache, work = GraphCache(4), Double()
+    run(cache, work, 3, CAPTURE_AFTER - 1)
+    assert not graphs
+    run(cache, work, 3, 5)
+    run(cache, work, 4, CAPTURE_AFTER - 1)  # another shape
+    assert len(graphs) == len(cache) == 1
+    run(cache, work, 4, 1)
+    assert len(graphs) == len(cache) == 2
+
+
+def test_results_are_not_overwritten(graphs: list[Any]) -> None:
+    cache, work = GraphCache(4), Double()
+    run(cache, work, 3, CAPTURE_AFTER)
+    first, second = (cache.run(0, "double", work, (torch.full((3,), value),))[0] for value in (5.0, 6.0))
+    assert first.tolist() == [10.0] * 3
+    assert second.tolist() == [12.0] * 3
+
+
+def test_a_new_state_drops_all_graphs(graphs: list[Any]) -> None:
+    cache, work = GraphCache(4), Double()
+    run(cache, work, 3, CAPTURE_AFTER)
+    run(cache, work, 3, CAPTURE_AFTER - 1, state=1)
+    assert len(cache) == 0
+    run(cache, work, 3, 1, state=1)
+    assert len(cache) == 1
+    assert len(graphs) == 2
+
+
+def test_a_full_cache_is_cleared_for_a_frequent_shape(graphs: list[Any]) -> None:
+    cache, work = GraphCache(2), Double()
+    for size in (1, 2, 3):
+        run(cache, work, size, CAPTURE_AFTER)
+    assert len(cache) == 2  # full: not the third
+    run(cache, work, 3, EVICT_AFTER - CAPTURE_AFTER - 1)
+    assert len(cache) == 2
+    run(cache, work, 3, 1)  # clears the cache, then captures
+    assert len(cache) == 1
+    run(cache, work, 1, CAPTURE_AFTER - 1)
+    assert len(cache) == 1
+    run(cache, work, 1, 1)
+    assert len(cache) == 2
+
+
+def test_work_that_cannot_be_captured_runs_without_a_graph(graphs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = 0
+
+    def fails(*given: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    monkeypatch.setattr(cuda_graph, "capture_graph", fails)
+    cache, work = GraphCache(4), Double()
+    with pytest.warns(UserWarning, match="could not capture a CUDA graph.*.operation not permitted"):
+        run(cache, work, 3, CAPTURE_AFTER + 3)
+    assert tries == 1
+    assert len(cache) == 0
+
+
+def test_nothing_is_captured_on_a_cpu() -> None:
+    assert not can_capture(torch.zeros(3))
+
+
+@gpu
+@pytest.mark.parametrize("size", [(64, 96), (65, 97), (700, 901)])
+def test_captured_text_is_the_same(size: tuple[int, int]) -> None:
+    for number in range(CAPTURE_AFTER + 2):
+        picture = (
+            torch.rand(3, size[1], size[0], generator=torch.Generator().manual_seed(number)).cuda().transpose(1, 2)
+        )
+        with using("torch"):
+            plain = stroke_text(picture)
+        with torch.inference_mode(number % 2 == 0):
+            assert torch.allclose(stroke_text(picture), plain, atol=1e-6)
+
+
+@gpu
+def test_a_failed_capture_restores_the_stream() -> None:
+    cache, given = GraphCache(4), torch.ones(3, device="cuda")
+    before = torch.cuda.current_stream()
+
+    def wait() -> None:
+        cache.run(0, "waits", lambda one: (one * one.sum().item(),), (given,))
+
+    for _ in range(CAPTURE_AFTER - 1):
+        wait()
+    with pytest.warns(UserWarning, match="could not capture"):
+        wait()
+    assert torch.cuda.current_stream() == before
+    assert float((given + 1).sum()) == 6
+
+
+@gpu
+def test_dropping_one_cache_leaves_another_valid() -> None:
+    """Matrix products use a workspace per stream: dropping one cache must not free that of another."""
+    weights = torch.rand(256, 256, device="cuda")
+    kept, dropped, given = GraphCache(4), GraphCache(4), torch.rand(64, 256, device="cuda")
+    for cache in (kept, dropped):
+        for _ in range(CAPTURE_AFTER):
+            cache.run(0, "product", lambda one: (one @ weights,), (given,))
+    dropped._clear(1)
+    torch.cuda.empty_cache()
+    filling = [torch.full((1 << 20,), float("nan"), device="cuda") for _ in range(32)]
+    (found,) = kept.run(0, "product", lambda one: (one @ weights,), (given,))
+    assert torch.allclose(found, given @ weights, rtol=1e-3)
+    assert len(filling) == 32

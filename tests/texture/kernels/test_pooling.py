@@ -1,0 +1,54 @@
+"""Cells by a kernel equal `pool` on each plane."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from arr_coc.errors import ArrCocError
+from arr_coc.texture.kernels.pooling import needs_int64, pool_cells
+from arr_coc.texture.pooling import pool
+
+RULES = ("mean", "max", "nearest", "mean", "max")
+
+
+def planes(size: tuple[int, int], device: torch.device, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    """Contiguous, transposed, every second column, one row repeated, and a constant."""
+    torch.manual_seed(2)
+    height, width = size
+    return [
+        torch.rand(size, device=device).to(dtype),
+        torch.rand(width, height, device=device).to(dtype).T - 0.5,
+        torch.randint(0, 50, (height, 2 * width), device=device).to(dtype)[:, ::2],
+        torch.rand(1, width, device=device).to(dtype).expand(size),
+        torch.full((1, 1), 0.25, device=device, dtype=dtype).expand(size),
+    ]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (30, 41)])
+@pytest.mark.parametrize("grid", [(1, 1), (7, 5), (15, 20), (30, 41), (33, 2)])
+def test_equals_pool(size: tuple[int, int], grid: tuple[int, int], device: torch.device) -> None:
+    given = planes(size, device)
+    found = pool_cells(given, grid, RULES)
+    for plane, rule, made in zip(given, RULES, found, strict=True):
+        assert torch.allclose(made, pool(plane, grid, rule), atol=1e-5, rtol=1e-5)  # type: ignore[arg-type]
+
+
+def test_half_precision_is_summed_in_float32(device: torch.device) -> None:
+    given = planes((40, 40), device, torch.float16)
+    found = pool_cells(given, (3, 3), RULES)
+    assert found.dtype == torch.float16
+    for plane, rule, made in zip(given, RULES, found, strict=True):
+        assert torch.allclose(made.float(), pool(plane.float(), (3, 3), rule), atol=1e-3)  # type: ignore[arg-type]
+
+
+def test_planes_of_two_sizes_are_refused(device: torch.device) -> None:
+    with pytest.raises(ArrCocError, match="expected planes"):
+        pool_cells([torch.zeros(3, 3, device=device), torch.zeros(3, 4, device=device)], (1, 1), ("mean", "mean"))
+
+
+def test_offsets_beyond_32_bits_are_detected() -> None:
+    huge = torch.zeros(1, 1, dtype=torch.uint8).expand(1 << 16, 1 << 16)
+    assert not needs_int64(huge)  # it takes no memory at all
+    assert needs_int64(torch.empty(1 << 16, (1 << 15) + 1, device="meta"))
+    assert not needs_int64(torch.empty(4096, 4096, device="meta"))
