@@ -13,7 +13,7 @@ from arr_coc.embedding.projection import Projection
 from arr_coc.errors import ArrCocError, ChannelError, ImageError
 from arr_coc.evaluation.runner import evaluate
 from arr_coc.layer import ArrCocLayer
-from arr_coc.texture import FULL40, LAYOUTS, MVP13, Channel, TextureArray, TextureBatch, all_channels, channel
+from arr_coc.texture import FULL40, LAYOUTS, MVP13, Channel, TextureArray, TextureBatch, all_channels, channel, kernels
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.grid import Grid
 from arr_coc.video.stream import watch
@@ -42,6 +42,7 @@ __all__ = [
     "all_channels",
     "channel",
     "evaluate",
+    "kernels",
     "load",
     "pictures",
     "realize",
