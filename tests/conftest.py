@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # run kernels in the interpreter; Triton reads this when it is first imported
+
 import arr_coc
 from arr_coc import TextureArray
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # kernels run step by step; Triton looks for it when it is first imported
 
 
 def noise(height: int, width: int, seed: int = 0) -> torch.Tensor:
