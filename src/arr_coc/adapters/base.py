@@ -1,6 +1,6 @@
-"""What an adapter knows about one model family, and nothing else: where the visual tokens stand, how to encode them.
+"""The interface of a model family: where its visual tokens are in a prompt, and how its encoder produces them.
 
-The model is read and called, never changed. Everything that a call needs travels with its inputs.
+An adapter reads and calls the model and never changes it. Everything that a call needs comes with its inputs.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Features = tuple[torch.Tensor, tuple[torch.Tensor, ...]]  # tokens [K, D], and [
 
 @dataclass(frozen=True, eq=False)
 class Visual:
-    """One image or video of a batch, and where its tokens stand in the prompt."""
+    """One image or video of a batch, and the places of its tokens in the prompt."""
 
     row: int
     kind: str  # "image" or "video"
     number: int  # among all of its kind in the batch
     grid: Cells
     places: torch.Tensor  # [T] token positions in the row, rising
-    cells: torch.Tensor | None = None  # [N] which of those tokens are cells; None: all. The others always stay.
+    cells: torch.Tensor | None = None  # [N] which of those tokens are cells; None: all. The others are never dropped.
 
     @property
     def n(self) -> int:
@@ -42,7 +42,7 @@ class Visual:
 
     @property
     def cell_places(self) -> torch.Tensor:
-        """`[N]`: where the cells stand in the row."""
+        """The places of the cells in the row: `[N]`."""
         return self.places if self.cells is None else self.places[self.cells]
 
     def tokens_kept(self, keep: torch.Tensor) -> torch.Tensor:
@@ -57,16 +57,16 @@ class Visual:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The encoder's answer for some cells of one visual."""
+    """The encoder's output for some cells of one visual."""
 
     cells: torch.Tensor  # [M] sorted
     tokens: torch.Tensor  # [M, D]
     deep: tuple[torch.Tensor, ...] = ()  # [M, D] for each of the encoder's further levels (DeepStack)
-    extra: torch.Tensor | None = None  # [E, D] the tokens that are no cells (line ends), in their order
+    extra: torch.Tensor | None = None  # [E, D] the tokens that are not cells (newlines, a class token), in order
     attention: Mapping[float, torch.Tensor] = field(default_factory=dict)  # depth -> [M]
 
     def rows(self, keep: torch.Tensor) -> torch.Tensor:
-        """Where kept cells `[K]` stand among the encoded ones."""
+        """The index of kept cells `[K]` among the encoded ones."""
         return torch.searchsorted(self.cells, keep)
 
 
@@ -104,20 +104,18 @@ class Adapter(ABC):
     def __init__(self, model: Any) -> None:
         self.model = model
 
-    # What a family has to say.
+    # Every family implements these.
 
     @abstractmethod
     def grids(self, inputs: Inputs, kind: str, sizes: Sequence[tuple[int, int]] | None) -> list[Cells]:
-        """The cells of every visual of a kind, in order; `sizes` are the originals' (width, height) where known."""
+        """The grid of every visual of a kind, in order; `sizes`: (width, height) of the originals, where known."""
 
     @abstractmethod
-    def encode(
-        self, inputs: Inputs, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None, depths: Sequence[float]
-    ) -> list[Encoded]:
-        """The encoder's tokens for all `cells` of the visuals, or (None) for all there are, by the stock encoder.
-
-        With `depths`, also the attention that each cell receives at those depths of the encoder.
-        """
+    def encode_kind(
+        self, inputs: Inputs, kind: str, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None,
+        depths: Sequence[float],
+    ) -> list[Encoded]:  # fmt: skip
+        """`encode` for all visuals of one kind, in the order of their numbers."""
 
     @abstractmethod
     def positions(self, inputs: Inputs) -> torch.Tensor:
@@ -125,9 +123,27 @@ class Adapter(ABC):
 
     @abstractmethod
     def encoder_outputs(self, kept: Mapping[str, list[Features]]) -> dict[str, Any]:
-        """`mm_encoder_outputs` from each row's kept tokens `[K, D]` and deep features, by kind."""
+        """The model's `mm_encoder_outputs` from each row's kept tokens and deep features, by kind."""
 
-    # What families share.
+    # Shared by all families.
+
+    def encode(
+        self, inputs: Inputs, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None, depths: Sequence[float]
+    ) -> list[Encoded]:
+        """Encode some `cells` of each visual, or all of them (None: by the stock encoder).
+
+        With `depths`, also record the attention that each cell receives at those depths of the encoder.
+        """
+        if cells is not None and all(len(some) == visual.n for some, visual in zip(cells, visuals, strict=True)):
+            cells = None  # all cells: the stock encoder, bit for bit
+        encoded: dict[int, Encoded] = {}
+        for kind in self.kinds:
+            order = sorted((i for i, v in enumerate(visuals) if v.kind == kind), key=lambda i: visuals[i].number)
+            if order:
+                some = None if cells is None else [cells[i] for i in order]
+                made = self.encode_kind(inputs, kind, [visuals[i] for i in order], some, depths)
+                encoded.update(zip(order, made, strict=True))
+        return [encoded[i] for i in range(len(visuals))]
 
     @cached_property
     def core(self) -> Any:
@@ -144,7 +160,7 @@ class Adapter(ABC):
 
     @property
     def deep_layers(self) -> int:
-        """How many of the language model's first layers take visual features of their own (DeepStack)."""
+        """The number of first language layers that take visual features of their own (DeepStack)."""
         return 0
 
     @property
@@ -153,7 +169,7 @@ class Adapter(ABC):
 
     @cached_property
     def pad_token(self) -> int:
-        """A token for padding that is not a visual one."""
+        """A padding token that is not a visual token."""
         visual = {self.token_id(kind) for kind in self.kinds}
         for source in (self.model.generation_config, self.config, self.config.get_text_config()):
             for name in ("pad_token_id", "eos_token_id"):
@@ -172,7 +188,7 @@ class Adapter(ABC):
             return self.model.get_input_embeddings()(ids.to(self.device))
 
     def visuals(self, inputs: Inputs, sizes: Mapping[str, Sequence[tuple[int, int]]] | None = None) -> list[Visual]:
-        """Every image and video of the batch, row by row in the order of the prompt."""
+        """Every image and video of the batch, row by row, in the order of the prompt."""
         found: list[Visual] = []
         ids = inputs["input_ids"].cpu()
         for kind in self.kinds:
@@ -194,7 +210,7 @@ class Adapter(ABC):
         return sorted(found, key=lambda visual: (visual.row, int(visual.places[0]) if visual.n else 0))
 
     def token_count(self, grid: Cells) -> int:
-        """How many tokens a visual takes in the prompt."""
+        """The number of tokens of a visual in the prompt."""
         return grid.n
 
     def cell_tokens(self, grid: Cells) -> torch.Tensor | None:
@@ -202,7 +218,7 @@ class Adapter(ABC):
         return None
 
     def check(self) -> None:
-        """One clear sentence where this model cannot be wrapped."""
+        """Raise where this model cannot be wrapped."""
         devices = {str(parameter.device) for parameter in self.model.parameters()}
         if len(devices) > 1:
             raise ModelError(
@@ -210,7 +226,7 @@ class Adapter(ABC):
                 "load it with device_map={'': 'cuda:0'} or move it with model.to(...)"
             )
         text = self.config.get_text_config()
-        # A window is counted in tokens that are read: without the dropped ones it would reach farther back.
+        # A sliding window counts the tokens that are read: without the dropped ones it would reach further back.
         other = sorted(set(getattr(text, "layer_types", None) or ()) - {"full_attention"})
         if other or (not hasattr(text, "layer_types") and getattr(text, "sliding_window", None) is not None):
             raise ModelError(

@@ -1,4 +1,4 @@
-"""Which models are known, which are refused and why."""
+"""The supported model families, and the models that are refused with a reason."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ FAMILIES: tuple[type[Adapter], ...] = (
 
 REFUSED: dict[str, str] = {
     "gemma3": (
-        "Gemma 3 is not supported: most of its layers see a window counted in tokens that are read, so without the dropped "
-        "tokens they would see farther back than the whole model does"
+        "Gemma 3 is not supported: most of its layers have a sliding window that counts the tokens read, so without the "
+        "dropped tokens they would attend further back than the stock model"
     ),
 }
 
 
 def adapter(model: Any) -> Adapter:
-    """The adapter of a model's family, or one sentence that says what is supported."""
+    """The adapter of a model's family; raises with a list of the supported families."""
     check_transformers()
     kind = getattr(getattr(model, "config", None), "model_type", None)
     if kind is None or not callable(getattr(model, "generate", None)):
@@ -53,7 +53,7 @@ def _supported() -> str:
 
 
 def check_transformers() -> None:
-    """An installed transformers that is too old gets a sentence, not a missing keyword."""
+    """Raise if the installed transformers is too old."""
     import transformers
 
     version = tuple(int(part) for part in transformers.__version__.split(".")[:2] if part.isdigit())

@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
@@ -140,50 +141,44 @@ class TiledAdapter(OnePositionPerToken):
     def _project(self, cells: torch.Tensor) -> torch.Tensor:
         """Cells with their patches concatenated, row by row, `[M, merge ** 2 * C]` to tokens `[M, D]`."""
 
-    def encode(
-        self, inputs: Inputs, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None, depths: Sequence[float]
-    ) -> list[Encoded]:
-        in_tile = self.side**2
-        tiles = [visual.n // in_tile for visual in sorted(visuals, key=lambda visual: visual.number)]
-        starts = [sum(tiles[: visual.number]) for visual in visuals]  # each visual's first tile
+    def encode_kind(
+        self, inputs: Inputs, kind: str, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None,
+        depths: Sequence[float],
+    ) -> list[Encoded]:  # fmt: skip
+        tiles = [visual.n // self.side**2 for visual in visuals]
+        starts = [0, *accumulate(tiles)]
         recorder = TileRecorder(self.blocks, self.block_names, depths)
-        whole = cells is None or all(len(c) == v.n for c, v in zip(cells, visuals, strict=True))
-        if cells is None or whole:
-            with recorder.attached():  # all cells: the stock encoder, bit for bit
-                answer = self._encode_all(inputs)
-            tokens = [
-                answer[at : at + visual.n // in_tile].flatten(0, 1) for at, visual in zip(starts, visuals, strict=True)
-            ]
+        if dense := cells is None:
+            with recorder.attached():
+                answer = self._encode_all(inputs).flatten(0, 1)
+            tokens = answer.split([visual.n + self.extras for visual in visuals])
             cells = [torch.arange(visual.n) for visual in visuals]
         else:
-            tokens = self._encode_some(inputs, starts, sum(tiles), cells, recorder)
+            tokens = self._encode_some(inputs, tiles, cells, recorder)
         return [
             Encoded(
                 chosen, part[self.extras :], extra=part[: self.extras] if self.extras else None,
-                attention=self._attention(recorder, start, visual.n // in_tile, whole),
+                attention=self._attention(recorder, start, count, dense),
             )
-            for visual, chosen, part, start in zip(visuals, cells, tokens, starts, strict=True)
+            for chosen, part, start, count in zip(cells, tokens, starts[:-1], tiles, strict=True)
         ]  # fmt: skip
 
     def _encode_some(
-        self, inputs: Inputs, starts: Sequence[int], count: int, cells: Sequence[torch.Tensor], recorder: TileRecorder
-    ) -> list[torch.Tensor]:
+        self, inputs: Inputs, tiles: Sequence[int], cells: Sequence[torch.Tensor], recorder: TileRecorder
+    ) -> Sequence[torch.Tensor]:
         """Each visual's tokens `[K, D]`, extras first, from the patches of its chosen cells only."""
         if not self.extras and not any(len(some) for some in cells):
             return [torch.zeros(0, self.width, device=self.device, dtype=self.model.dtype)] * len(cells)
         in_tile = self.side**2
-        chosen: list[torch.Tensor] = [torch.zeros(0, dtype=torch.long)] * count
-        for start, some in zip(starts, cells, strict=True):
+        chosen: list[torch.Tensor] = [torch.zeros(0, dtype=torch.long)] * sum(tiles)
+        for start, some in zip([0, *accumulate(tiles)][:-1], cells, strict=True):
             for tile in {*(some // in_tile).tolist(), *range(min(self.extras, 1))}:
                 patches = self._patches(some[some // in_tile == tile] % in_tile)
                 chosen[start + tile] = torch.cat([torch.arange(self.first), patches + self.first])
         hidden = self._embed(self._tile_pixels(inputs))  # cheap compared with the blocks
         states = run_blocks(self.blocks, self.block_names, hidden, chosen, self.outputs, recorder)
         merged = [state[self.first - self.extras :].reshape(-1, self.merge**2 * state.shape[-1]) for state in states]
-        tokens: Any = self._project(torch.cat(merged))
-        order = sorted(range(len(cells)), key=lambda number: starts[number])
-        parts = dict(zip(order, tokens.split([len(cells[number]) + self.extras for number in order]), strict=True))
-        return [parts[number] for number in range(len(cells))]
+        return self._project(torch.cat(merged)).split([len(some) + self.extras for some in cells])
 
     def _patches(self, cells: torch.Tensor) -> torch.Tensor:
         """The patches `[K * merge ** 2]` of a tile's cells `[K]`, cell by cell, row by row inside each."""

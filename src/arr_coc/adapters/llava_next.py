@@ -50,37 +50,31 @@ class LlavaNext(OnePositionPerToken):
         """Cells and newline tokens; a single view, or a video, has one newline at its end."""
         return grid.n + (grid.views[1].h if isinstance(grid, Mosaic) else 1)
 
-    def cell_tokens(self, grid: Cells) -> torch.Tensor | None:
+    def cell_tokens(self, grid: Cells) -> torch.Tensor:
         if not isinstance(grid, Mosaic):
             return torch.arange(grid.n)
         overview, large = grid.views
         rows = torch.arange(large.h)[:, None] * (large.w + 1) + torch.arange(large.w)
         return torch.cat([torch.arange(overview.n), overview.n + rows.flatten()])
 
-    def encode(
-        self, inputs: Inputs, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None, depths: Sequence[float]
-    ) -> list[Encoded]:
-        if cells is not None and not all(len(c) == v.n for c, v in zip(cells, visuals, strict=True)):
+    def encode_kind(
+        self, inputs: Inputs, kind: str, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None,
+        depths: Sequence[float],
+    ) -> list[Encoded]:  # fmt: skip
+        if cells is not None:
             raise ModelError(f"{self.family} encodes whole pictures only: expected all cells, got some")
-        encoded: dict[tuple[str, int], Encoded] = {}
-        for kind in self.kinds:
-            of_kind = sorted((visual for visual in visuals if visual.kind == kind), key=lambda visual: visual.number)
-            if not of_kind:
-                continue
-            recorder = TileRecorder(self.core.vision_tower.encoder.layers, CLIP_BLOCK, depths)
-            with recorder.attached():
-                features = self._features(inputs, kind)
-            maps = {depth: self._maps(inputs, kind, recorder, depth) for depth in depths}
-            for visual in of_kind:
-                tokens, at = features[visual.number], self.cell_tokens(visual.grid)
-                assert at is not None
-                newlines = torch.ones(len(tokens), dtype=torch.bool)
-                newlines[at] = False
-                encoded[kind, visual.number] = Encoded(
-                    torch.arange(visual.n), tokens[at.to(tokens.device)], extra=tokens[newlines.to(tokens.device)],
-                    attention={depth: values[visual.number] for depth, values in maps.items()},
-                )  # fmt: skip
-        return [encoded[visual.kind, visual.number] for visual in visuals]
+        recorder = TileRecorder(self.core.vision_tower.encoder.layers, CLIP_BLOCK, depths)
+        with recorder.attached():
+            features = self._features(inputs, kind)
+        maps = {depth: self._maps(inputs, kind, recorder, depth) for depth in depths}
+        encoded = []
+        for number, (visual, tokens) in enumerate(zip(visuals, features, strict=True)):
+            at = self.cell_tokens(visual.grid).to(tokens.device)
+            newlines = torch.ones(len(tokens), dtype=torch.bool, device=tokens.device)
+            newlines[at] = False
+            attention = {depth: values[number] for depth, values in maps.items()}
+            encoded.append(Encoded(torch.arange(visual.n), tokens[at], extra=tokens[newlines], attention=attention))
+        return encoded
 
     def _features(self, inputs: Inputs, kind: str) -> Sequence[torch.Tensor]:
         """Every picture's tokens, newlines included: `[T, D]` each."""

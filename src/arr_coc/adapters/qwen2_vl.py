@@ -64,32 +64,14 @@ class Qwen2VL(Adapter):
             for kind, rows in kept.items()
         }
 
-    def encode(
-        self, inputs: Inputs, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None, depths: Sequence[float]
-    ) -> list[Encoded]:
-        encoded: dict[tuple[str, int], Encoded] = {}
-        if cells is not None and all(len(c) == v.n for c, v in zip(cells, visuals, strict=True)):
-            cells = None  # everything: the stock encoder, bit for bit
-        for kind in self.kinds:
-            of_kind = sorted((v for v in visuals if v.kind == kind), key=lambda v: v.number)
-            if not of_kind:
-                continue
-            pixels = inputs.get(PIXELS[kind][0])
-            if pixels is None:
-                raise PromptError(f"expected {PIXELS[kind][0]} along with {PIXELS[kind][1]}, got none: pass both")
-            chosen = None
-            if cells is not None:
-                at = {(v.kind, v.number): c for v, c in zip(visuals, cells, strict=True)}
-                chosen = [at[kind, visual.number] for visual in of_kind]
-            answers = self._encode(pixels, inputs[PIXELS[kind][1]], [v.grid.views[0] for v in of_kind], chosen, depths)
-            encoded |= {(kind, visual.number): answer for visual, answer in zip(of_kind, answers, strict=True)}
-        return [encoded[visual.kind, visual.number] for visual in visuals]
-
-    def _encode(
-        self, pixels: torch.Tensor, thw: torch.Tensor, grids: list[Grid], cells: list[torch.Tensor] | None,
+    def encode_kind(
+        self, inputs: Inputs, kind: str, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None,
         depths: Sequence[float],
     ) -> list[Encoded]:  # fmt: skip
-        dense = cells is None
+        pixels, thw = (inputs.get(key) for key in PIXELS[kind])
+        if pixels is None or thw is None:
+            raise PromptError(f"expected {PIXELS[kind][0]} along with {PIXELS[kind][1]}, got none: pass both")
+        dense, grids = cells is None, [visual.grid.views[0] for visual in visuals]
         cells = [torch.arange(grid.n) for grid in grids] if cells is None else cells
         counts = [len(chosen) for chosen in cells]
         if sum(counts) == 0:
@@ -127,7 +109,7 @@ class Qwen2VL(Adapter):
 
     # Some of the patches through the stock encoder.
 
-    def _index(self, grids: list[Grid], cells: list[torch.Tensor]) -> PatchIndex:
+    def _index(self, grids: list[Grid], cells: Sequence[torch.Tensor]) -> PatchIndex:
         return index_patches(grids, cells, self.merge)
 
     def _encoder_kwargs(self, patches: PatchIndex) -> dict[str, Any]:
@@ -179,7 +161,7 @@ class Qwen25VL(Qwen2VL):
         config = self.encoder.config
         return int(config.window_size // config.spatial_merge_size // config.patch_size)
 
-    def _index(self, grids: list[Grid], cells: list[torch.Tensor]) -> PatchIndex:
+    def _index(self, grids: list[Grid], cells: Sequence[torch.Tensor]) -> PatchIndex:
         order, lengths = sort_by_window(grids, cells, self.window)
         return replace(super()._index(grids, cells), order=order, windows=lengths * self.merge**2)
 
