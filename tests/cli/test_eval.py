@@ -76,17 +76,17 @@ def test_ctrl_c_saves_and_the_same_command_continues(
 ) -> None:
     from arr_coc.evaluation import runner
 
-    real = runner.measure_picture
+    real = runner.PictureRun
 
     def stopping(vlm: Any, shown: Any, *rest: Any) -> Any:
         if shown.name == "1.png":
             raise KeyboardInterrupt
         return real(vlm, shown, *rest)
 
-    monkeypatch.setattr(runner, "measure_picture", stopping)
+    monkeypatch.setattr(runner, "PictureRun", stopping)
     assert run_eval(data, model, "--selectors", "uniform") == 130
     assert "interrupted after 1 of 2 pictures: they are kept in" in capsys.readouterr().err
-    monkeypatch.setattr(runner, "measure_picture", real)
+    monkeypatch.setattr(runner, "PictureRun", real)
     assert run_eval(data, model, "--selectors", "uniform") == 0
     assert "went on from an interrupted run (1 pictures were done)" in capsys.readouterr().err
     assert run_eval(data, model, "--selectors", "uniform") == 0

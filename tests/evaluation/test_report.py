@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from arr_coc.evaluation.report import classify_outcome, format_share, rank_records, summarise
+from arr_coc.evaluation.report import classify_outcome, format_share, summarise
 from arr_coc.selectors import Sight
 from tests.adapters.tiny_vlm import wrapped
 from tests.evaluation.conftest import Folder, answering, made_up, run
@@ -83,7 +83,7 @@ def test_who_leads_and_whether_it_is_decided() -> None:
         "poor": answering("poor", 2, [6, 7]), "oracle": answering("oracle", 19, [0, 1]),
         "shaky": answering("shaky", 20, [0, 1], fallback="RuntimeError: no"),
     })  # fmt: skip
-    assert [record["selector"] for record in rank_records(found, "25%")] == ["good", "poor"]  # none that is invalid
+    assert [record["selector"] for record in found.rank("25%")] == ["good", "poor"]  # none that is invalid
     ((budget, said),) = summarise(found)
     assert budget == "25%"
     for words in (

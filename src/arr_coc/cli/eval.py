@@ -199,12 +199,11 @@ def _print_report(report: Report, arguments: argparse.Namespace) -> None:
     if report.resumed:
         print(f"arr-coc: went on from an interrupted run ({report.resumed} pictures were done)", file=sys.stderr)
     _print_lines("note", report.data.notes)
-    kinds = {kind for record in report.records for kind in record["by_kind"]}
     data = report.data
     asked = f"{format_count(data.questions, 'question')} about {format_count(len(data.pictures), 'picture')}"
     print(f"{report.model} on {data.name}: {asked}\n")
     print(report.table())
-    if 1 < len(kinds) <= 12:
+    if 1 < len(report.kinds) <= 12:
         print(report.table(kinds=True))
     if arguments.json is not None:
         save_text(report.to_json() + "\n", arguments.json)

@@ -22,14 +22,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import AllocationError, SelectorError
 from arr_coc.evaluation import metrics
-from arr_coc.evaluation.data import PictureQuestions, Sample
+from arr_coc.evaluation.data import PictureQuestions
 from arr_coc.evaluation.entries import DENSE, Entry, TimedSelector
 from arr_coc.selectors import SelectorLike, selector
 from arr_coc.types.allocation import Allocation
-from arr_coc.types.answer import Answer
 from arr_coc.types.budget import Budget, limit
 from arr_coc.types.grid import Cells, Grid, Mosaic
 from arr_coc.vlm.fallback import FallbackWarning
@@ -74,35 +72,12 @@ class EvalConfig:
 
 @dataclass(frozen=True)
 class AttentionCost:
-    """What recording attention adds to an encoding, by the recorded depths: time as a share of it, memory in MB."""
+    """What recording attention adds to an encoding, by the recorded depths: (time as a share of it, memory in MB)."""
 
-    shares: dict[tuple[float, ...], float]
-    memory: dict[tuple[float, ...], float] = field(default_factory=dict)
+    by_depths: dict[tuple[float, ...], tuple[float, float]] = field(default_factory=dict)
 
-    def time_share(self, depths: Sequence[float]) -> float:
-        return self.shares.get(tuple(sorted(set(depths))), 0.0)
-
-    def memory_mb(self, depths: Sequence[float]) -> float:
-        return self.memory.get(tuple(sorted(set(depths))), 0.0)
-
-
-@dataclass(frozen=True)
-class SharedEncoding:
-    """A picture that was looked at and encoded once."""
-
-    look: Look
-    grid: Cells
-    preprocess: float  # ms
-    encode: float  # ms, without attention
-    peak: float | None  # MB while encoding, without attention
-
-
-@dataclass(frozen=True)
-class AnswerRow:
-    """An answer (None if nothing was generated) and the cells it was read from."""
-
-    text: str | None
-    allocation: Allocation
+    def of(self, depths: Sequence[float]) -> tuple[float, float]:
+        return self.by_depths.get(tuple(sorted(set(depths))), (0.0, 0.0))
 
 
 class PeakMemory:
@@ -130,53 +105,34 @@ class PeakMemory:
         return int(found[0].split()[1]) / 1024 if found else None
 
 
-def attention_depths(trials: Sequence[Trial], config: EvalConfig) -> tuple[float, ...]:
-    """The encoder depths whose attention the selectors on the shared encoding read."""
-    if config.glancing:
-        return ()
-    return tuple(sorted({d for t in trials if not t.entry.reencodes for d in t.entry.selector.attention_at}))
-
-
 def measure_attention_cost(
     vlm: VLM, picture: PictureQuestions, trials: Sequence[Trial], config: EvalConfig
 ) -> AttentionCost:
     """Measure on one picture, after a warm-up, in two interleaved rounds; the better one counts."""
-    everything = attention_depths(trials, config)
+    everything = _attention_depths(trials, config)
     sets = {(), everything} | {
         tuple(sorted(set(t.entry.selector.attention_at))) for t in trials if not t.entry.reencodes and everything
     }
     look = look_at(vlm, picture)
     vlm.generate(look=look, text=picture.samples[0].question, max_new_tokens=2)
     if len(sets) == 1:
-        return AttentionCost({})
-    best_ms: dict[tuple[float, ...], float] = dict.fromkeys(sets, float("inf"))
-    best_mb = dict(best_ms)
+        return AttentionCost()
+    ms: dict[tuple[float, ...], float] = dict.fromkeys(sets, float("inf"))
+    mb = dict(ms)
     for _ in range(2):
         for depths in sets:
-            fresh = replace(look, encoded={}, attention_at=depths)
             memory = PeakMemory(vlm.device)
-            best_ms[depths] = min(best_ms[depths], vlm.prepare(look=fresh, text="?").timings["encode"])
-            best_mb[depths] = min(best_mb[depths], memory.peak() or 0.0)
-    return AttentionCost(
-        {depths: max(0.0, ms / best_ms[()] - 1) for depths, ms in best_ms.items()},
-        {depths: max(0.0, peak - best_mb[()]) for depths, peak in best_mb.items()},
-    )
+            prepared = vlm.prepare(look=replace(look, encoded={}, attention_at=depths), text="?")
+            ms[depths] = min(ms[depths], prepared.timings["encode"])
+            mb[depths] = min(mb[depths], memory.peak() or 0.0)
+    return AttentionCost({d: (max(0.0, ms[d] / ms[()] - 1), max(0.0, mb[d] - mb[()])) for d in sets})
 
 
-def measure_picture(
-    vlm: VLM,
-    picture: PictureQuestions,
-    trials: Sequence[Trial],
-    config: EvalConfig,
-    cost: AttentionCost,
-    timed: int | None,
-) -> Iterator[list[dict[str, Any]]]:
-    """The rows of each trial in turn, one row per question; `timed`: the question that is asked alone."""
-    shared = _encode_shared(vlm, picture, attention_depths(trials, config), cost)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)  # fallbacks are counted and reported with the row
-        for trial in trials:
-            yield _measure_trial(vlm, picture, trial, config, shared, cost, timed)
+def _attention_depths(trials: Sequence[Trial], config: EvalConfig) -> tuple[float, ...]:
+    """The encoder depths whose attention the selectors on the shared encoding read."""
+    if config.glancing:
+        return ()
+    return tuple(sorted({d for t in trials if not t.entry.reencodes for d in t.entry.selector.attention_at}))
 
 
 def look_at(vlm: VLM, picture: PictureQuestions, depths: Sequence[float] = ()) -> Look:
@@ -186,153 +142,158 @@ def look_at(vlm: VLM, picture: PictureQuestions, depths: Sequence[float] = ()) -
     return vlm.look(picture.image, attention_at=depths)
 
 
-def _encode_shared(
-    vlm: VLM, picture: PictureQuestions, depths: tuple[float, ...], cost: AttentionCost
-) -> SharedEncoding:
-    memory = PeakMemory(vlm.device)
-    start = time.perf_counter()
-    look = look_at(vlm, picture, depths)
-    preprocess = (time.perf_counter() - start) * 1e3
-    prepared = vlm.prepare(look=look, text=picture.samples[0].question)
-    encode = prepared.timings["encode"] / (1 + cost.time_share(depths))
-    peak = memory.peak()
-    plain_peak = None if peak is None else peak - cost.memory_mb(depths)
-    return SharedEncoding(look, prepared.allocations[0].grid, preprocess, encode, plain_peak)
+class PictureRun:
+    """All trials on one picture, which is encoded once.
 
+    `timed` is the number of the question that is asked alone, with its time and memory; None: none is.
+    """
 
-def _measure_trial(
-    vlm: VLM,
-    picture: PictureQuestions,
-    trial: Trial,
-    config: EvalConfig,
-    shared: SharedEncoding,
-    cost: AttentionCost,
-    timed: int | None,
-) -> list[dict[str, Any]]:
-    entry = trial.entry
-    glancing = config.glancing and not trial.dense
-    encodes = entry.reencodes or glancing
-    own = TimedSelector(entry.make(picture), vlm.device)
-    # Every trial builds its own texture, and its own encoding if it cannot share one. Embeddings are kept between
-    # trials, except where they are timed.
-    embeddings = (
-        vlm.embeddings.with_empty_cache() if vlm.embeddings is not None and timed is not None else vlm.embeddings
-    )
-    images, videos = (_without_textures(rows, embeddings) for rows in (shared.look.images, shared.look.videos))
-    look = replace(shared.look, images=images, videos=videos)
-    if encodes:
-        look = replace(look, encoded={}, attention_at=())
-    request: dict[str, Any] = {"look": look, "selector": own, "budget": trial.budget, "seed": trial.seed}
-    timed_selectors = [own]
-    if glancing:
-        request["glance"] = config.glance
-        if config.glance_selector is not None or not entry.glances:
-            request["glance_selector"] = TimedSelector(selector(config.glance_selector or "uniform"), vlm.device)
-            timed_selectors.append(request["glance_selector"])
-    questions = [sample.question for sample in picture.samples]
-    answers: dict[int, AnswerRow] = {}
-    ms: dict[str, float] | None = None
-    peak: float | None = None
-    if timed is not None:
+    def __init__(
+        self,
+        vlm: VLM,
+        picture: PictureQuestions,
+        trials: Sequence[Trial],
+        config: EvalConfig,
+        cost: AttentionCost,
+        timed: int | None,
+    ) -> None:
+        self.vlm, self.picture, self.trials = vlm, picture, trials
+        self.config, self.cost, self.timed = config, cost, timed
+        self.questions = [sample.question for sample in picture.samples]
+        depths = _attention_depths(trials, config)
+        share, attention_mb = cost.of(depths)
         memory = PeakMemory(vlm.device)
-        (answers[timed],), spent = _ask(vlm, questions[timed : timed + 1], request, config)
+        start = time.perf_counter()
+        self.look = look_at(vlm, picture, depths)
+        self.preprocess_ms = (time.perf_counter() - start) * 1e3
+        prepared = vlm.prepare(look=self.look, text=self.questions[0])
+        self.grid = prepared.allocations[0].grid
+        self.encode_ms = prepared.timings["encode"] / (1 + share)  # without attention
         peak = memory.peak()
-        depths = entry.selector.attention_at
-        if not encodes and peak is not None and shared.peak is not None:
-            peak = max(peak, shared.peak + cost.memory_mb(depths))
-        in_layers = sum(own.layer_ms)
-        ms = {
-            "preprocess": shared.preprocess + spent.get("preprocess", 0.0),
-            "encode": spent.get("encode", 0.0) if encodes else shared.encode * (1 + cost.time_share(depths)),
-            "select": in_layers + sum(sum(one.select_ms) for one in timed_selectors),
-            "prefill": spent.get("assemble", 0.0) + spent.get("prefill", 0.0) - in_layers,
-            "decode": spent.get("decode", 0.0),
+        self.encode_mb = None if peak is None else peak - attention_mb
+
+    def rows(self) -> Iterator[list[dict[str, Any]]]:
+        """The rows of each trial in turn, one row per question."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FallbackWarning)  # fallbacks are counted and reported with the row
+            for trial in self.trials:
+                yield self._measure(trial)
+
+    def _measure(self, trial: Trial) -> list[dict[str, Any]]:
+        entry, config, timed, device = trial.entry, self.config, self.timed, self.vlm.device
+        glancing = config.glancing and not trial.dense
+        encodes = entry.reencodes or glancing
+        own = TimedSelector(entry.make(self.picture), device)
+        request: dict[str, Any] = {"selector": own, "budget": trial.budget, "seed": trial.seed}
+        request["look"] = self._look_without_textures(encodes)
+        select_ms = [own.select_ms]
+        if glancing:
+            request["glance"] = config.glance
+            if config.glance_selector is not None or not entry.glances:
+                request["glance_selector"] = TimedSelector(selector(config.glance_selector or "uniform"), device)
+                select_ms.append(request["glance_selector"].select_ms)
+        answers: dict[int, tuple[str | None, Allocation]] = {}
+        ms: dict[str, float] | None = None
+        peak: float | None = None
+        if timed is not None:
+            memory = PeakMemory(device)
+            (answers[timed],), spent = self._ask([timed], request)
+            peak = memory.peak()
+            share, attention_mb = self.cost.of(entry.selector.attention_at)
+            if not encodes and peak is not None and self.encode_mb is not None:
+                peak = max(peak, self.encode_mb + attention_mb)
+            in_layers = sum(own.layer_ms)
+            ms = {
+                "preprocess": self.preprocess_ms + spent.get("preprocess", 0.0),
+                "encode": spent.get("encode", 0.0) if encodes else self.encode_ms * (1 + share),
+                "select": in_layers + sum(map(sum, select_ms)),
+                "prefill": spent.get("assemble", 0.0) + spent.get("prefill", 0.0) - in_layers,
+                "decode": spent.get("decode", 0.0),
+            }
+        rest = [number for number in range(len(self.questions)) if number != timed]
+        for start in range(0, len(rest), BATCH):
+            batch = rest[start : start + BATCH]
+            answers |= zip(batch, self._ask(batch, request)[0], strict=True)
+        moved = metrics.sensitivity([answers[number][1].keep for number in range(len(answers))])
+        shared = {"ms": ms, "peak_mb": peak, "moved": moved}
+        return [self._make_row(trial, number, *answers[number]) | shared for number in range(len(answers))]
+
+    def _look_without_textures(self, encodes: bool) -> Look:
+        """Every trial builds its own texture, and its own encoding if it cannot share one.
+
+        Embeddings are kept between trials, except where they are timed.
+        """
+        embeddings = self.vlm.embeddings
+        if embeddings is not None and self.timed is not None:
+            embeddings = embeddings.with_empty_cache()
+        images, videos = (
+            tuple(tuple(Source(source.picture, source.size, embeddings) for source in row) for row in rows)
+            for rows in (self.look.images, self.look.videos)
+        )
+        look = replace(self.look, images=images, videos=videos)
+        return replace(look, encoded={}, attention_at=()) if encodes else look
+
+    def _ask(
+        self, numbers: Sequence[int], request: dict[str, Any]
+    ) -> tuple[list[tuple[str | None, Allocation]], dict[str, float]]:
+        """Text (None if nothing is generated) and allocation for each question, and the timings."""
+        name, config = request["selector"].name, self.config
+        questions = [self.questions[number] for number in numbers]
+        answers: list[tuple[str | None, Allocation]]
+        try:
+            if config.answers or request["selector"].depths:
+                tokens = config.tokens if config.answers else 1
+                found = self.vlm.generate(text=questions, max_new_tokens=tokens, do_sample=False, **request)
+                answers = [(one.text if config.answers else None, one.allocation) for one in found]
+                timings = found[0].timings
+            else:
+                prepared = self.vlm.prepare(text=questions, **request)
+                answers = [(None, allocation) for allocation in prepared.allocations]
+                timings = prepared.timings
+        except SelectorError as error:
+            raise error if repr(name) in str(error) else SelectorError(f"selector {name!r}: {error}") from None
+        for _, allocation in answers:
+            # Invalid cells are a bug of the selector, not of this picture: stop the run.
+            kind, _, why = allocation.fallback.partition(": ")
+            if kind == AllocationError.__name__:
+                raise SelectorError(f"selector {name!r} answered with wrong cells: {why}")
+        return answers, dict(timings)
+
+    def _make_row(self, trial: Trial, number: int, text: str | None, allocation: Allocation) -> dict[str, Any]:
+        sample, grid = self.picture.samples[number], self.grid
+        row: dict[str, Any] = {
+            "selector": trial.entry.name,
+            "budget": str(trial.budget),
+            "seed": trial.seed,
+            "question": number,
+            "kind": sample.kind,
+            "said": text,
+            "kept": allocation.k,
+            "read": allocation.k if allocation.read is None else allocation.read,
+            "encoded": len(allocation.encoded),
+            "all": grid.n,
+            "grid": grid_to_lists(grid),
+            "over": allocation.k > (limit(trial.budget, grid.n).k or grid.n),
+            "fallback": allocation.fallback,
+            "notes": list(allocation.notes),
         }
-    rest = [number for number in range(len(questions)) if number != timed]
-    for start in range(0, len(rest), BATCH):
-        batch = rest[start : start + BATCH]
-        answers |= zip(batch, _ask(vlm, [questions[n] for n in batch], request, config)[0], strict=True)
-    moved = metrics.sensitivity([answers[number].allocation.keep for number in range(len(questions))])
-    return [
-        _make_row(trial, number, sample, answers[number], config, shared.grid, picture)
-        | {"ms": ms, "peak_mb": peak, "moved": moved}
-        for number, sample in enumerate(picture.samples)
-    ]
-
-
-def _without_textures(
-    rows: Sequence[Sequence[Source]], embeddings: Embeddings | None
-) -> tuple[tuple[Source, ...], ...]:
-    return tuple(tuple(Source(source.picture, source.size, embeddings) for source in row) for row in rows)
-
-
-def _ask(
-    vlm: VLM, questions: list[str], request: dict[str, Any], config: EvalConfig
-) -> tuple[list[AnswerRow], dict[str, float]]:
-    name = request["selector"].name
-    try:
-        if config.answers or request["selector"].depths:
-            tokens = config.tokens if config.answers else 1
-            answers: list[Answer] = vlm.generate(text=questions, max_new_tokens=tokens, do_sample=False, **request)
-            rows = [AnswerRow(one.text if config.answers else None, one.allocation) for one in answers]
-            timings = answers[0].timings
-        else:
-            prepared = vlm.prepare(text=questions, **request)
-            rows = [AnswerRow(None, allocation) for allocation in prepared.allocations]
-            timings = prepared.timings
-    except SelectorError as error:
-        raise error if repr(name) in str(error) else SelectorError(f"selector {name!r}: {error}") from None
-    for row in rows:
-        # Invalid cells are a bug of the selector, not of this picture: stop the run.
-        kind, _, why = row.allocation.fallback.partition(": ")
-        if kind == AllocationError.__name__:
-            raise SelectorError(f"selector {name!r} answered with wrong cells: {why}")
-    return rows, dict(timings)
-
-
-def _make_row(
-    trial: Trial,
-    number: int,
-    sample: Sample,
-    answer: AnswerRow,
-    config: EvalConfig,
-    grid: Cells,
-    picture: PictureQuestions,
-) -> dict[str, Any]:
-    allocation = answer.allocation
-    row: dict[str, Any] = {
-        "selector": trial.entry.name,
-        "budget": str(trial.budget),
-        "seed": trial.seed,
-        "question": number,
-        "kind": sample.kind,
-        "said": answer.text,
-        "kept": allocation.k,
-        "read": allocation.k if allocation.read is None else allocation.read,
-        "encoded": len(allocation.encoded),
-        "all": grid.n,
-        "grid": grid_to_lists(grid),
-        "over": allocation.k > (limit(trial.budget, grid.n).k or grid.n),
-        "fallback": allocation.fallback,
-        "notes": list(allocation.notes),
-    }
-    if answer.text is not None and sample.answers:
-        scores = {name: metrics.METRICS[name](answer.text, sample.answers) for name in ("exact", "anls", "vqa")}
-        row |= scores | {"accuracy": metrics.METRICS[config.metric](answer.text, sample.answers)}
-    # A downscaled picture covers every place, so evidence recall would mean nothing.
-    if allocation.grid == grid:
-        groups = metrics.evidence_cells(sample.evidence, grid, picture.size, len(picture.frames))
-        row |= {
-            "keep": pack_cells(allocation.keep, grid.n),
-            "recall": metrics.recall(allocation.keep, groups),
-            "any_hit": metrics.any_hit(allocation.keep, groups),
-            "pointing": metrics.pointing(allocation.relevance, groups),
-            "chance": metrics.chance(allocation.k, grid.n, groups),
-        }
-        heat = {"relevance": allocation.relevance} if allocation.relevance is not None else dict(allocation.scores)
-        if heat:  # drawn on the page: the relevance, or else the first of the scores
-            row |= {"heat": quantise(next(iter(heat.values()))), "heat_of": next(iter(heat))}
-    return row
+        if text is not None and sample.answers:
+            scores = {name: metrics.METRICS[name](text, sample.answers) for name in ("exact", "anls", "vqa")}
+            row |= scores | {"accuracy": metrics.METRICS[self.config.metric](text, sample.answers)}
+        # A downscaled picture covers every place, so evidence recall would mean nothing.
+        if allocation.grid == grid:
+            groups = metrics.evidence_cells(sample.evidence, grid, self.picture.size, len(self.picture.frames))
+            row |= {
+                "keep": pack_cells(allocation.keep, grid.n),
+                "recall": metrics.recall(allocation.keep, groups),
+                "any_hit": metrics.any_hit(allocation.keep, groups),
+                "pointing": metrics.pointing(allocation.relevance, groups),
+                "chance": metrics.chance(allocation.k, grid.n, groups),
+            }
+            heat = {"relevance": allocation.relevance} if allocation.relevance is not None else dict(allocation.scores)
+            if heat:  # drawn on the page: the relevance, or else the first of the scores
+                row |= {"heat": quantise(next(iter(heat.values()))), "heat_of": next(iter(heat))}
+        return row
 
 
 def pack_cells(keep: torch.Tensor, n: int) -> str:

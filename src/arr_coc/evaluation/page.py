@@ -33,12 +33,10 @@ from arr_coc.evaluation.report import (
     Report,
     Row,
     classify_outcome,
+    columns_of,
     dense_rows,
-    filled_columns,
     format_count,
     format_share,
-    measure_columns,
-    rank_records,
     remarks,
     summarise,
 )
@@ -52,15 +50,6 @@ DROPPED_ALPHA, HEAT_ALPHA = 0.72, 0.85  # opacity over a dropped cell, and over 
 MAX_MOMENTS = 3  # of a video
 WORST, BEST = 4, 2  # cases of each selector
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 380, 46, 14, 12, 46  # of a plot and its margins
-METRIC_NAMES = {"exact": "exact match", "vqa": "VQA accuracy", "anls": "ANLS", "yes_no": "yes or no"}
-OUTCOME_NAMES = {
-    "right": "right",
-    "lost": "wrong, evidence lost",
-    "misread": "wrong although it was kept",
-    "unknown": "wrong, evidence unknown",
-    "dense too": "wrong with all tokens, too",
-}
-MARKS = {True: ("p", "✓"), False: ("f", "✗"), None: ("n", "–")}
 
 Case = tuple[PictureQuestions, Row, Row | None]  # a picture, an answer about it, and the dense model's answer
 
@@ -68,33 +57,13 @@ Case = tuple[PictureQuestions, Row, Row | None]  # a picture, an answer about it
 def render_report(report: Report) -> str:
     """The page of a comparison."""
     thumbnails = Thumbnails(SIDE)
-    metric = report.main_metric
-    columns = filled_columns(measure_columns(report), report.records)
     return _render(
         "report.html",
         thumbnails,
-        title=f"{report.model} on {report.data.name}",
         report=report,
-        metric=metric,
-        metric_label="accuracy" if metric == "accuracy" else "evidence recall",
-        metric_name=METRIC_NAMES[report.data.metric],
-        significant=SIGNIFICANT,
-        summary=summarise(report),
-        dense=next((record for record in report.records if record["selector"] == DENSE), None),
-        at_budget=lambda budget: [
-            record for record in report.records if record["budget"] == budget and record["selector"] != DENSE
-        ],
-        outcomes={
-            name: OUTCOME_NAMES[name]
-            for name in OUTCOMES
-            if any((record["outcomes"] or {}).get(name) for record in report.records)
-        },
-        kinds=sorted({kind for record in report.records for kind in record["by_kind"]}),
         series=_series_names(report),
         plots=_make_plots(report),
-        columns=columns,
-        leaders=[ranked[0] for budget in report.budgets if (ranked := rank_records(report, budget))],
-        remarks=remarks(report.records),
+        leaders=[record for budget in report.budgets for record in report.rank(budget)[:1]],
         selectors=_selector_cases(report, thumbnails),
     )
 
@@ -104,29 +73,24 @@ def render_suite(report: Report) -> str:
     thumbnails = Thumbnails(SUITE_SIDE)
     verdicts = robustness.judge(report)
     cases = [case for case in robustness.CASES if any(case in passed for passed in verdicts.values())]
+    galleries: dict[str, list[Any]] = {case: [] for case in cases}
+    for one in report.data.pictures:
+        rows = report.rows[one.name]
+        shown = [
+            (robustness.judge_row(one, row), row, make_pane(one, row, kept_layer(row), thumbnails)) for row in rows
+        ]
+        galleries[one.samples[0].kind].append(shown)
     matrix = []
     for (selector, budget), passed in verdicts.items():
         judged = [one for some in passed.values() for one in some if one is not None]
         matrix.append((selector, budget, [passed.get(case, []) for case in cases], sum(judged), len(judged)))
-    pictures = {case: [one for one in report.data.pictures if one.samples[0].kind == case] for case in cases}
-    galleries = {
-        case: [
-            [
-                (MARKS[robustness.judge_row(one, row)], row, make_pane(one, row, kept_layer(row), thumbnails))
-                for row in report.rows[one.name]
-            ]
-            for one in pictures[case]
-        ]
-        for case in cases
-    }
     return _render(
         "suite.html",
         thumbnails,
-        title=f"{report.model}: robustness",
+        report=report,
         cases=cases,
-        marks=MARKS,
         matrix=sorted(matrix, key=lambda row: -row[3]),
-        questions={case: pictures[case][0].samples[0].question for case in cases},
+        questions={one.samples[0].kind: one.samples[0].question for one in report.data.pictures},
         passed_when=robustness.PASSED_WHEN,
         galleries=galleries,
     )
@@ -137,7 +101,14 @@ def _environment() -> Environment:
     loader = FileSystemLoader(Path(__file__).parent / "html")
     found = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     found.filters |= {"share": format_share, "number_of": format_count, "percent": _percent, "px": "{:.1f}".format}
-    found.globals |= {"colour": _colour, "y_of": _y_of, "DENSE": DENSE, "ORACLE": ORACLE}
+    found.globals |= {"DENSE": DENSE, "ORACLE": ORACLE, "OUTCOMES": OUTCOMES, "SIGNIFICANT": SIGNIFICANT}
+    found.globals |= {
+        "colour": _colour,
+        "y_of": _y_of,
+        "summarise": summarise,
+        "remarks": remarks,
+        "columns_of": columns_of,
+    }
     return found
 
 
@@ -234,7 +205,7 @@ def _selector_cases(report: Report, thumbnails: Thumbnails) -> list[dict[str, An
         found.append({
             "name": name,
             "scores": ", ".join(scores),
-            "about": _explain_colours(name, [case[1] for _, _, cases in groups for case in cases]),
+            "rows": [case[1] for _, _, cases in groups for case in cases],
             "groups": [(heading, at, [_make_case(one, thumbnails) for one in cases]) for heading, at, cases in groups],
         })  # fmt: skip
     return found
@@ -273,19 +244,6 @@ def _spread_over_pictures(ranked: Sequence[Case], count: int) -> list[Case]:
         seen[picture.name] = seen.get(picture.name, -1) + 1
         places.append((seen[picture.name], rank))
     return [ranked[rank] for _, rank in sorted(places)[:count]]
-
-
-def _explain_colours(name: str, rows: Sequence[Row]) -> str:
-    heat = next((row["heat_of"] for row in rows if row.get("heat")), None)
-    if name == ORACLE:
-        return "The oracle knows where the answer stands: an upper bound, not a method. Warm: how much of a cell is evidence."
-    if not any(row.get("keep") for row in rows):
-        return "This selector shows the whole picture smaller: it drops no cells."
-    if heat is None:
-        return "This selector gives its cells no scores, so there is no heat to show."
-    if heat == "relevance":
-        return "Warm: what the selector thinks a cell is worth."
-    return f"Warm: the selector's {heat!r} of each cell."
 
 
 def _make_case(case: Case, thumbnails: Thumbnails) -> dict[str, Any]:

@@ -35,6 +35,7 @@ SROIE_QUESTIONS = {
     "total": "What is the total amount?",
 }
 TextLine = tuple[list[float], str]  # box and text
+Reader = Callable[[Path, int | None], Data]
 
 
 def read_data(folder: str | Path, format: str = "samples", limit: int | None = None) -> Data:
@@ -68,34 +69,20 @@ def read_vqav2(folder: Path, limit: int | None = None) -> Data:
     return _collect("VQAv2", folder, _load_list(path, "questions"), convert, limit, "vqa")
 
 
-def read_textvqa(folder: Path, limit: int | None = None) -> Data:
-    path = _find_file(folder, ("TextVQA_*_val.json", "TextVQA_*_train.json"), "TextVQA")
+def _vqa_reader(
+    name: str, patterns: tuple[str, ...], image: Callable[[Any], str], kind: Callable[[Any], Any], metric: str = "vqa"
+) -> Reader:
+    """A reader of one JSON file with a list of questions, or with that list under "data"."""
 
-    def convert(one: dict[str, Any]) -> dict[str, Any]:
-        return _vqa_fields(f"{one['image_id']}.jpg", one, "text")
+    def read(folder: Path, limit: int | None = None) -> Data:
+        path = _find_file(folder, patterns, name)
+        content = _load_json(path)
+        questions = content.get("data") if isinstance(content, dict) else content
+        if not isinstance(questions, list):
+            raise DataError(f"expected a list of questions in {str(path)!r}")
+        return _collect(name, folder, questions, lambda one: _vqa_fields(image(one), one, kind(one)), limit, metric)
 
-    return _collect("TextVQA", folder, _load_list(path, "data"), convert, limit, "vqa")
-
-
-def read_vizwiz(folder: Path, limit: int | None = None) -> Data:
-    path = _find_file(folder, ("Annotations/val.json", "val.json", "Annotations/train.json", "train.json"), "VizWiz")
-    questions = _load_json(path)
-    if not isinstance(questions, list):
-        raise DataError(f"expected a list of questions in {str(path)!r}")
-
-    def convert(one: dict[str, Any]) -> dict[str, Any]:
-        return _vqa_fields(one["image"], one, one.get("answer_type"))
-
-    return _collect("VizWiz", folder, questions, convert, limit, "vqa")
-
-
-def read_docvqa(folder: Path, limit: int | None = None) -> Data:
-    path = _find_file(folder, ("val_v1.0*.json", "train_v1.0*.json"), "DocVQA")
-
-    def convert(one: dict[str, Any]) -> dict[str, Any]:
-        return _vqa_fields(one["image"], one, (one.get("question_types") or [None])[0])
-
-    return _collect("DocVQA", folder, _load_list(path, "data"), convert, limit, "anls")
+    return read
 
 
 def _vqa_fields(image: str, one: dict[str, Any], kind: str | None) -> dict[str, Any]:
@@ -317,13 +304,29 @@ def _file_finder(folder: Path) -> Callable[[str], Path]:
     return find
 
 
-FORMATS: dict[str, Callable[[Path, int | None], Data]] = {
+FORMATS: dict[str, Reader] = {
     "samples": read_samples,
     "vqav2": read_vqav2,
     "gqa": read_gqa,
-    "textvqa": read_textvqa,
-    "docvqa": read_docvqa,
-    "vizwiz": read_vizwiz,
+    "textvqa": _vqa_reader(
+        "TextVQA",
+        ("TextVQA_*_val.json", "TextVQA_*_train.json"),
+        image=lambda one: f"{one['image_id']}.jpg",
+        kind=lambda one: "text",
+    ),
+    "docvqa": _vqa_reader(
+        "DocVQA",
+        ("val_v1.0*.json", "train_v1.0*.json"),
+        image=lambda one: str(one["image"]),
+        kind=lambda one: (one.get("question_types") or [None])[0],
+        metric="anls",
+    ),
+    "vizwiz": _vqa_reader(
+        "VizWiz",
+        ("Annotations/val.json", "val.json", "Annotations/train.json", "train.json"),
+        image=lambda one: str(one["image"]),
+        kind=lambda one: one.get("answer_type"),
+    ),
     "sroie": read_sroie,
     "refcoco": read_refcoco,
     "pope": read_pope,

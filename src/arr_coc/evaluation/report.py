@@ -66,6 +66,25 @@ class Report:
         """The budgets of all selectors but the dense model."""
         return list(dict.fromkeys(record["budget"] for record in self.records if record["selector"] != DENSE))
 
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of questions."""
+        return sorted({kind for record in self.records for kind in record["by_kind"]})
+
+    @property
+    def dense(self) -> Record | None:
+        """The dense model's record."""
+        return next((record for record in self.records if record["selector"] == DENSE), None)
+
+    def at_budget(self, budget: str) -> list[Record]:
+        """The records of a budget, except the dense model's."""
+        return [record for record in self.records if record["budget"] == budget and record["selector"] != DENSE]
+
+    def rank(self, budget: str) -> list[Record]:
+        """The records that can win a budget, best first."""
+        competing = [record for record in self.at_budget(budget) if _competes(record, self.main_metric)]
+        return sorted(competing, key=lambda record: -record[self.main_metric])
+
     def record(self, selector: str, budget: str | int) -> Record:
         for one in self.records:
             if (one["selector"], one["budget"]) == (selector, str(budget)):
@@ -91,9 +110,10 @@ class Report:
 
     def table(self, kinds: bool = False) -> str:
         """Markdown: all measures, or (`kinds`) accuracy and evidence recall by kind of question."""
-        if kinds:
-            return _markdown(_kind_columns(self), self.records)
-        return _markdown(measure_columns(self), self.records) + "".join(f"\n{line}\n" for line in remarks(self.records))
+        columns = columns_of(self, kinds)
+        lines = ["| " + " | ".join(heading for heading, _ in columns) + " |", "|" + "---|" * len(columns)]
+        lines += ["| " + " | ".join(cells[i] for _, cells in columns) + " |" for i in range(len(self.records))]
+        return "\n".join(lines) + "\n" + "".join(f"\n{line}\n" for line in remarks(self) if not kinds)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Accuracy against tokens read and against time, with intervals; needs matplotlib."""
@@ -219,14 +239,11 @@ def _compare_with_best(
     groups: Mapping[tuple[str, str], Rows],
     seed: int,
 ) -> Record | None:
-    """A paired comparison with the best other selector at the same budget.
-
-    The dense model, the oracle and rows that are invalid or over their budget are no peers.
-    """
+    """A paired comparison with the best other selector that can win the same budget."""
     if key[0] in (DENSE, ORACLE):
         return None
     score, shown = ("accuracy", "accuracy") if records[key]["accuracy"] is not None else ("recall", "evidence_recall")
-    peers = [other for other, record in records.items() if other != key and _competes(record, key[1], shown)]
+    peers = [other for other in records if other != key and other[1] == key[1] and _competes(records[other], shown)]
     if not peers or records[key][shown] is None:
         return None
     best = max(peers, key=lambda other: records[other][shown])
@@ -237,21 +254,10 @@ def _compare_with_best(
     return {"peer": best[0], "on": shown, "difference": _round(delta), "ci": _round_pair(bounds), "p": _round(p)}
 
 
-def _competes(record: Record, budget: str, metric: str) -> bool:
+def _competes(record: Record, metric: str) -> bool:
     """Whether a record can win its budget."""
-    return (
-        record["budget"] == budget
-        and record["selector"] not in (DENSE, ORACLE)
-        and record[metric] is not None
-        and record["valid"]
-        and not record["over_budget"]
-    )
-
-
-def rank_records(report: Report, budget: str) -> list[Record]:
-    """The records that can win a budget, best first."""
-    metric = report.main_metric
-    return sorted((r for r in report.records if _competes(r, budget, metric)), key=lambda r: -r[metric])
+    fair = record["valid"] and not record["over_budget"] and record["selector"] not in (DENSE, ORACLE)
+    return bool(fair and record[metric] is not None)
 
 
 def dense_rows(rows: Sequence[Row]) -> dict[int, Row]:
@@ -288,10 +294,10 @@ def summarise(report: Report) -> list[tuple[str, str]]:
     """For each budget a sentence: who leads, by how much, and whether that is decided."""
     metric = report.main_metric
     unit = "right" if metric == "accuracy" else "of the evidence"
-    dense = next((record for record in report.records if record["selector"] == DENSE), None)
+    dense = report.dense
     sentences = []
     for budget in report.budgets:
-        ranked = rank_records(report, budget)
+        ranked = report.rank(budget)
         if not ranked:
             continue
         leader = ranked[0]
@@ -323,9 +329,9 @@ def _describe_lead(versus: Record | None, pictures: int) -> str:
     return f"; {lead} (p {format_p(versus['p'])}){undecided}"
 
 
-def remarks(records: Sequence[Record]) -> list[str]:
+def remarks(report: Report) -> list[str]:
     """What a reader must know about single rows."""
-    lines = []
+    records, lines = report.records, []
     for r in records:
         if r["fallbacks"]:
             verdict = "within the 1% that is allowed" if r["valid"] else "so the row is not a result of this selector"
@@ -346,15 +352,16 @@ def remarks(records: Sequence[Record]) -> list[str]:
     return lines
 
 
-def measure_columns(report: Report) -> list[Column]:
-    """All columns except the metric that is shown as accuracy already."""
+def columns_of(report: Report, kinds: bool = False) -> list[tuple[str, list[str]]]:
+    """Headings and cells of a table, without empty columns and without the metric that is shown as accuracy already."""
     duplicate = {"exact": "exact", "anls": "ANLS", "vqa": "VQA"}.get(report.data.metric)
-    return [column for column in COLUMNS if column[0] != duplicate]
+    columns = _kind_columns(report) if kinds else [column for column in COLUMNS if column[0] != duplicate]
+    filled = [(heading, [show(record) for record in report.records]) for heading, show in columns]
+    return [(heading, cells) for heading, cells in filled if any(cells)]
 
 
 def _kind_columns(report: Report) -> list[Column]:
     """Accuracy, and the evidence recall where there is evidence, for each kind of question."""
-    kinds = sorted({kind for record in report.records for kind in record["by_kind"]})
     answered = report.main_metric == "accuracy"
 
     def column(kind: str) -> Column:
@@ -368,20 +375,7 @@ def _kind_columns(report: Report) -> list[Column]:
         count = max(record["by_kind"].get(kind, {}).get("n", 0) for record in report.records)
         return f"{kind}, n = {count}", show
 
-    return [*COLUMNS[:3], *map(column, kinds)]
-
-
-def filled_columns(columns: Sequence[Column], records: Sequence[Record]) -> list[tuple[str, list[str]]]:
-    """The heading and cells of each column that has a value in any record."""
-    shown = [(heading, [show(record) for record in records]) for heading, show in columns]
-    return [(heading, cells) for heading, cells in shown if any(cells)]
-
-
-def _markdown(columns: Sequence[Column], records: Sequence[Record]) -> str:
-    shown = filled_columns(columns, records)
-    lines = ["| " + " | ".join(heading for heading, _ in shown) + " |", "|" + "---|" * len(shown)]
-    lines += ["| " + " | ".join(cells[i] for _, cells in shown) + " |" for i in range(len(records))]
-    return "\n".join(lines) + "\n"
+    return [*COLUMNS[:3], *map(column, report.kinds)]
 
 
 def format_share(value: float | None, bounds: Sequence[float] | None = None) -> str:

@@ -16,7 +16,7 @@ from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import ArrCocError, BudgetError, DataError, ImageError, SelectorError, whole_number
 from arr_coc.evaluation.data import Data
 from arr_coc.evaluation.entries import DENSE, RANDOM, Entry, make_entries
-from arr_coc.evaluation.measure import AttentionCost, EvalConfig, Trial, measure_attention_cost, measure_picture
+from arr_coc.evaluation.measure import AttentionCost, EvalConfig, PictureRun, Trial, measure_attention_cost
 from arr_coc.evaluation.readers import read_data
 from arr_coc.evaluation.records import Records, fingerprint
 from arr_coc.evaluation.report import Report, make_report
@@ -234,8 +234,8 @@ def _measure_all(
             seeded = [replace(t, seed=zlib.crc32(f"{t.seed} {picture.name}".encode())) for t in trials]
             try:
                 cost = cost or measure_attention_cost(vlm, picture, trials, config)
-                measured = measure_picture(vlm, picture, seeded, config, cost, timed.get(picture.name))
-                for trial, some in zip(trials, measured, strict=True):
+                measured = PictureRun(vlm, picture, seeded, config, cost, timed.get(picture.name))
+                for trial, some in zip(trials, measured.rows(), strict=True):
                     rows.extend(row | {"seed": trial.seed} for row in some)
                     done += 1
                     tick(done, total, picture.name)
