@@ -2,7 +2,7 @@
 
     python benchmarks/familiarity.py SCANS PHOTOS
 
-Folders with pictures. A picture whose strangeness is above `arr_coc.coupling.STRANGE` is not left to the layer.
+Folders with pictures. A picture whose strangeness is above `arr_coc.coupling.IMAGE_UNFAMILIAR` is not left to the layer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from arr_coc import reader
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.image_novelty import strangeness, told
 from arr_coc.layer.inference import picture
-from arr_coc.relevance.coupling import STRANGE
+from arr_coc.relevance.coupling import IMAGE_UNFAMILIAR
 from arr_coc.texture import TextureArray
 from arr_coc.types.grid import Grid
 
@@ -41,7 +41,7 @@ def main() -> None:
         low, middle, high = torch.quantile(values, torch.tensor([0.05, 0.5, 0.95])).tolist()
         print(
             f"{folder.name}: {len(values)} pictures, median {middle:.2f}, 90% of them {low:.2f} to {high:.2f}; "
-            f"{float((values > STRANGE).float().mean()):.2f} above {STRANGE}"
+            f"{float((values > IMAGE_UNFAMILIAR).float().mean()):.2f} above {IMAGE_UNFAMILIAR}"
         )
 
 

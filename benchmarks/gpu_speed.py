@@ -26,7 +26,7 @@ from arr_coc.bench.answers import CONFIGS, BudgetConfig, compare_budgets, random
 from arr_coc.bench.timing import RoundTimes, machine
 from arr_coc.draw import samples as pictures
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.identity import check, config_for
+from arr_coc.layer.identity import config_for
 from arr_coc.vlm.model import VLM
 
 BATCHED = BudgetConfig("all, segments batched", batched=True)
@@ -101,8 +101,7 @@ def with_layer(vlm: VLM) -> VLM:
     torch.manual_seed(1)
     layer = ArrCocLayer(config_for(vlm.adapter))
     torch.nn.init.constant_(layer.coupling.own.bias, 6.0)
-    vlm.adapter.layer = check(layer, vlm.adapter)
-    return vlm
+    return VLM(vlm.model, vlm.processor, layer=layer)
 
 
 def page(pixels: int) -> torch.Tensor:

@@ -23,17 +23,16 @@ import torch.nn.functional as F
 import arr_coc
 from arr_coc.evaluation.metrics import evidence_cells, recall
 from arr_coc.evaluation.statistics import interval, mean
-from arr_coc.relevance.knowing import know
-from arr_coc.relevance.realizing import Settings, couple, realized
-from arr_coc.relevance.strategy import edge_energy
-from arr_coc.selectors.base import Function, Sight
+from arr_coc.relevance.knowing import edge_energy, know
+from arr_coc.relevance.realizing import RelevanceSettings, couple, realized
+from arr_coc.selectors.base import FunctionSelector, ImageSource, SelectionInput
 from arr_coc.selectors.similarity import tokens_of, units
 from arr_coc.texture import TextureArray
 from arr_coc.texture.layout import MVP13
 from arr_coc.training.answer_loss import says
 from arr_coc.training.examples import read
 
-Pick = Callable[[Sight], torch.Tensor]
+Pick = Callable[[SelectionInput], torch.Tensor]
 SHARES = ("25%", "12.5%", "6.25%")
 KINDS = ("total", "date", "company")
 CELL = 28  # pixels of the reader's cells
@@ -49,24 +48,24 @@ FAMILIES = {
 }
 
 
-def whole(sight: Sight, **options: object) -> torch.Tensor:
-    return realized(sight, Settings(learned=False, **options)).keep  # type: ignore[arg-type]
+def whole(selection: SelectionInput, **options: object) -> torch.Tensor:
+    return realized(selection, RelevanceSettings(learned=False, **options)).keep  # type: ignore[arg-type]
 
 
-def without(channels: tuple[str, ...], sight: Sight) -> torch.Tensor:
+def without(channels: tuple[str, ...], selection: SelectionInput) -> torch.Tensor:
     """Some channels tell nothing: they are 0 everywhere. Whether the picture is a void is still told by its edges."""
-    return _told(sight, f"without {channels}", dict.fromkeys(channels))
+    return _told(selection, f"without {channels}", dict.fromkeys(channels))
 
 
-def small_layout(sight: Sight) -> torch.Tensor:
+def small_layout(selection: SelectionInput) -> torch.Tensor:
     """What `mvp13` has: one channel of edges, no detail, no distance, no motion."""
     lacking = {name: None for name in USED if name not in MVP13}
-    return _told(sight, "mvp13", lacking | {"edges": "edge_magnitude"})
+    return _told(selection, "mvp13", lacking | {"edges": "edge_magnitude"})
 
 
-def _told(sight: Sight, key: str, changed: Mapping[str, str | None]) -> torch.Tensor:
+def _told(selection: SelectionInput, key: str, changed: Mapping[str, str | None]) -> torch.Tensor:
     """With some channels in place of others, or with nothing."""
-    texture, (view,) = sight.texture, sight.grid.views
+    texture, (view,) = selection.texture, selection.grid.views
 
     def made() -> TextureArray:
         sources = {name: changed.get(name, name) for name in USED}
@@ -78,13 +77,13 @@ def _told(sight: Sight, key: str, changed: Mapping[str, str | None]) -> torch.Te
         return other
 
     told = texture.once(key, made)
-    return whole(replace(sight, picture=lambda: told))
+    return whole(replace(selection, source=ImageSource(texture=told)))
 
 
-def processed(sight: Sight) -> torch.Tensor:
+def processed(selection: SelectionInput) -> torch.Tensor:
     """The texture of the picture as the encoder gets it, one size smaller or larger than the original."""
-    texture = sight.texture
-    (view,) = sight.grid.views
+    texture = selection.texture
+    (view,) = selection.grid.views
 
     def made() -> TextureArray:
         pixels = torch.stack([texture[name] for name in ("red", "green", "blue")])[None]
@@ -92,30 +91,30 @@ def processed(sight: Sight) -> torch.Tensor:
         return TextureArray.from_image(F.interpolate(pixels, size, mode="bicubic", antialias=True)[0].clamp(0, 1))
 
     small = texture.once("processed", made)
-    return whole(replace(sight, picture=lambda: small))
+    return whole(replace(selection, source=ImageSource(texture=small)))
 
 
-def best(sight: Sight, scores: torch.Tensor) -> torch.Tensor:
-    return sight.candidates[scores.argsort(descending=True, stable=True)[: sight.count]].sort().values
+def best(selection: SelectionInput, scores: torch.Tensor) -> torch.Tensor:
+    return selection.candidates[scores.argsort(descending=True, stable=True)[: selection.count]].sort().values
 
 
-def alone(way: str, sight: Sight) -> torch.Tensor:
-    known = know(sight)
+def alone(way: str, selection: SelectionInput) -> torch.Tensor:
+    known = know(selection)
     if way == "coupling":
-        coupled = couple(replace(sight, learned=None), known, "scout")
+        coupled = couple(replace(selection, layer=None), known, "probe")
         assert coupled is not None
-        return best(sight, coupled.values)
-    return best(sight, getattr(known, way))
+        return best(selection, coupled.values)
+    return best(selection, getattr(known, way))
 
 
-def by_words(pooling: str, sight: Sight) -> torch.Tensor:
+def by_words(pooling: str, selection: SelectionInput) -> torch.Tensor:
     """Cosine of tokens with the question's word embeddings: their mean, the last, or the largest of all."""
-    words = sight.words.embeddings.detach().float()
-    tokens = units(tokens_of(sight).float())
+    words = selection.question.embeddings.detach().float()
+    tokens = units(tokens_of(selection).float())
     if pooling == "max":
-        return best(sight, (tokens @ units(words).T).amax(-1).cpu())
+        return best(selection, (tokens @ units(words).T).amax(-1).cpu())
     one = words.mean(0, keepdim=True) if pooling == "mean" else words[-1:]
-    return best(sight, (tokens @ units(one)[0]).cpu())
+    return best(selection, (tokens @ units(one)[0]).cpu())
 
 
 VARIANTS: dict[str, Pick] = {
@@ -142,7 +141,9 @@ def measure(folder: Path, out: Path, device: str) -> None:
         for sample in (one for one in picture.samples if one.kind in KINDS):
             for share in SHARES:
                 for name, pick in VARIANTS.items():
-                    prepared = vlm.prepare(look=look, text=sample.question, budget=share, selector=Function(pick))
+                    prepared = vlm.prepare(
+                        look=look, text=sample.question, budget=share, selector=FunctionSelector(pick)
+                    )
                     (made,) = prepared.allocations
                     if made.fallback:
                         raise RuntimeError(f"{name} failed: {made.fallback}")

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import torch
 
-from arr_coc.types.image import read_picture
-from arr_coc.types.picture import Picture
+from arr_coc.types.image import Picture, read_picture
 
 
 @dataclass(frozen=True)

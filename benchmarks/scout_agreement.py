@@ -40,14 +40,14 @@ def main() -> None:
             for vlm in (shipped, unseen[sample.kind]):
                 look = looks[id(vlm)]
                 for question in (PLAIN[sample.kind], HELD_OUT[sample.kind][0]):
-                    sight = sight_of(vlm, look, question)
-                    judgement = coupling.by_layer(sight).judgement
+                    selection = sight_of(vlm, look, question)
+                    judgement = coupling.by_layer(selection).prediction
                     assert judgement is not None
-                    best = sight.candidates[judgement.relevance.argsort(descending=True, stable=True)]
-                    best = best[: round(coupling.CONFIRMED_IN * sight.grid.n)]
-                    known = know(sight)
-                    seen = coupling.scouted(sight, known.information + known.text)
-                    groups = evidence_cells(sample.evidence, sight.grid, picture.size)
+                    best = selection.candidates[judgement.relevance.argsort(descending=True, stable=True)]
+                    best = best[: round(coupling.CONFIRMED_CELLS * selection.grid.n)]
+                    known = know(selection)
+                    seen = coupling.probe_attention(selection, known.information + known.text)
+                    groups = evidence_cells(sample.evidence, selection.grid, picture.size)
                     kept = recall(best, groups) or 0.0
                     if kept >= FOUND or kept <= LOST:
                         share = float(seen[best].sum() / seen.sum())

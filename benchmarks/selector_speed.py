@@ -20,33 +20,35 @@ import torch.nn.functional as F
 
 import arr_coc
 from arr_coc.bench.timing import interleave, machine
-from arr_coc.selectors import Inside, Oracle, Selector, Sight, Words, names, selector
+from arr_coc.selectors import ImageSource, LayerState, Oracle, Question, SelectionInput, Selector, names, selector
 from arr_coc.types.grid import Grid
 
 SIDE, DIMENSIONS, WORDS, HEADS = 36, 1024, 30, 16
 SHARES = (0.25, 0.0625)
 
 
-def sight(chooser: Selector, k: int) -> Sight:
+def selection(chooser: Selector, k: int) -> SelectionInput:
     dice = torch.Generator().manual_seed(0)
     grid = Grid(4, SIDE // 2, SIDE // 2) if chooser.name == "evs" else Grid(1, SIDE, SIDE)
     coarse = torch.randn(1, DIMENSIONS, SIDE // 4, SIDE // 4, generator=dice)
     smooth = F.interpolate(coarse, (SIDE, SIDE), mode="bilinear").flatten(2)[0].T  # [N, D]
     tokens = (smooth + 0.3 * torch.randn(grid.n, DIMENSIONS, generator=dice)).contiguous()
     embeddings = torch.randn(WORDS, DIMENSIONS, generator=dice)
-    words = Words("What is the total amount?", torch.arange(WORDS), lambda ids: embeddings)
+    words = Question("What is the total amount?", torch.arange(WORDS), lambda ids: embeddings)
     attention = {depth: torch.rand(grid.n, generator=dice) / grid.n for depth in chooser.attention_at}
     image = arr_coc.pictures.receipt()
-    picture = lambda: arr_coc.TextureArray.from_image(image)  # noqa: E731
+    source = ImageSource(image, image.size)
     kind = "video" if chooser.name == "evs" else "image"
     scores = torch.rand(grid.n, generator=dice)
-    return Sight(grid, k, torch.arange(grid.n), words, tokens, attention, picture, kind, couple=lambda sight: scores)
+    return SelectionInput(
+        grid, k, torch.arange(grid.n), words, tokens, attention, source, kind, scorer=lambda selection: scores
+    )
 
 
-def inside(k: int) -> Inside:
+def inside(k: int) -> LayerState:
     cells = torch.cat([torch.full((4,), -1), torch.arange(SIDE * SIDE), torch.full((WORDS,), -1)])
     ready = torch.rand(HEADS, len(cells), len(cells), generator=torch.Generator().manual_seed(0)).softmax(-1)
-    return Inside(2 / 32, 2, torch.zeros(len(cells), 1), cells, lambda queries: ready[:, queries], k)
+    return LayerState(2 / 32, 2, torch.zeros(len(cells), 1), cells, lambda queries: ready[:, queries], k)
 
 
 def question(name: str, share: float) -> Callable[[], object]:
@@ -56,7 +58,7 @@ def question(name: str, share: float) -> Callable[[], object]:
     if chooser.depths:
         row = inside(k)
         return lambda: chooser.at_layer(row)
-    seen = sight(chooser, k)
+    seen = selection(chooser, k)
     return (lambda: chooser.before_encoding(seen)) if chooser.early else (lambda: chooser.select(seen))
 
 

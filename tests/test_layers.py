@@ -18,10 +18,6 @@ LAYERS = (
 )  # fmt: skip
 ANSWER_PATH = LAYERS[: LAYERS.index("vlm") + 1]  # packages that an answer runs through
 TOP = LAYERS.index("bench")  # from here on the package's own public names may be used: `import arr_coc`
-PENDING = {  # modules with an upward import that is still to be removed
-    "adapters/layer_pruning.py", "draw/overlay.py", "layer/identity.py", "layer/inference.py", "selectors/__init__.py",
-    "selectors/base.py", "types/picture.py", "vlm/generation.py",
-}  # fmt: skip
 
 
 def modules() -> list[Path]:
@@ -62,8 +58,7 @@ def test_every_package_has_a_layer() -> None:
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_go_downwards(path: Path) -> None:
-    if str(path.relative_to(SOURCE)) not in PENDING:
-        assert upward(path.read_text(), package(path)) == set()
+    assert upward(path.read_text(), package(path)) == set()
 
 
 def test_only_adapters_import_transformers_on_the_path_of_an_answer() -> None:

@@ -19,8 +19,8 @@ import triton
 import triton.language as tl
 
 from arr_coc.errors import ArrCocError
-from arr_coc.relevance.balancing import PEAKED
-from arr_coc.relevance.knowing import NEAR, WRITING
+from arr_coc.relevance.balancing import SHARPNESS
+from arr_coc.relevance.knowing import NEAR_CELLS, TEXT_THRESHOLD
 from arr_coc.relevance.strategy import EVEN_EDGES, FAINT_EDGES, PALE
 from arr_coc.selectors.uniform import even_cells
 from arr_coc.texture.kernels.dispatch import device_guard, use_kernel
@@ -50,7 +50,7 @@ class DecisionGraph:
         self.count = count
         height, width = size
         side = math.sqrt(width / columns * height / rows)
-        self._per_distance = math.hypot(height, width) / 2 / (NEAR * side)
+        self._per_distance = math.hypot(height, width) / 2 / (NEAR_CELLS * side)
         self._even = even_cells(Grid(1, rows, columns), count).to(device)
 
     def score(self, cells: torch.Tensor) -> PictureScores:
@@ -75,7 +75,7 @@ class DecisionGraph:
             with device_guard(scores.stacked.device):
                 return keep(scores.stacked, self._even, features, question)
         information, salience, text, energy = scores.stacked
-        written = (text > WRITING).float()
+        written = (text > TEXT_THRESHOLD).float()
         any_written = written.amax() > 0
         spread_out = torch.where(energy.mean() > 0, energy.std() / energy.mean().clamp(min=1e-30), 0.0)
         void = (energy.amax() < FAINT_EDGES) | ((spread_out < EVEN_EDGES) & ~any_written)
@@ -93,7 +93,7 @@ class DecisionGraph:
         total = exploit * coupling + (0.1 + 0.9 * explore) * information
         total = total + 0.1 * (~pale).float() * (1 - writing) * salience
         total = total + (0.2 + 0.8 * explore) * (4 * writing).clamp(max=1) * text
-        relevance = _to_unit(total) ** PEAKED
+        relevance = _to_unit(total) ** SHARPNESS
         order = relevance.argsort(descending=True, stable=True)[: self.count].sort().values
         return torch.where(void, self._even, order), relevance
 
@@ -120,8 +120,8 @@ def keep(
     every = triton.next_power_of_2(count)
     _weigh[(1,)](
         scores, found, words, relevance, void, count, int(found.shape[0]), found.stride(0), found.stride(1),
-        words.stride(0), WRITING, FAINT_EDGES, EVEN_EDGES, PALE,
-        ASKED=asked, POWER=PEAKED, EVERY=every, num_warps=16 if every > 2048 else 8, enable_fp_fusion=False,
+        words.stride(0), TEXT_THRESHOLD, FAINT_EDGES, EVEN_EDGES, PALE,
+        ASKED=asked, POWER=SHARPNESS, EVERY=every, num_warps=16 if every > 2048 else 8, enable_fp_fusion=False,
     )  # fmt: skip
     ranks = torch.empty(count, dtype=torch.int32, device=scores.device)
     _rank[(triton.cdiv(count, BLOCK),)](relevance, ranks, count, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True)

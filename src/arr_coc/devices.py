@@ -1,4 +1,4 @@
-"""Devices that are there."""
+"""Devices: checking them and moving tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from arr_coc.errors import ArrCocError, first_line
 
 
 def check_device(device: torch.device | str | None) -> torch.device | None:
-    """The device, if torch can put something there; None stays None."""
+    """The device, if torch can allocate on it; None stays None."""
     if device is None:
         return None
     try:
@@ -23,15 +23,15 @@ def check_device(device: torch.device | str | None) -> torch.device | None:
     return place
 
 
-def placed(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """On `device`, without waiting for what that device is still doing."""
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on `device`, copied asynchronously where possible."""
     if device.type != "cuda" or tensor.device.type == "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def tensors(held: Any) -> Iterator[torch.Tensor]:
-    """All tensors in a nest of lists, mappings and dataclasses."""
+    """All tensors in nested lists, mappings and dataclasses."""
     if isinstance(held, torch.Tensor):
         yield held
     elif isinstance(held, Mapping):

@@ -1,6 +1,6 @@
-"""The errors a user can cause.
+"""Errors caused by bad input, and the warning when a selector fails.
 
-Each message is one sentence: what was expected, what came, what to do. The command line prints it and exits with code 2.
+Each message is one sentence: what was expected, what was given, what to do. The command line prints it and exits with 2.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import operator
 
 
 class ArrCocError(ValueError):
-    """Base of every error that bad input can cause."""
+    """Base class of all errors caused by bad input."""
 
 
 class ImageError(ArrCocError):
@@ -52,6 +52,10 @@ class ProjectionError(ArrCocError):
     """A compression of embeddings that cannot be fitted, read, or used with this encoder."""
 
 
+class FallbackWarning(UserWarning):
+    """A selector failed and its choice was replaced."""
+
+
 class LayerError(ArrCocError):
     """A learned layer that is damaged, or made for another model."""
 
@@ -70,5 +74,5 @@ def whole_number(value: object, least: int = 1) -> int | None:
 
 
 def first_line(error: BaseException) -> str:
-    """Another library's complaint, short enough to stand inside one of our sentences."""
+    """The first line of another library's error message."""
     return str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__

@@ -1,7 +1,7 @@
-"""Milliseconds per stage, the accelerator's own work included, without making it wait.
+"""Milliseconds per stage, without synchronising the device.
 
-On a CUDA device a stage's ends are marked in the stream and read when somebody asks for the times: synchronising at every
-stage would leave the device idle while the next one is prepared.
+On CUDA, events are recorded in the stream and read when the times are requested. Synchronising at every stage would leave
+the device idle between stages.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ STAGES = (
     "embed",
     "glance",
     "encode",
-    "judge",
-    "scout",
+    "layer",
+    "probe",
     "gaze",
     "assemble",
     "prefill",
@@ -29,16 +29,16 @@ STAGES = (
 
 
 class Stopwatch(Mapping[str, float]):
-    """Collects stages; as a mapping, milliseconds by stage. A stage inside another is not counted twice."""
+    """Collects stages; as a mapping, milliseconds by stage. A nested stage is not counted twice."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._spans: list[tuple[str, Any, Any, int | None]] = []  # name, start, end, the span around it
+        self._spans: list[tuple[str, Any, Any, int | None]] = []  # name, start, end, enclosing span
         self._open: list[int] = []
         self._known: dict[str, float] | None = None
 
     def mark(self) -> Any:
-        """This moment."""
+        """A time stamp."""
         if self.device.type != "cuda":
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -59,7 +59,7 @@ class Stopwatch(Mapping[str, float]):
             self._known = None
 
     def add(self, name: str, start: Any, end: Any) -> None:
-        """A stage between two marks."""
+        """Add a stage between two time stamps."""
         self._spans.append((name, start, end, None))
         self._known = None
 
@@ -92,7 +92,7 @@ class Stopwatch(Mapping[str, float]):
         return len(self._times())
 
 
-def together(*watches: Mapping[str, float]) -> dict[str, float]:
-    """The stages of several stopwatches, in the order in which they happen."""
+def merge_timings(*watches: Mapping[str, float]) -> dict[str, float]:
+    """The summed stages of several stopwatches, in pipeline order."""
     names = {name for watch in watches for name in watch}
     return {name: sum(watch[name] for watch in watches if name in watch) for name in sorted(names, key=STAGES.index)}

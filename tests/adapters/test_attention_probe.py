@@ -10,7 +10,7 @@ import torch
 from arr_coc.adapters.attention_probe import locate_answer
 from arr_coc.errors import PromptError, SelectorError
 from arr_coc.reader import vocabulary
-from arr_coc.selectors import Selector, Sight
+from arr_coc.selectors import SelectionInput, Selector
 from tests.adapters.families import QWEN
 from tests.adapters.tiny_vlm import GREEDY, picture, wrapped
 
@@ -28,10 +28,10 @@ class Probing(Selector):
         self.every = every
         self.found: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def select(self, sight: Sight) -> torch.Tensor:
-        cells = sight.candidates[:: self.every]
-        self.found.append((cells, sight.scout(cells, DEPTHS)))
-        return cells[: sight.count]
+    def select(self, selection: SelectionInput) -> torch.Tensor:
+        cells = selection.candidates[:: self.every]
+        self.found.append((cells, selection.scout(cells, DEPTHS)))
+        return cells[: selection.count]
 
 
 @every_family
@@ -82,8 +82,8 @@ def test_later_layers_do_not_run_and_no_hook_stays(vlm: Any) -> None:
 
 
 def test_no_probe_before_encoding(vlm: Any) -> None:
-    def glance(sight: Sight) -> torch.Tensor:
-        return sight.candidates[: len(sight.scout(sight.candidates, DEPTHS))]
+    def glance(selection: SelectionInput) -> torch.Tensor:
+        return selection.candidates[: len(selection.scout(selection.candidates, DEPTHS))]
 
     with pytest.raises(SelectorError, match="nothing is encoded yet"):
         vlm.prepare([picture()], "Which?", budget=5, glance="50%", glance_selector=glance, selector="uniform")

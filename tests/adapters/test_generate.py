@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from arr_coc.errors import PromptError, SelectorError
-from arr_coc.selectors import Selector, Sight, Smaller
+from arr_coc.selectors import Downscale, SelectionInput, Selector
 from tests.adapters.families import QWEN
 from tests.adapters.tiny_vlm import FLAT, GREEDY, picture, stock_inputs, wrapped
 
@@ -137,8 +137,8 @@ def test_a_smaller_picture_saves_nothing_where_the_grid_is_fixed() -> None:
         name = "resize"
         early = True
 
-        def before_encoding(self, sight: Sight) -> Smaller:
-            return Smaller(sight.count)
+        def before_encoding(self, selection: SelectionInput) -> Downscale:
+            return Downscale(selection.count)
 
     with pytest.raises(SelectorError, match="a smaller one saves nothing"):
         wrapped("llava").ask(PICTURES[0], QUESTION, budget=6, selector=Resize())

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from arr_coc.errors import BudgetError, SelectorError
+from arr_coc.errors import BudgetError, FallbackWarning, SelectorError
 from arr_coc.reader import vocabulary
-from arr_coc.selectors import Inside, Selector
-from arr_coc.vlm.fallback import FallbackWarning
+from arr_coc.selectors import LayerState, Selector
 from tests.adapters.families import QWEN
 from tests.adapters.tiny_vlm import FLAT, GREEDY, picture, stock_inputs, wrapped
 
@@ -22,9 +21,9 @@ class LastToken(Selector):
 
     def __init__(self, *depths: float) -> None:
         self.depths = depths
-        self.seen: list[Inside] = []
+        self.seen: list[LayerState] = []
 
-    def at_layer(self, inside: Inside) -> torch.Tensor:
+    def at_layer(self, inside: LayerState) -> torch.Tensor:
         self.seen.append(inside)
         last = torch.tensor([len(inside.hidden) - 1])
         paid = inside.attention(last).mean((0, 1))  # [T]
@@ -98,7 +97,7 @@ def test_a_layer_s_attention_is_the_model_s_own(family: str) -> None:
     queries = torch.arange(0, len(inside.hidden), 7)
 
     class Asking(LastToken):
-        def at_layer(self, inside: Inside) -> torch.Tensor:
+        def at_layer(self, inside: LayerState) -> torch.Tensor:
             self.map = inside.attention(queries)
             return super().at_layer(inside)
 
@@ -124,7 +123,7 @@ def test_rows_and_beams_drop_independently(family: str, attention: str) -> None:
 
 def test_no_hook_stays(vlm: Any) -> None:
     class Broken(LastToken):
-        def at_layer(self, inside: Inside) -> torch.Tensor:
+        def at_layer(self, inside: LayerState) -> torch.Tensor:
             raise SelectorError("no")
 
     with pytest.raises(SelectorError):
@@ -135,7 +134,7 @@ def test_no_hook_stays(vlm: Any) -> None:
 
 def test_a_failing_selector_falls_back_and_says_so(vlm: Any) -> None:
     class Failing(LastToken):
-        def at_layer(self, inside: Inside) -> torch.Tensor:
+        def at_layer(self, inside: LayerState) -> torch.Tensor:
             return torch.tensor([0, 0, 1])
 
     with pytest.warns(FallbackWarning, match="0 comes twice"):
@@ -185,7 +184,7 @@ def test_sequences_of_one_prompt_keep_the_same_cells() -> None:
         depths = (0.5,)
         asked = 0
 
-        def at_layer(self, inside: Inside) -> torch.Tensor:
+        def at_layer(self, inside: LayerState) -> torch.Tensor:
             self.asked += 1
             return torch.randperm(63)[:5].sort().values
 

@@ -10,7 +10,7 @@ import arr_coc
 from arr_coc import TextureArray
 from arr_coc.errors import ArrCocError
 from arr_coc.relevance.realizing import realized
-from arr_coc.selectors.base import Sight, Words
+from arr_coc.selectors.base import ImageSource, Question, SelectionInput
 from arr_coc.texture.kernels import using
 from arr_coc.texture.kernels.dispatch import Backend
 from arr_coc.types.grid import Grid
@@ -42,12 +42,12 @@ def test_keeps_the_cells_that_realize_keeps(
     torch.manual_seed(0)
     features, question = torch.randn(16, GRID[0] * GRID[1]), torch.randn(16)
     grid = Grid(1, *GRID)
-    sight = Sight(
-        grid, COUNT, torch.arange(grid.n), Words("the red car" if asked else "", torch.zeros(0, dtype=torch.long)),
-        picture=lambda: texture, couple=(lambda sight: question @ features) if asked else None,
+    selection = SelectionInput(
+        grid, COUNT, torch.arange(grid.n), Question("the red car" if asked else "", torch.zeros(0, dtype=torch.long)),
+        source=ImageSource(texture=texture), couple=(lambda selection: question @ features) if asked else None,
     )  # fmt: skip
     with using("torch"):
-        choice = realized(sight)
+        choice = realized(selection)
         decision = DecisionGraph(texture.size, GRID, COUNT, device)
         scores = decision.score(texture.grid(*GRID, CHANNELS).to(device))
     with using(backend):

@@ -136,7 +136,7 @@ def test_an_existing_sheet_is_kept_when_the_image_is_bad(tmp_path: Path) -> None
 def test_notes_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Image.new("RGBA", (20, 20), (200, 0, 0, 90)).save(tmp_path / "a.png")
     assert main(["channels", str(tmp_path / "a.png"), "--layout", "red"]) == 0
-    assert "note: transparency laid over white" in capsys.readouterr().out
+    assert "note: transparency blended with white" in capsys.readouterr().out
 
 
 def test_the_tour_writes_its_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

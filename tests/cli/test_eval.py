@@ -96,7 +96,9 @@ def test_ctrl_c_saves_and_the_same_command_continues(
 def test_a_selector_from_the_working_folder(
     data: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "own_choice.py").write_text("def first(sight):\n    return sight.candidates[: sight.count]\n")
+    (tmp_path / "own_choice.py").write_text(
+        "def first(selection):\n    return selection.candidates[: selection.count]\n"
+    )
     monkeypatch.chdir(tmp_path)
     assert run_eval(data, model, "--selectors", "own_choice:first", "--limit", "1") == 0
     assert "| first | 25% |" in capsys.readouterr().out

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from arr_coc.evaluation import measure
-from arr_coc.selectors import Choice, Selector, Sight, Smaller
+from arr_coc.selectors import Choice, Downscale, SelectionInput, Selector
 from tests.adapters.tiny_vlm import wrapped
 from tests.evaluation.conftest import Folder, lines, run, untimed, write
 
@@ -33,8 +33,8 @@ def test_re_encoding_and_glancing_are_charged_to_the_selector(folder: Folder) ->
         name = "half"
         early = True
 
-        def before_encoding(self, sight: Sight) -> Smaller:
-            return Smaller(sight.count)
+        def before_encoding(self, selection: SelectionInput) -> Downscale:
+            return Downscale(selection.count)
 
     report = run(folder(2), ["all", Half(), "uniform"], ["25%"])
     half = report.record("half", "25%")
@@ -55,9 +55,9 @@ def test_attention_is_charged_to_the_selectors_that_read_it(folder: Folder, monk
         name = "watcher"
         attention_at = (1.0,)
 
-        def select(self, sight: Sight) -> Choice:
-            worth = sight.attention[1.0]
-            return Choice(sight.candidates[worth.topk(sight.count).indices.sort().values])
+        def select(self, selection: SelectionInput) -> Choice:
+            worth = selection.attention[1.0]
+            return Choice(selection.candidates[worth.topk(selection.count).indices.sort().values])
 
     charged = measure.AttentionCost({(): (0.0, 0.0), (1.0,): (0.5, 900.0)})
     monkeypatch.setattr("arr_coc.evaluation.runner.measure_attention_cost", lambda *given: charged)

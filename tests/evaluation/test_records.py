@@ -11,7 +11,7 @@ import torch
 
 from arr_coc.errors import ArrCocError
 from arr_coc.evaluation import Interrupted, Report
-from arr_coc.selectors import Sight
+from arr_coc.selectors import SelectionInput
 from arr_coc.selectors.scope import Scope
 from tests.evaluation.conftest import Folder, run, stop, untimed
 
@@ -54,9 +54,9 @@ def test_a_run_with_other_content_under_the_same_name_does_not_continue_it(
 ) -> None:
     data, place = folder(2), tmp_path / "run"
 
-    def first_cells(skip: int) -> Callable[[Sight], torch.Tensor]:
-        def first(sight: Sight) -> torch.Tensor:
-            return sight.candidates[skip : skip + sight.count]
+    def first_cells(skip: int) -> Callable[[SelectionInput], torch.Tensor]:
+        def first(selection: SelectionInput) -> torch.Tensor:
+            return selection.candidates[skip : skip + selection.count]
 
         return first
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from arr_coc.evaluation.report import classify_outcome, format_share, summarise
-from arr_coc.selectors import Sight
+from arr_coc.selectors import SelectionInput
 from tests.adapters.tiny_vlm import wrapped
 from tests.evaluation.conftest import Folder, answering, made_up, run
 
@@ -53,10 +53,10 @@ def test_without_answers_only_the_cells_are_judged(folder: Folder, tmp_path: Pat
 
 
 def test_fallbacks_are_counted_and_shown(folder: Folder) -> None:
-    def shaky(sight: Sight) -> torch.Tensor:
-        if sight.words.text == "What?":
+    def shaky(selection: SelectionInput) -> torch.Tensor:
+        if selection.question.text == "What?":
             raise RuntimeError("no idea")
-        return sight.candidates[: sight.count]
+        return selection.candidates[: selection.count]
 
     report = run(folder(2), [shaky, "uniform", "random"])
     record = report.record("shaky", "25%")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from arr_coc.evaluation import evaluate, page, robustness
-from arr_coc.selectors import Sight
+from arr_coc.selectors import SelectionInput
 from arr_coc.types.grid import Grid
 from tests.adapters.tiny_vlm import wrapped
 from tests.evaluation.test_page import unclosed
@@ -31,8 +31,8 @@ def test_cases_are_reproducible_with_evidence_inside_the_picture() -> None:
 
 
 def test_the_oracle_and_all_cells_pass_and_one_corner_fails() -> None:
-    def corner(sight: Sight) -> torch.Tensor:
-        return sight.candidates[: sight.count]
+    def corner(selection: SelectionInput) -> torch.Tensor:
+        return selection.candidates[: selection.count]
 
     options = {"answers": False, "seeds": 1}
     report = evaluate(

@@ -14,7 +14,7 @@ from arr_coc.evaluation import Data, PictureQuestions, Sample
 from arr_coc.evaluation.entries import make_entries
 from arr_coc.evaluation.measure import EvalConfig, grid_from_lists, unpack_cells
 from arr_coc.evaluation.runner import make_trials, timed_questions
-from arr_coc.selectors import Sight
+from arr_coc.selectors import SelectionInput
 from arr_coc.types.grid import Grid
 from tests.adapters.tiny_vlm import picture
 from tests.evaluation.conftest import FRAMES, Folder, run, untimed, write
@@ -29,12 +29,12 @@ def test_two_runs_are_equal(folder: Folder) -> None:
 
 
 def test_selectors_of_the_user(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def last(sight: Sight) -> torch.Tensor:
-        return sight.candidates[-sight.count :]
+    def last(selection: SelectionInput) -> torch.Tensor:
+        return selection.candidates[-selection.count :]
 
     (tmp_path / "mymodule.py").write_text(
         "from arr_coc.selectors import Selector\n\n\nclass Mine(Selector):\n"
-        "    def select(self, sight):\n        return sight.candidates[: sight.count]\n"
+        "    def select(self, selection):\n        return selection.candidates[: selection.count]\n"
     )
     monkeypatch.chdir(tmp_path)
     report = run(folder(1), [last, "mymodule:Mine"])
@@ -89,9 +89,9 @@ def test_at_budget_all_selectors_differ_by_their_glance(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
-        (lambda sight: sight.candidates[: sight.count + 1], "at most"),
-        (lambda sight: sight.candidates[[0, 0]], "comes twice"),
-        (lambda sight: sight.candidates[: sight.count] + 10_000, "between 0"),
+        (lambda selection: selection.candidates[: selection.count + 1], "at most"),
+        (lambda selection: selection.candidates[[0, 0]], "comes twice"),
+        (lambda selection: selection.candidates[: selection.count] + 10_000, "between 0"),
     ],
 )
 def test_invalid_cells_are_an_error_that_names_the_selector(folder: Folder, wrong: Any, complaint: str) -> None:

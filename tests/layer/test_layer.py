@@ -18,7 +18,7 @@ from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.config import CHANNELS, POOLINGS, LayerConfig
 from arr_coc.layer.heads import entropy, statistics
 from arr_coc.layer.identity import check, identity
-from arr_coc.layer.inference import Seen, judge, judged
+from arr_coc.layer.inference import Seen, judge, predict
 from arr_coc.training.examples import sight_of
 from tests.adapters.tiny_vlm import picture
 from tests.training import squares
@@ -196,10 +196,10 @@ def test_a_model_in_bfloat16_is_judged() -> None:
     vlm = squares.model()
     vlm.model.to(torch.bfloat16)
     layer = squares.layer(vlm)
-    sight = sight_of(vlm, vlm.look(picture(64, 64)), "Which one?")
-    assert sight.tokens is not None
-    assert sight.tokens.dtype == torch.bfloat16
-    found = judged(layer.to(torch.bfloat16).float(), sight)
+    selection = sight_of(vlm, vlm.look(picture(64, 64)), "Which one?")
+    assert selection.tokens is not None
+    assert selection.tokens.dtype == torch.bfloat16
+    found = predict(layer.to(torch.bfloat16).float(), selection)
     assert found.relevance.dtype == torch.float32
     assert bool(found.relevance.isfinite().all())
     assert not found.relevance.is_inference()

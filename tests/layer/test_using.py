@@ -17,13 +17,13 @@ from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.config import CHANNELS
 from arr_coc.layer.identity import config_for
 from arr_coc.layer.image_novelty import strangeness, told, usual
-from arr_coc.layer.inference import judged, picture, seen
+from arr_coc.layer.inference import picture, predict, seen
 from arr_coc.layer.question_novelty import padded
 from arr_coc.reader import folder as folders
 from arr_coc.reader.model import TINY, build
 from arr_coc.relevance import coupling
 from arr_coc.relevance.realizing import realized
-from arr_coc.relevance.selector import GLANCED, ArrCoc
+from arr_coc.relevance.selector import AUTO_GLANCE, ArrCoc
 from arr_coc.training.examples import lessons, read, sight_of
 from arr_coc.vlm.model import VLM
 from arr_coc.vlm.sources import is_image
@@ -60,9 +60,9 @@ def test_loading_with_and_without(folder: Path, tmp_path: Path) -> None:
 
 def test_coupling_by_a_layer_that_is_not_there() -> None:
     vlm = squares.model()
-    sight = sight_of(vlm, vlm.look(noisy(64, 64)), "Which?")
+    selection = sight_of(vlm, vlm.look(noisy(64, 64)), "Which?")
     with pytest.raises(ArrCocError, match="expected a learned layer for coupling 'layer', and this model has none"):
-        ArrCoc(coupling="layer").select(sight)
+        ArrCoc(coupling="layer").select(selection)
 
 
 def test_untrained_is_what_a_model_without_a_layer_gets() -> None:
@@ -93,15 +93,15 @@ def test_training_and_use_see_the_same(family: str, tmp_path: Path) -> None:
     (lesson,) = lessons(vlm, data, layer.config)
     image = data.pictures[0].still
     assert is_image(image)
-    sight = sight_of(vlm, vlm.look(image), lesson.asked[0].sample.question)
-    used = seen(sight, layer.config)
+    selection = sight_of(vlm, vlm.look(image), lesson.asked[0].sample.question)
+    used = seen(selection, layer.config)
     assert [view.shape for view in used] == list(lesson.shape)
     for mine, its in zip(used, lesson.views, strict=True):
         assert torch.allclose(mine.channels, its.channels.float(), atol=1e-3)
         assert torch.allclose(mine.pixels, its.pixels.float(), atol=1e-3)
         assert its.tokens is not None
         assert torch.allclose(mine.tokens, its.tokens.float(), atol=2e-3)
-    assert judged(layer, sight).relevance.shape == (sight.grid.n,)
+    assert predict(layer, selection).relevance.shape == (selection.grid.n,)
 
 
 def test_a_video_is_judged_moment_by_moment() -> None:
@@ -137,7 +137,7 @@ def test_how_much_is_encoded_is_left_to_a_layer_that_is_sure() -> None:
     def encoded(model: VLM, **options: Any) -> int:
         return int(model.ask(image, "Which one?", glance="auto", **ASKED | options).tokens["encoded"])
 
-    assert encoded(taught) == math.ceil(GLANCED * every) < every
+    assert encoded(taught) == math.ceil(AUTO_GLANCE * every) < every
     assert encoded(vlm) == every  # nothing was learned for this model
     assert encoded(taught, selector="arr-coc-untrained") == every
     assert encoded(taught, selector="divprune") == every  # it cannot say
@@ -186,9 +186,9 @@ def test_a_question_in_new_words_is_put_to_a_scout_as_well(monkeypatch: pytest.M
     layer.remember(heard_of(taught, layer, ["Which one?", "Where is the square?"]))
     assert "(coupling by layer)" in strategy("Which one?")
     monkeypatch.setattr(coupling, "CONFIRMED", 0.0)  # whatever the scout looks at
-    assert "(coupling by layer, confirmed by scout)" in strategy("9173, 4, 4, 4?")
+    assert "(coupling by layer, confirmed by probe)" in strategy("9173, 4, 4, 4?")
     monkeypatch.setattr(coupling, "CONFIRMED", 1.1)
-    assert "(coupling by scout)" in strategy("9173, 4, 4, 4?")
+    assert "(coupling by probe)" in strategy("9173, 4, 4, 4?")
 
 
 def test_before_the_encoder_new_words_make_a_layer_one_voice_among_others() -> None:
@@ -197,8 +197,8 @@ def test_before_the_encoder_new_words_make_a_layer_one_voice_among_others() -> N
     layer.remember(heard_of(vlm, layer, ["Which one?", "Where is the square?"]))
     taught = arr_coc.wrap(vlm.model, vlm.processor, layer=layer)
     for question, by, weighed in (("Which one?", "layer", False), ("9173, 4, 4, 4?", "layer, in new words", True)):
-        sight = sight_of(taught, taught.look(noisy(64, 64)), question)
-        found = realized(replace(sight, tokens=None, send=None, k=9))
+        selection = sight_of(taught, taught.look(noisy(64, 64)), question)
+        found = realized(replace(selection, tokens=None, probe=None, k=9))
         assert found.strategy.endswith(f"(coupling by {by})")
         assert ("weight of text" in found.tensions) is weighed  # the layer's own relevance knows no such weight
     everything = taught.prepare(noisy(64, 64), "9173, 4, 4, 4?", glance="auto", budget=2)

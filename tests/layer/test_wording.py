@@ -13,9 +13,9 @@ import arr_coc
 from arr_coc import reader
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer import question_novelty as wording
-from arr_coc.layer.inference import Judgement
 from arr_coc.relevance.coupling import Coupled
-from arr_coc.relevance.realizing import Settings, realized
+from arr_coc.relevance.realizing import RelevanceSettings, realized
+from arr_coc.selectors.base import LayerPrediction
 from arr_coc.training.documents.questions import PLAIN
 from arr_coc.training.examples import sight_of
 from tests.training import squares
@@ -60,11 +60,11 @@ def test_nothing_is_new_or_known_where_nothing_is_remembered() -> None:
     layer = squares.layer(squares.model())
     assert wording.novelty(torch.randn(layer.config.width), layer.asked, layer.middle, layer.near) is None
     nothing = torch.zeros(4)
-    judgements = [Judgement(nothing, {}, {}, novelty=novelty) for novelty in (None, 0.5, 1.5)]
-    found = [Coupled(nothing, "layer", judgement=judgement) for judgement in judgements]
-    assert [one.new for one in found] == [False, False, True]
-    assert [one.familiar for one in found] == [False, True, False]
-    assert not Coupled(nothing, "scout").familiar
+    judgements = [LayerPrediction(nothing, {}, {}, question_novelty=novelty) for novelty in (None, 0.5, 1.5)]
+    found = [Coupled(nothing, "layer", prediction=judgement) for judgement in judgements]
+    assert [one.question_unfamiliar for one in found] == [False, False, True]
+    assert [one.question_familiar for one in found] == [False, True, False]
+    assert not Coupled(nothing, "probe").question_familiar
 
 
 def test_the_memory_is_written_and_read(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_the_shipped_layer_knows_the_questions_that_receipts_are_asked() -> None
 )
 def test_a_question_that_the_layer_was_taught_is_not_vague(question: str, vague: bool) -> None:
     vlm = arr_coc.load("reader")
-    sight = sight_of(vlm, vlm.look(arr_coc.pictures.receipt().crop((0, 0, 560, 560))), question)
-    for one in (sight, replace(sight, tokens=None, send=None)):  # after the encoder, and before it
+    selection = sight_of(vlm, vlm.look(arr_coc.pictures.receipt().crop((0, 0, 560, 560))), question)
+    for one in (selection, replace(selection, tokens=None, probe=None)):  # after the encoder, and before it
         assert realized(replace(one, k=40)).strategy.startswith("vague: ") is vague
-    untaught = realized(replace(sight, k=40), Settings(learned=False))
+    untaught = realized(replace(selection, k=40), RelevanceSettings(learned=False))
     assert untaught.strategy.startswith("vague: ")  # its words name nothing

@@ -8,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.errors import BudgetError
-from arr_coc.relevance.attending import COPY, FEWEST, LINE, MOST, automatic, how_many, lines_first, most_relevant
-from arr_coc.types.budget import holding
+from arr_coc.relevance.attending import (
+    AUTO_MAX,
+    AUTO_MIN,
+    DUPLICATE,
+    LINE_WEIGHT,
+    auto_count,
+    favour_lines,
+    how_many,
+    most_relevant,
+)  # fmt: skip
+from arr_coc.types.budget import count_for_mass
 from arr_coc.types.grid import Cells, Grid, Mosaic
 
 
@@ -20,18 +29,18 @@ def bump(height: int, width: int, size: float) -> torch.Tensor:
 
 def test_auto_follows_the_spread() -> None:
     hot, wide, flat = bump(36, 36, 1.5), bump(36, 36, 3.5), torch.ones(1296)
-    assert FEWEST <= automatic(hot) < 100 < automatic(wide) < automatic(flat) == MOST
+    assert AUTO_MIN <= auto_count(hot) < 100 < auto_count(wide) < auto_count(flat) == AUTO_MAX
     noise = torch.rand(1296, generator=torch.Generator().manual_seed(0))
-    assert automatic(noise) == MOST
-    assert automatic(torch.ones(30)) == 30
-    assert automatic(bump(5, 6, 1)) == 30
-    counts = [automatic(bump(40, 40, size)) for size in (1.0, 2.0, 4.0, 6.0, 8.0)]
+    assert auto_count(noise) == AUTO_MAX
+    assert auto_count(torch.ones(30)) == 30
+    assert auto_count(bump(5, 6, 1)) == 30
+    counts = [auto_count(bump(40, 40, size)) for size in (1.0, 2.0, 4.0, 6.0, 8.0)]
     assert counts == sorted(counts)
 
 
 def test_auto_does_not_depend_on_scale() -> None:
     hot = bump(36, 36, 4)
-    assert automatic(hot) == automatic(hot * 7 + 3)
+    assert auto_count(hot) == auto_count(hot * 7 + 3)
 
 
 def test_the_most_relevant_in_order_ties_to_the_first() -> None:
@@ -58,7 +67,7 @@ def test_near_copies_by_definition() -> None:
     unit = tokens / tokens.norm(dim=1, keepdim=True)
     chosen: list[int] = []
     for place in relevance.argsort(descending=True)[:30].tolist():
-        if len(chosen) < 15 and all(float(unit[place] @ unit[other]) < COPY for other in chosen):
+        if len(chosen) < 15 and all(float(unit[place] @ unit[other]) < DUPLICATE for other in chosen):
             chosen.append(place)
     rest = [place for place in relevance.argsort(descending=True)[:30].tolist() if place not in chosen]
     assert kept.tolist() == sorted(chosen + rest[: 15 - len(chosen)])
@@ -67,7 +76,7 @@ def test_near_copies_by_definition() -> None:
 @given(st.lists(st.floats(0, 1, width=32), max_size=40), st.just(0.0) | st.floats(1e-6, 1))
 def test_a_mass_is_held_by_as_few_cells_as_can_be(values: list[float], mass: float) -> None:
     relevance = torch.tensor(values)
-    count = holding(relevance, mass)
+    count = count_for_mass(relevance, mass)
     assert 0 <= count <= len(values)
     if not values:
         return
@@ -79,42 +88,42 @@ def test_a_mass_is_held_by_as_few_cells_as_can_be(values: list[float], mass: flo
 
 def test_more_mass_takes_more_cells_and_all_of_it_no_more_than_the_better_half() -> None:
     hot = bump(36, 36, 4)
-    counts = [holding(hot, mass) for mass in (0.0, 0.25, 0.5, 0.9, 1.0)]
+    counts = [count_for_mass(hot, mass) for mass in (0.0, 0.25, 0.5, 0.9, 1.0)]
     assert counts == sorted(counts)
     assert counts[0] == 0 < counts[1]
     assert counts[-1] <= 1296 / 2
-    assert holding(hot, 0.9) == holding(hot * 7 + 3, 0.9)
-    assert holding(torch.ones(100), 0.25) == 25  # nothing stands out: each counts alike
+    assert count_for_mass(hot, 0.9) == count_for_mass(hot * 7 + 3, 0.9)
+    assert count_for_mass(torch.ones(100), 0.25) == 25  # nothing stands out: each counts alike
 
 
 def test_a_mass_of_what_is_no_number_is_refused() -> None:
     with pytest.raises(BudgetError, match="finite relevance"):
-        holding(torch.tensor([0.0, float("nan")]), 0.5)
+        count_for_mass(torch.tensor([0.0, float("nan")]), 0.5)
 
 
 def test_a_count_comes_first_then_a_mass_then_auto() -> None:
     hot = bump(36, 36, 4)
     assert how_many(hot, 5, 0.9) == 5
     assert how_many(hot, 9999) == 1296
-    assert how_many(hot, None, 0.9) == holding(hot, 0.9)
-    assert how_many(hot, None) == automatic(hot)
+    assert how_many(hot, None, 0.9) == count_for_mass(hot, 0.9)
+    assert how_many(hot, None) == auto_count(hot)
 
 
 def test_a_line_of_writing_is_kept_with_what_a_layer_is_surest_of() -> None:
     grid = Grid(1, 3, 4)
     chances = torch.tensor([[0.1, 0.1, 0.2, 0.1], [0.9, 0.1, 0.05, 0.05], [0.3, 0.3, 0.3, 0.1]]).flatten()
     text = torch.tensor([[0.4, 0.4, 0.4, 0.4], [0.4, 0.4, 0.0, 0.4], [0.4, 0.4, 0.4, 0.4]]).flatten()
-    worth = lines_first(chances, text, grid, torch.arange(12))
+    worth = favour_lines(chances, text, grid, torch.arange(12))
     assert most_relevant(chances, 4).tolist() == [4, 8, 9, 10]
     assert most_relevant(worth, 4).tolist() == [4, 5, 7, 8]  # the whole line but for where nothing is written
     assert worth[6] == chances[6]
-    assert torch.equal(lines_first(chances, 0.1 * text, grid, torch.arange(12)), worth)  # however faint
+    assert torch.equal(favour_lines(chances, 0.1 * text, grid, torch.arange(12)), worth)  # however faint
 
 
 def test_without_writing_the_order_is_that_of_relevance() -> None:
     chances = bump(5, 6, 2)
-    assert torch.equal(lines_first(chances, torch.zeros(30), Grid(1, 5, 6), torch.arange(30)), chances)
-    assert lines_first(torch.zeros(0), torch.zeros(0), Grid(1, 5, 6), torch.arange(0)).tolist() == []
+    assert torch.equal(favour_lines(chances, torch.zeros(30), Grid(1, 5, 6), torch.arange(30)), chances)
+    assert favour_lines(torch.zeros(0), torch.zeros(0), Grid(1, 5, 6), torch.arange(0)).tolist() == []
 
 
 @pytest.mark.parametrize(
@@ -130,5 +139,5 @@ def test_rows_are_those_of_one_frame_and_one_tile(grid: Cells, every: int) -> No
         places += [(number, frame, row) for frame in range(view.t) for row in range(view.h) for _ in range(view.w)]
     mine = [places[cell] for cell in candidates.tolist()]
     surest = [max(float(chances[j]) for j in range(len(mine)) if mine[j] == mine[i]) for i in range(len(mine))]
-    expected = chances + LINE * torch.tensor(surest) ** 2 * text / text.max()
-    assert torch.allclose(lines_first(chances, text, grid, candidates), expected, atol=1e-6)
+    expected = chances + LINE_WEIGHT * torch.tensor(surest) ** 2 * text / text.max()
+    assert torch.allclose(favour_lines(chances, text, grid, candidates), expected, atol=1e-6)

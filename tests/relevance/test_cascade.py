@@ -132,7 +132,7 @@ def test_nothing_is_looked_at_closely_in_a_void() -> None:
 def test_what_is_no_number_is_refused_as_without() -> None:
     for how in ("on", "off"):
         texture = TextureArray.from_image(field_of_blocks(), max_side=None)
-        with pytest.raises(ArrCocError, match="finite scores of the question from the embeddings"):
+        with pytest.raises(ArrCocError, match="finite coupling from the embeddings"):
             arr_coc.realize(texture, "red", (64, 64), 64, native(float("nan")), coupling="embeddings", cascade=how)
 
 

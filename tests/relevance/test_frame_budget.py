@@ -11,7 +11,7 @@ from arr_coc.errors import ArrCocError
 from arr_coc.relevance import frame_budget
 from arr_coc.relevance.selector import ArrCoc
 from arr_coc.selectors import selector
-from arr_coc.selectors.base import Choice, Sight, Words
+from arr_coc.selectors.base import Choice, ImageSource, Question, SelectionInput
 from arr_coc.types.grid import Grid
 from arr_coc.video import synthetic
 
@@ -20,15 +20,15 @@ def pixels(frames: list[np.ndarray]) -> list[torch.Tensor]:
     return [torch.from_numpy(frame).permute(2, 0, 1).float() / 255 for frame in frames]
 
 
-def sight(frames: list[np.ndarray], moments: int, k: int) -> Sight:
+def selection(frames: list[np.ndarray], moments: int, k: int) -> SelectionInput:
     grid = Grid(moments, 13, 23)
     batch = TextureArray.from_image(frames)
-    words = Words("", torch.zeros(0, dtype=torch.long))
-    return Sight(grid, k, torch.arange(grid.n), words, picture=lambda: batch, kind="video")  # type: ignore[arg-type, return-value]
+    words = Question("", torch.zeros(0, dtype=torch.long))
+    return SelectionInput(grid, k, torch.arange(grid.n), words, source=ImageSource(texture=batch), kind="video")  # type: ignore[arg-type, return-value]
 
 
 def tokens_per_frame(frames: list[np.ndarray], moments: int, k: int) -> list[int]:
-    seen = sight(frames, moments, k)
+    seen = selection(frames, moments, k)
     chosen = selector("arr-coc").select(seen)
     keep = chosen if isinstance(chosen, torch.Tensor) else chosen.keep
     assert len(keep) == k
@@ -172,7 +172,7 @@ def test_a_frame_that_does_not_fit_is_skipped() -> None:
 
 def test_the_option_moments_chooses_how_the_budget_is_shared() -> None:
     frames = synthetic.pan(25, step=4).frames[::8]
-    seen = sight(frames, 4, 60)
+    seen = selection(frames, 4, 60)
     counts = {}
     for how in ("surest", "together"):
         chosen = selector(ArrCoc(moments=how)).select(seen)

@@ -7,12 +7,23 @@ import math
 import torch
 
 from arr_coc import TextureArray
-from arr_coc.relevance.knowing import cells, information, know, salience
+from arr_coc.relevance import knowing
+from arr_coc.relevance.knowing import know, pooled_channels
+from arr_coc.selectors.base import ImageSource
+from arr_coc.selectors.pixels import channel_cells
 from arr_coc.types.grid import Grid
 from tests.conftest import structured
-from tests.selectors.sights import TILES, sight
+from tests.selectors.selections import TILES, selection
 
 GRID = Grid(1, 5, 7)
+
+
+def information(texture: TextureArray, view: Grid) -> torch.Tensor:
+    return knowing.information(texture, view, pooled_channels(texture, view))
+
+
+def salience(texture: TextureArray, view: Grid) -> torch.Tensor:
+    return knowing.salience(texture, view, pooled_channels(texture, view))
 
 
 def texture() -> TextureArray:
@@ -53,7 +64,7 @@ def test_ink_informs() -> None:
 
 
 def test_what_does_not_depend_on_the_question_is_made_once() -> None:
-    seen = sight(GRID, 5)
+    seen = selection(GRID, 5)
     made = seen.texture
     first = know(seen)
     count = 0
@@ -66,7 +77,7 @@ def test_what_does_not_depend_on_the_question_is_made_once() -> None:
 
     TextureArray.grid = counted  # type: ignore[method-assign,assignment]
     try:
-        again = know(sight(GRID, 9, seed=3, picture=lambda: made))
+        again = know(selection(GRID, 9, seed=3, source=ImageSource(texture=made)))
     finally:
         TextureArray.grid = real  # type: ignore[method-assign]
     assert count == 0
@@ -74,11 +85,11 @@ def test_what_does_not_depend_on_the_question_is_made_once() -> None:
 
 
 def test_tiles_see_their_part() -> None:
-    seen = sight(TILES, 5)
+    seen = selection(TILES, 5)
     known = know(seen)
     assert known.information.shape == known.salience.shape == (26,)
-    left = cells(seen.texture, TILES.views[0], ("x",))[0]
-    right = cells(seen.texture, TILES.views[1], ("x",))[0]
+    left = channel_cells(seen.texture, TILES.views[0], ("x",))[0]
+    right = channel_cells(seen.texture, TILES.views[1], ("x",))[0]
     assert left.max() < 0.5 < right.min()
     expected = torch.cat([information(seen.texture, view).flatten() for view in TILES.views])
     assert torch.equal(known.information, expected)
@@ -87,18 +98,18 @@ def test_tiles_see_their_part() -> None:
 
 def test_a_new_frame_before_it_changes_what_moves() -> None:
     still = texture()
-    assert know(sight(GRID, 5, picture=lambda: still)).salience.max() > 0
+    assert know(selection(GRID, 5, source=ImageSource(texture=still))).salience.max() > 0
     moving = still.supply(previous_frame=structured(60, 90).flip(-1))
-    known = know(sight(GRID, 5, picture=lambda: moving))
+    known = know(selection(GRID, 5, source=ImageSource(texture=moving)))
     assert torch.allclose(known.salience, salience(moving, GRID).flatten())
-    assert not torch.equal(known.salience, know(sight(GRID, 5, picture=lambda: still)).salience)
+    assert not torch.equal(known.salience, know(selection(GRID, 5, source=ImageSource(texture=still))).salience)
 
 
 def test_what_the_caller_supplies_is_read() -> None:
-    assert know(sight(GRID, 5)).supplied == {}
+    assert know(selection(GRID, 5)).supplied == {}
     gaze = torch.zeros(6, 9)
     gaze[4, 7] = 1
     looked = texture().supply(gaze=gaze)
-    known = know(sight(GRID, 5, picture=lambda: looked))
+    known = know(selection(GRID, 5, source=ImageSource(texture=looked)))
     assert set(known.supplied) == {"gaze"}
     assert known.supplied["gaze"].argmax() == 3 * 7 + 5

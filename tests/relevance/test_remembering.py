@@ -15,12 +15,12 @@ from arr_coc import TextureArray
 from arr_coc.layer.blocks import Lines, Question, Words
 from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.heads import Coupling
-from arr_coc.layer.inference import judge, judged, seen
+from arr_coc.layer.inference import judge, predict, seen
 from arr_coc.layer.model import ArrCocLayer
-from arr_coc.selectors.base import Sight
+from arr_coc.selectors.base import ImageSource, SelectionInput
 from arr_coc.types.grid import Grid
 from tests.conftest import structured
-from tests.selectors.sights import DIMENSIONS, TILES, sight, words
+from tests.selectors.selections import DIMENSIONS, TILES, selection, words
 
 GRID = Grid(1, 6, 9)
 
@@ -44,10 +44,10 @@ def layer(monkeypatch: pytest.MonkeyPatch) -> ArrCocLayer:
 
 
 def asked(seed: int, **changes: Any) -> Any:
-    return replace(BASE, words=words(seed), **changes)
+    return replace(BASE, question=words(seed), **changes)
 
 
-BASE: Sight = sight(GRID, None)
+BASE: SelectionInput = selection(GRID, None)
 
 
 @pytest.fixture(autouse=True)
@@ -55,15 +55,15 @@ def _fresh() -> None:
     """A texture of its own for every test."""
     global BASE
     texture = TextureArray.from_image(structured(60, 90))
-    BASE = replace(BASE, picture=lambda: texture)
+    BASE = replace(BASE, source=ImageSource(texture=texture))
 
 
 def test_a_second_question_does_not_look_again_and_hears_the_same(layer: ArrCocLayer) -> None:
     for number in range(3):
         one = asked(number)
-        found = judged(layer, one)
+        found = predict(layer, one)
         with torch.inference_mode():
-            heard = one.words.embeddings[None]
+            heard = one.question.embeddings[None]
             whole = judge(
                 layer, [seen(one, layer.config)], torch.zeros(1, dtype=torch.long), heard, torch.ones(1, heard.shape[1], dtype=torch.bool)
             )  # fmt: skip
@@ -73,44 +73,44 @@ def test_a_second_question_does_not_look_again_and_hears_the_same(layer: ArrCocL
 
 def test_other_tokens_cells_or_weights_are_looked_at_anew(layer: ArrCocLayer) -> None:
     assert BASE.tokens is not None
-    judged(layer, asked(0))
-    judged(layer, asked(1))
+    predict(layer, asked(0))
+    predict(layer, asked(1))
     assert layer.looks == 1  # type: ignore[comparison-overlap]
     some = torch.arange(0, GRID.n, 2)
     others: list[dict[str, Any]] = [
         {"tokens": None}, {"tokens": BASE.tokens.clone()}, {"tokens": BASE.tokens[::2], "candidates": some},
     ]  # fmt: skip
     for number, changes in enumerate(others):
-        judged(layer, asked(0, **changes))
+        predict(layer, asked(0, **changes))
         assert layer.looks == 2 + number  # type: ignore[comparison-overlap]
-    before = judged(layer, asked(0)).relevance
+    before = predict(layer, asked(0)).relevance
     looks = int(layer.looks)  # type: ignore[arg-type]
     with torch.no_grad():
         layer.from_channels.weight += 1
-    assert not torch.equal(judged(layer, asked(0)).relevance, before)
+    assert not torch.equal(predict(layer, asked(0)).relevance, before)
     assert layer.looks == looks + 1  # type: ignore[comparison-overlap]
 
 
 def test_another_layer_looks_for_itself(layer: ArrCocLayer) -> None:
     other = ArrCocLayer(layer.config).eval()
-    one, two = judged(layer, asked(0)).relevance, judged(other, asked(0)).relevance
+    one, two = predict(layer, asked(0)).relevance, predict(other, asked(0)).relevance
     assert not torch.equal(one, two)
 
 
 def test_tiles_are_remembered_too(layer: ArrCocLayer) -> None:
-    tiles = replace(sight(TILES, None), picture=BASE.picture)
-    judged(layer, tiles)
+    tiles = replace(selection(TILES, None), source=BASE.source)
+    predict(layer, tiles)
     looks = layer.looks
-    judged(layer, replace(tiles, words=words(3)))
+    predict(layer, replace(tiles, question=words(3)))
     assert looks == layer.looks == len(TILES.views)
 
 
 def test_a_copied_texture_drags_no_layer_along(layer: ArrCocLayer) -> None:
     texture = BASE.texture
-    judged(layer, asked(0))
+    predict(layer, asked(0))
     for made in (copy.deepcopy(texture), pickle.loads(pickle.dumps(texture))):
         looks = int(layer.looks)  # type: ignore[arg-type]
-        judged(layer, asked(1, picture=lambda made=made: made))
+        predict(layer, asked(1, source=ImageSource(texture=made)))
         assert layer.looks == looks + 1  # type: ignore[comparison-overlap]
 
 
@@ -163,5 +163,5 @@ def test_a_question_is_heard_once(layer: ArrCocLayer) -> None:
     layer.remember(torch.randn(5, layer.config.width))
     times = []
     layer.words.register_forward_hook(lambda *what: times.append(1))
-    judged(layer, replace(sight(TILES, None), picture=BASE.picture))  # whatever it is for, and for all tiles
+    predict(layer, replace(selection(TILES, None), source=BASE.source))  # whatever it is for, and for all tiles
     assert len(times) == 1

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.errors import SelectorError
-from arr_coc.selectors import Selector, Sight, Words, selector
+from arr_coc.selectors import Question, SelectionInput, Selector, selector
 from arr_coc.selectors.uniform import even_cells
 from arr_coc.types.grid import Cells, Grid, Mosaic
 
-WORDS = Words("What?", torch.arange(5))
+WORDS = Question("What?", torch.arange(5))
 SIZES = st.integers(1, 12)
 
 
-def sight(grid: Cells, k: int | None, candidates: torch.Tensor | None = None, seed: int = 0) -> Sight:
-    return Sight(grid, k, torch.arange(grid.n) if candidates is None else candidates, WORDS, seed=seed)
+def selection(grid: Cells, k: int | None, candidates: torch.Tensor | None = None, seed: int = 0) -> SelectionInput:
+    return SelectionInput(grid, k, torch.arange(grid.n) if candidates is None else candidates, WORDS, seed=seed)
 
 
 @pytest.mark.parametrize("name", ["all", "random", "uniform"])
@@ -26,7 +26,7 @@ def test_exactly_k_sorted_candidates(name: str, t: int, h: int, w: int, share: f
     grid = Grid(t, h, w)
     k = round(share * grid.n)
     candidates = torch.arange(0, grid.n, 2) if some else None
-    chosen = selector(name).select(sight(grid, k, candidates, seed))
+    chosen = selector(name).select(selection(grid, k, candidates, seed))
     assert isinstance(chosen, torch.Tensor)
     assert len(chosen) == min(k, grid.n if candidates is None else len(candidates))
     assert (chosen[1:] > chosen[:-1]).all()
@@ -36,7 +36,7 @@ def test_exactly_k_sorted_candidates(name: str, t: int, h: int, w: int, share: f
 
 def test_random_follows_its_seed() -> None:
     grid = Grid(1, 20, 20)
-    draw = [selector("random").select(sight(grid, 40, seed=seed)).tolist() for seed in (1, 1, 2)]
+    draw = [selector("random").select(selection(grid, 40, seed=seed)).tolist() for seed in (1, 1, 2)]
     assert draw[0] == draw[1] != draw[2]
 
 
@@ -51,19 +51,19 @@ def test_uniform_reaches_into_every_part_of_the_picture() -> None:
 
 def test_uniform_over_several_views() -> None:
     mosaic = Mosaic((Grid(1, 4, 4), Grid(1, 8, 8)))
-    chosen = selector("uniform").select(sight(mosaic, 20))
+    chosen = selector("uniform").select(selection(mosaic, 20))
     assert [int((chosen < 16).sum()), int((chosen >= 16).sum())] == [4, 16]
 
 
 def test_auto_needs_a_selector_that_scores() -> None:
     for name in ("random", "uniform"):
         with pytest.raises(SelectorError, match="give a count or a share"):
-            selector(name).select(sight(Grid(1, 3, 3), None))
-    assert len(selector("all").select(sight(Grid(1, 3, 3), None))) == 9
+            selector(name).select(selection(Grid(1, 3, 3), None))
+    assert len(selector("all").select(selection(Grid(1, 3, 3), None))) == 9
 
 
 def test_what_a_selector_cannot_do_is_said() -> None:
     with pytest.raises(SelectorError, match="does not choose among encoded"):
-        Selector().select(sight(Grid(1, 2, 2), 1))
+        Selector().select(selection(Grid(1, 2, 2), 1))
     with pytest.raises(SelectorError, match="no texture"):
-        _ = sight(Grid(1, 2, 2), 1).texture
+        _ = selection(Grid(1, 2, 2), 1).texture

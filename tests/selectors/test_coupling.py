@@ -17,7 +17,7 @@ from arr_coc import Embeddings
 from arr_coc.cli import main
 from arr_coc.embedding.projection import Moments, fit_projection
 from arr_coc.errors import SelectorError
-from arr_coc.selectors import Sight
+from arr_coc.selectors import SelectionInput
 from arr_coc.training.projection.fit import text_moments
 from tests.adapters import families, tiny_vlm
 from tests.adapters.tiny_vlm import GREEDY, wrapped
@@ -100,10 +100,10 @@ def test_nothing_is_embedded_unless_somebody_asks() -> None:
 def test_a_selector_of_ones_own_may_ask() -> None:
     seen: list[Any] = []
 
-    def mine(sight: Sight) -> torch.Tensor:
-        scores = sight.embedding_scores
-        seen.append((scores, sight.texture["embedding_00"]))
-        return sight.candidates[scores.topk(sight.count).indices].sort().values
+    def mine(selection: SelectionInput) -> torch.Tensor:
+        scores = selection.embedding_scores
+        seen.append((scores, selection.texture["embedding_00"]))
+        return selection.candidates[scores.topk(selection.count).indices].sort().values
 
     model = vlm()
     answer = model.ask(scene(), "red?", budget=4, selector=mine, **GREEDY)

@@ -8,27 +8,27 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.selectors import Sight, Words, selector
+from arr_coc.selectors import Question, SelectionInput, selector
 from arr_coc.selectors.cdpruner import largest_volume
 from arr_coc.selectors.mmr import MMR
 from arr_coc.selectors.scope import Scope
 from arr_coc.selectors.similarity import cosines, units
 from arr_coc.types.grid import Grid
-from tests.selectors.sights import choice, sight, slow_cosine, tokens
+from tests.selectors.selections import choice, selection, slow_cosine, tokens
 
 SEEDS = range(6)
 BUDGETS = (1, 3, 10, 14)
 GRID = Grid(1, 5, 8)
 
 
-def table(seen: Sight) -> list[list[float]]:
+def table(seen: SelectionInput) -> list[list[float]]:
     assert seen.tokens is not None
     return [[slow_cosine(a, b) for b in seen.tokens] for a in seen.tokens]
 
 
-def relevance(seen: Sight) -> list[float]:
+def relevance(seen: SelectionInput) -> list[float]:
     assert seen.tokens is not None
-    mean = seen.words.embeddings.double().mean(0)
+    mean = seen.question.embeddings.double().mean(0)
     raw = [slow_cosine(token, mean) for token in seen.tokens]
     return [(value - min(raw)) / (max(raw) - min(raw)) for value in raw]
 
@@ -40,12 +40,12 @@ def smooth(count: int, seed: int) -> torch.Tensor:
     return torch.nn.functional.interpolate(rough, count, mode="linear")[0].T + 0.3 * noise
 
 
-def spoken(seed: int) -> Words:
+def spoken(seed: int) -> Question:
     said = torch.randn(5, 128, generator=torch.Generator().manual_seed(seed + 90))
-    return Words("What?", torch.arange(5), lambda ids: said)
+    return Question("What?", torch.arange(5), lambda ids: said)
 
 
-def kept(seen: Sight, places: list[int]) -> list[int]:
+def kept(seen: SelectionInput, places: list[int]) -> list[int]:
     return sorted(seen.candidates[places].tolist())
 
 
@@ -61,7 +61,7 @@ def test_cosines_are_right_in_both_halves() -> None:
 @pytest.mark.parametrize("k", BUDGETS)
 @pytest.mark.parametrize("every", [1, 2])
 def test_divprune(seed: int, k: int, every: int) -> None:
-    seen = sight(GRID, k, torch.arange(0, 40, every), seed)
+    seen = selection(GRID, k, torch.arange(0, 40, every), seed)
     cos = table(seen)
     everyone = range(len(cos))
     chosen = [max(everyone, key=lambda i: min(1 - cos[i][j] for j in everyone if j != i))]
@@ -74,7 +74,7 @@ def test_divprune(seed: int, k: int, every: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("k", BUDGETS)
 def test_cdpruner(seed: int, k: int) -> None:
-    seen = sight(GRID, k, None, seed)
+    seen = selection(GRID, k, None, seed)
     worth = relevance(seen)
     cos = torch.tensor(table(seen), dtype=torch.float64)
     kernel = cos * torch.outer(torch.tensor(worth), torch.tensor(worth))
@@ -102,7 +102,7 @@ def test_cdpruner_goes_on_by_relevance_where_no_token_adds_volume() -> None:
 @pytest.mark.parametrize("k", [*BUDGETS, 40])
 @pytest.mark.parametrize("alpha", [1.0, 0.5, 2.0])  # with 0, two tokens that are each other's nearest gain the same
 def test_scope(seed: int, k: int, alpha: float) -> None:
-    seen = sight(GRID, k, None, seed)
+    seen = selection(GRID, k, None, seed)
     cos = table(seen)
     attention = seen.attention[1.0].double().tolist()
     cover = [0.0] * 40
@@ -119,7 +119,7 @@ def test_scope(seed: int, k: int, alpha: float) -> None:
 @pytest.mark.parametrize("k", BUDGETS)
 @pytest.mark.parametrize("balance", [0.5, 0.2, 1.0])
 def test_mmr(seed: int, k: int, balance: float) -> None:
-    seen = sight(GRID, k, None, seed)
+    seen = selection(GRID, k, None, seed)
     cos, worth = table(seen), relevance(seen)
     chosen: list[int] = []
     while len(chosen) < k:
@@ -135,7 +135,7 @@ def test_mmr(seed: int, k: int, balance: float) -> None:
 def test_many_tokens_are_chosen_as_by_the_definition(seed: int, k: int) -> None:
     """Rows are made ahead and gains are bounds only; with 300 smooth tokens both matter."""
     grid = Grid(1, 15, 20)
-    seen = sight(grid, k, None, seed, tokens=smooth(300, seed), words=spoken(seed))
+    seen = selection(grid, k, None, seed, tokens=smooth(300, seed), question=spoken(seed))
     unit = units(seen.tokens).double().numpy()  # type: ignore[arg-type]
     cos = unit @ unit.T
     worth = np.array(relevance(seen))
@@ -163,9 +163,9 @@ def test_many_tokens_are_chosen_as_by_the_definition(seed: int, k: int) -> None:
 
 
 def test_the_question_moves_what_reads_it_and_nothing_else() -> None:
-    seen, other = sight(GRID, 10), sight(GRID, 10)
+    seen, other = selection(GRID, 10), selection(GRID, 10)
     embeddings = torch.randn(4, 16, generator=torch.Generator().manual_seed(77))
-    other = replace(other, words=Words("Why?", torch.arange(4), lambda ids: embeddings))
+    other = replace(other, question=Question("Why?", torch.arange(4), lambda ids: embeddings))
     moved = {
         name: choice(selector(name).select(seen)).keep.tolist() != choice(selector(name).select(other)).keep.tolist()
         for name in ("cdpruner", "mmr", "divprune", "scope", "tome")

@@ -22,7 +22,7 @@ flat = tiny_vlm.wrapped
 @pytest.fixture(autouse=True)
 def _nothing_falls_back(recwarn: Any) -> Any:
     yield
-    assert not [w for w in recwarn if issubclass(w.category, arr_coc.choosing.FallbackWarning)]
+    assert not [w for w in recwarn if issubclass(w.category, arr_coc.errors.FallbackWarning)]
 
 
 @pytest.mark.parametrize("name", IMAGE_NAMES)

@@ -8,24 +8,24 @@ import pytest
 import torch
 
 from arr_coc.errors import SelectorError
-from arr_coc.selectors import Choice, Inside, selector
-from tests.adapters import families
-from tests.adapters.test_layer_pruning import masked_from
+from arr_coc.selectors import Choice, LayerState, selector
+from tests.adapters import tiny
+from tests.adapters.test_inside import masked_from
 from tests.adapters.tiny_vlm import GREEDY, picture, stock_inputs, wrapped
-from tests.selectors.sights import choice
+from tests.selectors.selections import choice
 
 CELLS = torch.tensor([-1, -1, *range(12), -1, 12, 13, 14, 15, -1, -1, -1])
 
 
 def made_up(
     k: int | None, seed: int = 0, cells: torch.Tensor = CELLS, depth: float = 2 / 32
-) -> tuple[Inside, torch.Tensor]:
+) -> tuple[LayerState, torch.Tensor]:
     """A row of text and pictures, and its causal attention `[heads, T, T]`."""
     length = len(cells)
     scores = torch.randn(3, length, length, generator=torch.Generator().manual_seed(seed))
     ahead = torch.ones(length, length).triu(1).bool()
     attention = scores.masked_fill(ahead, -torch.inf).softmax(-1)
-    return Inside(depth, 2, torch.zeros(length, 4), cells, lambda queries: attention[:, queries], k), attention
+    return LayerState(depth, 2, torch.zeros(length, 4), cells, lambda queries: attention[:, queries], k), attention
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -72,18 +72,20 @@ def test_sparsevlm_without_words_behind_the_picture() -> None:
 
 @pytest.mark.parametrize("name", ["fastv", "sparsevlm"])
 def test_ties_and_auto(name: str) -> None:
-    even = Inside(15 / 32, 2, torch.zeros(22, 4), CELLS, lambda queries: torch.full((2, len(queries), 22), 1 / 22), 3)
+    even = LayerState(
+        15 / 32, 2, torch.zeros(22, 4), CELLS, lambda queries: torch.full((2, len(queries), 22), 1 / 22), 3
+    )
     assert choice(selector(name).at_layer(even)).keep.tolist() == [0, 1, 2]
     with pytest.raises(SelectorError, match="give a count or a share"):
         selector(name).at_layer(made_up(None)[0])
 
 
-def recording(name: str) -> tuple[Any, list[tuple[Inside, torch.Tensor]]]:
+def recording(name: str) -> tuple[Any, list[tuple[LayerState, torch.Tensor]]]:
     """The selector, and what it saw and kept each time."""
     made, seen = selector(name), []
     choose = made.at_layer
 
-    def at_layer(inside: Inside) -> Choice:
+    def at_layer(inside: LayerState) -> Choice:
         chosen = choice(choose(inside))
         seen.append((inside, chosen.keep))
         return chosen
@@ -92,7 +94,7 @@ def recording(name: str) -> tuple[Any, list[tuple[Inside, torch.Tensor]]]:
     return made, seen
 
 
-@pytest.mark.parametrize("family", families.QWEN)
+@pytest.mark.parametrize("family", list(tiny.CONFIGS))
 @pytest.mark.parametrize("name", ["fastv", "sparsevlm"])
 def test_they_keep_what_the_model_s_own_attention_says(family: str, name: str) -> None:
     vlm = wrapped(family, "eager")
@@ -105,7 +107,7 @@ def test_they_keep_what_the_model_s_own_attention_says(family: str, name: str) -
         dense = vlm.model(**inputs, output_attentions=True)
     inside, first = seen[0]
     attention = dense.attentions[inside.layer - 1][0].mean(0)  # [T, T]
-    places = (inputs["input_ids"][0] == families.vocabulary.IMAGE).nonzero()[:, 0]
+    places = (inputs["input_ids"][0] == tiny.IMAGE).nonzero()[:, 0]
     if name == "fastv":
         paid = attention[-1, places]
     else:

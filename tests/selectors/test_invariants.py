@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_coc.errors import SelectorError
-from arr_coc.selectors import Sight, Words, selector
+from arr_coc.selectors import Question, SelectionInput, selector
 from arr_coc.selectors.fastv import FastV
 from arr_coc.selectors.sparsevlm import SparseVLM
 from arr_coc.types.grid import Cells, Grid
-from tests.selectors.sights import IN_SIGHT, TILES, choice, chooser, sight
+from tests.selectors.selections import IN_SIGHT, TILES, choice, chooser, selection
 
 GRIDS = st.one_of(st.builds(Grid, st.integers(1, 3), st.integers(1, 5), st.integers(1, 5)), st.just(TILES))
 KINDS = st.sampled_from(["random", "same", "twins", "zeros"])
@@ -23,8 +23,8 @@ KINDS = st.sampled_from(["random", "same", "twins", "zeros"])
 
 def looking(
     name: str, grid: Cells, k: int | None, candidates: Any = None, seed: int = 0, tokens: str = "random"
-) -> Sight:
-    return sight(grid, k, candidates, seed, tokens, kind="video" if name == "evs" else "image")
+) -> SelectionInput:
+    return selection(grid, k, candidates, seed, tokens, kind="video" if name == "evs" else "image")
 
 
 @pytest.mark.parametrize("name", IN_SIGHT)
@@ -108,19 +108,19 @@ def test_the_others_cannot_glance(name: str) -> None:
 
 
 def test_what_is_missing_is_said() -> None:
-    seen = sight(Grid(1, 3, 3), 3)
+    seen = selection(Grid(1, 3, 3), 3)
     with pytest.raises(SelectorError, match="attention at depth 1"):
         selector("visionzip").select(replace(seen, attention={}))
     with pytest.raises(SelectorError, match="nothing is encoded"):
         selector("divprune").select(replace(seen, tokens=None))
-    other = Words("What?", torch.arange(3), lambda ids: torch.ones(3, 4))
+    other = Question("What?", torch.arange(3), lambda ids: torch.ones(3, 4))
     with pytest.raises(SelectorError, match="got 4 and 16 dimensions"):
-        selector("mmr").select(replace(seen, words=other))
+        selector("mmr").select(replace(seen, question=other))
 
 
 def test_without_words_relevance_weighs_nothing() -> None:
-    seen = sight(Grid(1, 3, 3), 3)
-    silent = replace(seen, words=Words("", torch.arange(0)))
+    seen = selection(Grid(1, 3, 3), 3)
+    silent = replace(seen, question=Question("", torch.arange(0)))
     for name in ("cdpruner", "mmr"):
         assert len(choice(selector(name).select(silent)).keep) == 3
         assert (choice(selector(name).select(silent)).relevance == 1).all()

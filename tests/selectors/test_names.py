@@ -12,15 +12,15 @@ import torch
 from arr_coc.errors import SelectorError
 from arr_coc.selectors import Selector, names, selector
 from arr_coc.types.grid import Grid
-from tests.selectors.sights import choice, sight
+from tests.selectors.selections import choice, selection
 
 MINE = """
 import torch
 from arr_coc.selectors import Selector
 
 class First(Selector):
-    def select(self, sight):
-        return sight.candidates[: sight.count]
+    def select(self, selection):
+        return selection.candidates[: selection.count]
 
 class Needy(Selector):
     def __init__(self, what):
@@ -29,8 +29,8 @@ class Needy(Selector):
 class Other:
     pass
 
-def last(sight):
-    return sight.candidates[len(sight.candidates) - sight.count :]
+def last(selection):
+    return selection.candidates[len(selection.candidates) - selection.count :]
 
 ready = First()
 number = 3
@@ -74,7 +74,7 @@ def test_a_class_an_object_or_a_function_of_one_s_own(folder: Path, name: str, k
     made = selector(f"my_selectors:{name}")
     assert isinstance(made, Selector)
     assert made.name == name
-    assert choice(made.select(sight(Grid(1, 3, 3), 3))).keep.tolist() == kept
+    assert choice(made.select(selection(Grid(1, 3, 3), 3))).keep.tolist() == kept
     assert sys.path == path
 
 
@@ -100,5 +100,5 @@ def test_what_goes_wrong_is_one_sentence(folder: Path, path: str, complaint: str
 def test_installed_modules_count_too() -> None:
     assert selector("arr_coc.selectors.divprune:DivPrune").name == "divprune"
     assert torch.equal(
-        choice(selector("arr_coc.selectors.centre:Centre").select(sight(Grid(1, 3, 3), 1))).keep, torch.tensor([4])
+        choice(selector("arr_coc.selectors.centre:Centre").select(selection(Grid(1, 3, 3), 1))).keep, torch.tensor([4])
     )

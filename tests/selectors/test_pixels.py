@@ -10,13 +10,14 @@ import torch
 
 from arr_coc import TextureArray
 from arr_coc.errors import SelectorError
-from arr_coc.selectors import Smaller, selector
+from arr_coc.selectors import Downscale, selector
+from arr_coc.selectors.base import ImageSource
 from arr_coc.selectors.centre import off_centre
 from arr_coc.texture import TextureBatch
 from arr_coc.texture.filters import luma
 from arr_coc.types.grid import Cells, Grid, Mosaic
 from tests.conftest import noise
-from tests.selectors.sights import TILES, choice, sight
+from tests.selectors.selections import TILES, choice, selection
 
 GRIDS = [Grid(1, 5, 7), Grid(2, 4, 3), Grid(1, 3, 4, (0.1, 0.25, 0.9, 0.75)), TILES]
 
@@ -37,7 +38,7 @@ def test_centre_keeps_the_cells_whose_middles_are_nearest(grid: Cells, k: int) -
                     y = (top + (bottom - top) * (row + 0.5) / view.h - 0.5) * height
                     distances.append(round(math.hypot(x, y), 3))
     nearest = sorted(range(grid.n), key=lambda i: distances[i])[:k]
-    assert choice(selector("centre").select(sight(grid, k))).keep.tolist() == sorted(nearest)
+    assert choice(selector("centre").select(selection(grid, k))).keep.tolist() == sorted(nearest)
 
 
 def test_the_centre_is_round_on_pictures_of_any_shape() -> None:
@@ -48,7 +49,7 @@ def test_the_centre_is_round_on_pictures_of_any_shape() -> None:
 
 
 def test_among_candidates_the_centre_is_still_the_picture_s() -> None:
-    assert choice(selector("centre").select(sight(Grid(1, 3, 3), 1, torch.tensor([0, 5, 8])))).keep.tolist() == [5]
+    assert choice(selector("centre").select(selection(Grid(1, 3, 3), 1, torch.tensor([0, 5, 8])))).keep.tolist() == [5]
 
 
 def slow_cells(plane: torch.Tensor, grid: Cells, moments: bool) -> list[tuple[float, float]]:
@@ -70,7 +71,7 @@ def slow_cells(plane: torch.Tensor, grid: Cells, moments: bool) -> list[tuple[fl
 @pytest.mark.parametrize("grid", [Grid(1, 5, 7), TILES, Grid(1, 3, 4, (0.1, 0.25, 0.9, 0.75))], ids=str)
 def test_ink_is_the_contrast_inside_the_cell(grid: Cells) -> None:
     pixels = noise(31, 44)
-    seen = sight(grid, 6, pixels=pixels)
+    seen = selection(grid, 6, pixels=pixels)
     slow = [deviation for _, deviation in slow_cells(luma(pixels), grid, True)]
     assert torch.allclose(selector("ink").relevance(seen), torch.tensor(slow, dtype=torch.float64), atol=1e-5)
     best = sorted(range(grid.n), key=lambda i: -slow[i])[:6]
@@ -79,7 +80,7 @@ def test_ink_is_the_contrast_inside_the_cell(grid: Cells) -> None:
 
 @pytest.mark.parametrize("grid", [Grid(1, 5, 7), TILES, Grid(1, 3, 4, (0.1, 0.25, 0.9, 0.75))], ids=str)
 def test_saliency_is_the_mean_inside_the_cell(grid: Cells) -> None:
-    seen = sight(grid, 6)
+    seen = selection(grid, 6)
     slow = [mean for mean, _ in slow_cells(seen.texture["saliency"], grid, False)]
     assert torch.allclose(selector("saliency").relevance(seen), torch.tensor(slow, dtype=torch.float64), atol=1e-5)
     best = sorted(range(grid.n), key=lambda i: -slow[i])[:6]
@@ -87,14 +88,14 @@ def test_saliency_is_the_mean_inside_the_cell(grid: Cells) -> None:
 
 
 def test_a_cell_beside_the_picture_shows_nothing() -> None:
-    seen = sight(Grid(1, 1, 3, (-0.5, 0, 1, 1)), 1, pixels=noise(16, 16))
+    seen = selection(Grid(1, 1, 3, (-0.5, 0, 1, 1)), 1, pixels=noise(16, 16))
     ink = selector("ink").relevance(seen)
     assert ink[0] == 0
     assert (ink[1:] > 0).all()
 
 
 def test_an_even_picture_ties_and_the_first_cells_win() -> None:
-    seen = sight(Grid(1, 3, 4), 5, pixels=torch.full((3, 37, 41), 0.3))
+    seen = selection(Grid(1, 3, 4), 5, pixels=torch.full((3, 37, 41), 0.3))
     for name in ("ink", "saliency"):
         assert choice(selector(name).select(seen)).keep.tolist() == [0, 1, 2, 3, 4]
 
@@ -103,9 +104,9 @@ def test_every_moment_of_a_video_is_looked_at() -> None:
     flat, busy = torch.full((3, 24, 24), 0.5), noise(24, 24)
     frames = [flat, flat, busy, flat]
     batch = TextureBatch([TextureArray.from_image(frame) for frame in frames])
-    seen = sight(Grid(2, 2, 2), 4, picture=lambda: batch, kind="video")
+    seen = selection(Grid(2, 2, 2), 4, source=ImageSource(texture=batch), kind="video")
     assert choice(selector("ink").select(seen)).keep.tolist() == [4, 5, 6, 7]
-    alone = [selector("ink").relevance(sight(Grid(1, 2, 2), 4, pixels=frame)) for frame in frames]
+    alone = [selector("ink").relevance(selection(Grid(1, 2, 2), 4, pixels=frame)) for frame in frames]
     pairs = torch.cat([(alone[0] + alone[1]) / 2, (alone[2] + alone[3]) / 2])
     assert torch.allclose(selector("ink").relevance(seen), pairs)
 
@@ -114,15 +115,15 @@ def test_views_see_their_own_part() -> None:
     pixels = torch.full((3, 40, 40), 0.5)
     pixels[:, 4:8, 24:28] = 0.0
     halves = Mosaic((Grid(1, 2, 2, (0, 0, 0.5, 1)), Grid(1, 2, 2, (0.5, 0, 1, 1))))
-    ink = selector("ink").relevance(sight(halves, 1, pixels=pixels))
+    ink = selector("ink").relevance(selection(halves, 1, pixels=pixels))
     assert ink.nonzero().flatten().tolist() == [4]
 
 
 def test_resize_asks_for_a_smaller_picture_before_encoding() -> None:
     made = selector("resize")
     assert made.early
-    assert made.before_encoding(sight(Grid(1, 6, 6), 9)) == Smaller(9)
-    assert made.before_encoding(sight(Grid(1, 6, 6), 99)) == Smaller(36)
-    seen = sight(Grid(2, 3, 3), 9)
+    assert made.before_encoding(selection(Grid(1, 6, 6), 9)) == Downscale(9)
+    assert made.before_encoding(selection(Grid(1, 6, 6), 99)) == Downscale(36)
+    seen = selection(Grid(2, 3, 3), 9)
     with pytest.raises(SelectorError, match="images smaller, not videos"):
         made.before_encoding(replace(seen, kind="video"))

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from arr_coc.selectors import Sight, selector
+from arr_coc.selectors import SelectionInput, selector
 from arr_coc.selectors.hiprune import MIDDLE, neighbours
 from arr_coc.selectors.tome import merged
 from arr_coc.selectors.visionzip import grouped
 from arr_coc.types.grid import Cells, Grid
-from tests.selectors.sights import TILES, choice, sight, slow_cosine, tokens
+from tests.selectors.selections import TILES, choice, selection, slow_cosine, tokens
 
 SEEDS = range(6)
 BUDGETS = (1, 4, 13, 30, 40)
 
 
-def by_attention(seen: Sight, depth: float = 1.0) -> list[int]:
+def by_attention(seen: SelectionInput, depth: float = 1.0) -> list[int]:
     values = seen.attention[depth].tolist()
     return sorted(range(len(values)), key=lambda i: -values[i])
 
@@ -25,7 +25,7 @@ def by_attention(seen: Sight, depth: float = 1.0) -> list[int]:
 @pytest.mark.parametrize("k", BUDGETS)
 @pytest.mark.parametrize("every", [1, 2])
 def test_visionzip(seed: int, k: int, every: int) -> None:
-    seen = sight(Grid(1, 8, 10), k, torch.arange(0, 80, every), seed)
+    seen = selection(Grid(1, 8, 10), k, torch.arange(0, 80, every), seed)
     assert seen.tokens is not None
     dominant = by_attention(seen)[: round(k * 54 / 64)]
     rest = [i for i in range(len(seen.tokens)) if i not in dominant]
@@ -59,7 +59,7 @@ def test_visionzip_conserves_what_it_merges() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("k", [1, 4, 13, 30, 79, 80])
 def test_vispruner(seed: int, k: int) -> None:
-    seen = sight(Grid(1, 8, 10), k, None, seed)
+    seen = selection(Grid(1, 8, 10), k, None, seed)
     assert seen.tokens is not None
     important, left = by_attention(seen)[: k // 2], by_attention(seen)[k // 2 :]
     while len(left) > k - k // 2:
@@ -74,7 +74,7 @@ def test_vispruner(seed: int, k: int) -> None:
 @pytest.mark.parametrize("grid", [Grid(1, 4, 7), Grid(1, 12, 14), Grid(2, 3, 5), TILES], ids=str)
 @pytest.mark.parametrize("every", [1, 3])
 def test_hiprune(seed: int, k: int, grid: Cells, every: int) -> None:
-    seen = sight(grid, k, torch.arange(0, grid.n, every), seed)
+    seen = selection(grid, k, torch.arange(0, grid.n, every), seed)
     count = min(k, len(seen.candidates))
     cells = seen.candidates.tolist()
     where = [tuple(place) for place in grid.thw(torch.arange(grid.n)).tolist()]
@@ -105,7 +105,7 @@ def test_no_row_goes_on_in_the_next_nor_a_view_or_frame() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("k", BUDGETS)
 def test_tome(seed: int, k: int) -> None:
-    seen = sight(Grid(1, 7, 6), k, None, seed)
+    seen = selection(Grid(1, 7, 6), k, None, seed)
     assert seen.tokens is not None
     groups = [[i] for i in range(42)]  # the last of a group is where it stands
     while len(groups) > k:

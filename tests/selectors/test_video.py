@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from arr_coc.errors import SelectorError
-from arr_coc.selectors import Sight, selector
+from arr_coc.selectors import SelectionInput, selector
 from arr_coc.types.grid import Grid
-from tests.selectors.sights import choice, sight, slow_cosine
+from tests.selectors.selections import choice, selection, slow_cosine
 
 
-def video(grid: Grid, k: int, candidates: torch.Tensor | None = None, seed: int = 0) -> Sight:
-    return sight(grid, k, candidates, seed, kind="video")
+def video(grid: Grid, k: int, candidates: torch.Tensor | None = None, seed: int = 0) -> SelectionInput:
+    return selection(grid, k, candidates, seed, kind="video")
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -50,4 +50,4 @@ def test_less_than_a_frame_is_spread_over_the_first() -> None:
 
 def test_it_is_for_videos() -> None:
     with pytest.raises(SelectorError, match="compares the frames of a video, got an image"):
-        selector("evs").select(sight(Grid(1, 3, 3), 3))
+        selector("evs").select(selection(Grid(1, 3, 3), 3))

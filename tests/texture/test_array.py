@@ -306,7 +306,7 @@ def test_a_grid_finer_than_the_image() -> None:
 
 def test_notes_reach_the_texture() -> None:
     image = Image.new("RGBA", (8, 8), (255, 0, 0, 128))
-    assert TextureArray.from_image(image).notes == ("transparency laid over white",)
+    assert TextureArray.from_image(image).notes == ("transparency blended with white",)
 
 
 def test_the_callers_numpy_image_is_not_changed() -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from arr_coc import TextureArray
 from arr_coc.errors import ArrCocError
 from arr_coc.texture.layout import Pool
-from arr_coc.texture.pooling import Pyramid, cell_boxes, level_count, level_size, pool
+from arr_coc.texture.pooling import Pyramid, level_count, level_size, pool
+from arr_coc.types.grid import cell_boxes
 
 side = st.integers(1, 40)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from arr_coc.errors import AllocationError, BudgetError
-from arr_coc.types.allocation import Allocation, checked
+from arr_coc.types.allocation import Allocation, check_cells
 from arr_coc.types.budget import divide, limit
 from arr_coc.types.grid import Grid, Mosaic
 
@@ -93,14 +93,14 @@ def test_a_total_is_divided_without_remainder(total: int, sizes: list[int]) -> N
 
 def test_cells_may_come_as_a_list_an_array_or_a_mask() -> None:
     grid = Grid(1, 2, 3)
-    assert checked([0, 4], grid).tolist() == [0, 4]
-    assert checked(np.array([0, 4], np.int32), grid).tolist() == [0, 4]
-    assert checked(torch.tensor([[True, False, False], [False, True, False]]), grid).tolist() == [0, 4]
-    assert checked([], grid).tolist() == []
+    assert check_cells([0, 4], grid).tolist() == [0, 4]
+    assert check_cells(np.array([0, 4], np.int32), grid).tolist() == [0, 4]
+    assert check_cells(torch.tensor([[True, False, False], [False, True, False]]), grid).tolist() == [0, 4]
+    assert check_cells([], grid).tolist() == []
 
 
 def test_kept_cells_are_among_the_encoded_ones() -> None:
-    with pytest.raises(AllocationError, match="among the encoded"):
+    with pytest.raises(AllocationError, match="to be an encoded one"):
         Allocation(Grid(1, 2, 2), torch.tensor([1]), torch.tensor([0, 2]), "mine")
 
 
@@ -118,5 +118,5 @@ def test_an_allocation_as_json() -> None:
         "kind": "image", "row": 0, "grid": [1, 2, 2], "tokens": {"all": 4, "encoded": 4, "kept": 2}, "keep": [0, 3],
         "selector": "mine", "strategy": "", "fallback": "", "tensions": {}, "notes": ["so"],
     }  # fmt: skip
-    with pytest.raises(AllocationError, match="size is not known"):
+    with pytest.raises(AllocationError, match="size is unknown"):
         _ = found.boxes

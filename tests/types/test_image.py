@@ -55,7 +55,7 @@ def test_transparency_is_laid_over_white_before_scaling() -> None:
     picture = read_picture(Image.fromarray(rgba), max_side=10)
     assert picture.pixels[:, :, :4].min() == 1  # no black bleeds out from under the transparent half
     assert torch.equal(picture.pixels[:, 5, 8], torch.tensor([1.0, 0.0, 0.0]))
-    assert "transparency laid over white" in picture.notes
+    assert "transparency blended with white" in picture.notes
     assert torch.equal(picture.pixels, read_picture(rgba, max_side=10).pixels)
 
 

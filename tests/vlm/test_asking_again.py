@@ -36,9 +36,9 @@ def test_selectors_that_want_attention_share_one_encoding(vlm: Any, monkeypatch:
         def __init__(self, *depths: float) -> None:
             self.attention_at = depths
 
-        def select(self, sight: Any) -> torch.Tensor:
-            paid = sum(sight.attention[depth] for depth in self.attention_at)
-            return sight.candidates[paid.topk(sight.count).indices.sort().values]
+        def select(self, selection: Any) -> torch.Tensor:
+            paid = sum(selection.attention[depth] for depth in self.attention_at)
+            return selection.candidates[paid.topk(selection.count).indices.sort().values]
 
     look = vlm.look(picture(), attention_at=(0.5, 1.0))
     first = vlm.ask(look, "What?", budget=9, selector=Watching(1.0), **GREEDY)

@@ -8,37 +8,36 @@ import pytest
 import torch
 
 import arr_coc
-from arr_coc.errors import AllocationError, BudgetError, SelectorError
-from arr_coc.selectors import Choice, Selector, Sight, Smaller
+from arr_coc.errors import AllocationError, BudgetError, FallbackWarning, SelectorError
+from arr_coc.selectors import Choice, Downscale, SelectionInput, Selector
 from arr_coc.selectors.uniform import even_cells
-from arr_coc.vlm.fallback import FallbackWarning
 from tests.adapters.tiny_vlm import GREEDY, answer_of, picture, stock_inputs, wrapped
 
 
 def test_a_function_is_a_selector(vlm: Any) -> None:
-    seen: list[Sight] = []
+    seen: list[SelectionInput] = []
 
-    def darkest(sight: Sight) -> torch.Tensor:
-        seen.append(sight)
-        light = sight.texture.grid(sight.grid.h, sight.grid.w)[:3].mean(0).flatten()
-        return light[sight.candidates].argsort()[: sight.count].sort().values
+    def darkest(selection: SelectionInput) -> torch.Tensor:
+        seen.append(selection)
+        light = selection.texture.grid(selection.grid.h, selection.grid.w)[:3].mean(0).flatten()
+        return light[selection.candidates].argsort()[: selection.count].sort().values
 
     answer = vlm.ask(picture(), "What is it?", budget=9, selector=darkest, **GREEDY)
     assert answer.allocation.selector == "darkest"
     assert "texture" in answer.timings
-    sight = seen[0]
-    assert sight.tokens is not None
-    assert sight.tokens.shape == (63, 32)
-    assert sight.words.text == "What is it?"
-    assert sight.words.embeddings.shape == (len("What is it?"), 32)
+    selection = seen[0]
+    assert selection.tokens is not None
+    assert selection.tokens.shape == (63, 32)
+    assert selection.question.text == "What is it?"
+    assert selection.question.embeddings.shape == (len("What is it?"), 32)
 
 
 def test_a_selector_glances_at_pixels_and_words_alone(vlm: Any) -> None:
-    stages: list[Sight] = []
+    stages: list[SelectionInput] = []
 
-    def first(sight: Sight) -> torch.Tensor:
-        stages.append(sight)
-        return sight.candidates[: sight.count]
+    def first(selection: SelectionInput) -> torch.Tensor:
+        stages.append(selection)
+        return selection.candidates[: selection.count]
 
     answer = vlm.ask(picture(), "What is it?", budget=9, glance=20, selector=first, **GREEDY)
     glance, gaze = stages
@@ -60,10 +59,10 @@ def test_glance_and_gaze_may_have_different_selectors(vlm: Any) -> None:
 
 
 def test_merged_features_replace_the_encoder_s(vlm: Any) -> None:
-    def merge(sight: Sight) -> Choice:
-        assert sight.tokens is not None
-        keep = sight.candidates[:: len(sight.candidates) // 9][:9]
-        groups = sight.tokens[: 9 * 7].view(9, 7, -1).mean(1)
+    def merge(selection: SelectionInput) -> Choice:
+        assert selection.tokens is not None
+        keep = selection.candidates[:: len(selection.candidates) // 9][:9]
+        groups = selection.tokens[: 9 * 7].view(9, 7, -1).mean(1)
         return Choice(keep, features=groups)
 
     prepared = vlm.prepare([picture()], "What?", budget=9, selector=merge)
@@ -78,8 +77,8 @@ class Resize(Selector):
     name = "resize"
     early = True
 
-    def before_encoding(self, sight: Sight) -> Smaller:
-        return Smaller(sight.count)
+    def before_encoding(self, selection: SelectionInput) -> Downscale:
+        return Downscale(selection.count)
 
 
 def test_a_smaller_picture_is_the_stock_model_on_it(vlm: Any) -> None:
@@ -96,31 +95,31 @@ def test_a_smaller_picture_never_has_more_cells_than_wished() -> None:
         answer = vlm.ask(picture(), "What?", budget=budget, selector=Resize(), **GREEDY)
         assert 0 < answer.tokens["kept"] <= budget
     least = vlm.ask(picture(), "What?", budget=2, selector=Resize(), **GREEDY)  # the processor's own limit is 4 cells
-    assert "more than the 2 wished for" in least.allocation.notes[0]
+    assert "more than the 2 asked for" in least.allocation.notes[0]
 
 
-def bad_index(sight: Sight) -> torch.Tensor:
+def bad_index(selection: SelectionInput) -> torch.Tensor:
     return torch.tensor([0, 63])
 
 
-def unsorted(sight: Sight) -> torch.Tensor:
+def unsorted(selection: SelectionInput) -> torch.Tensor:
     return torch.tensor([5, 3])
 
 
-def repeated(sight: Sight) -> torch.Tensor:
+def repeated(selection: SelectionInput) -> torch.Tensor:
     return torch.tensor([3, 3])
 
 
-def too_many(sight: Sight) -> torch.Tensor:
-    return sight.candidates
+def too_many(selection: SelectionInput) -> torch.Tensor:
+    return selection.candidates
 
 
-def raising(sight: Sight) -> torch.Tensor:
+def raising(selection: SelectionInput) -> torch.Tensor:
     raise RuntimeError("out of cheese")
 
 
-def not_a_number(sight: Sight) -> Choice:
-    return Choice(sight.candidates[:9], relevance=torch.full((63,), torch.nan))
+def not_a_number(selection: SelectionInput) -> Choice:
+    return Choice(selection.candidates[:9], relevance=torch.full((63,), torch.nan))
 
 
 @pytest.mark.parametrize(
@@ -208,8 +207,8 @@ def test_a_selector_that_cannot_glance_says_so() -> None:
     class Gazer(Selector):
         name = "gazer"
 
-        def select(self, sight: Sight) -> torch.Tensor:
-            return sight.candidates[: sight.count]
+        def select(self, selection: SelectionInput) -> torch.Tensor:
+            return selection.candidates[: selection.count]
 
     with pytest.raises(SelectorError, match="cannot glance: name another with glance_selector"):
         wrapped("qwen2_vl").prepare([picture()], "What?", budget=5, glance=20, selector=Gazer())
@@ -219,13 +218,13 @@ def test_register_makes_a_selector_known_by_name() -> None:
     class Mine(Selector):
         name = "mine"
 
-        def select(self, sight: Sight) -> torch.Tensor:
-            return sight.candidates[: sight.count]
+        def select(self, selection: SelectionInput) -> torch.Tensor:
+            return selection.candidates[: selection.count]
 
     arr_coc.selectors.register(Mine, "mine")
     try:
         assert wrapped("qwen2_vl").prepare([picture()], "What?", budget=5, selector="mine").allocations[0].k == 5
-        with pytest.raises(SelectorError, match="there already"):
+        with pytest.raises(SelectorError, match="exists already"):
             arr_coc.selectors.register(Mine, "mine")
     finally:
         arr_coc.selectors._KNOWN.pop("mine")

@@ -1,4 +1,4 @@
-"""Combinations of options that must work, or be refused in one sentence."""
+"""Where wishes meet: combinations that must be right, or refused in one sentence."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from transformers import GenerationConfig
 
 import arr_coc
-from arr_coc.errors import AllocationError, BudgetError, PromptError, SelectorError
-from arr_coc.selectors import Choice, Selector, Sight, Smaller
-from arr_coc.vlm.fallback import FallbackWarning
-from tests.adapters import families
-from tests.adapters.tiny_vlm import GREEDY, picture, processor, wrapped
+from arr_coc.errors import AllocationError, BudgetError, FallbackWarning, ModelError, PromptError, SelectorError
+from arr_coc.selectors import Choice, Downscale, LayerState, SelectionInput, Selector
+from tests.adapters import tiny, tiny_llava_processor, tiny_processor
+from tests.adapters.test_inside import LastToken
+from tests.adapters.tiny_vlm import GREEDY, picture, wrapped
 
 
 class Shrinking(Selector):
@@ -25,8 +25,8 @@ class Shrinking(Selector):
     def __init__(self, cells: Any = None, early: bool = False) -> None:
         self.cells, self.early = cells, early
 
-    def before_encoding(self, sight: Sight) -> Smaller:
-        return Smaller(sight.count if self.cells is None else self.cells)
+    def before_encoding(self, selection: SelectionInput) -> Downscale:
+        return Downscale(selection.count if self.cells is None else self.cells)
 
 
 def test_a_glance_at_a_smaller_picture_still_keeps_the_budget() -> None:
@@ -42,6 +42,19 @@ def test_a_smaller_picture_above_the_budget_is_a_failure() -> None:
         assert answer.tokens["kept"] <= 5
 
 
+@pytest.mark.parametrize("family", ["llava", "internvl", "idefics3"])
+def test_a_processor_of_another_family_is_refused(family: str) -> None:
+    with pytest.raises(ModelError, match="expected the Qwen2VLProcessor of this model"):
+        arr_coc.wrap(tiny.model("qwen2_vl"), tiny_llava_processor.wrapped(family).processor)
+
+
+def test_a_processor_with_other_token_numbers_is_refused() -> None:
+    model = tiny.model("qwen2_vl")
+    model.config.image_token_id = 99
+    with pytest.raises(ModelError, match="whose image token is number 99"):
+        arr_coc.wrap(model, tiny_processor.processor("qwen2_vl"))
+
+
 def test_frames_a_second_reach_every_way_of_asking() -> None:
     vlm = wrapped("qwen2_5_vl")
     frames = [picture(48, 40, i) for i in range(4)]
@@ -55,7 +68,7 @@ def test_frames_a_second_reach_every_way_of_asking() -> None:
 
 def test_a_look_belongs_to_its_model() -> None:
     look = wrapped("qwen2_vl").look(picture())
-    other = arr_coc.wrap(families.model("qwen2_vl", seed=1), processor("qwen2_vl"))
+    other = arr_coc.wrap(tiny.model("qwen2_vl", seed=1), tiny_processor.processor("qwen2_vl"))
     with pytest.raises(PromptError, match="another model"):
         other.ask(look, "What?")
     again = arr_coc.wrap(wrapped("qwen2_vl").model, other.processor)
@@ -63,7 +76,7 @@ def test_a_look_belongs_to_its_model() -> None:
 
 
 def test_a_look_encodes_again_when_the_model_changes_or_gradients_are_wanted() -> None:
-    vlm = arr_coc.wrap(families.model("qwen2_vl"), processor("qwen2_vl"))
+    vlm = arr_coc.wrap(tiny.model("qwen2_vl"), tiny_processor.processor("qwen2_vl"))
     look = vlm.look(picture())
     vlm.ask(look, "What?", **GREEDY)
     features = vlm.prepare(look=look, text="What?", gradients=True)["mm_encoder_outputs"]["image"].pooler_output[0]
@@ -80,6 +93,48 @@ def test_looks_and_wrapped_models_can_be_copied() -> None:
     assert source.texture()["red"].shape == (56, 72)
     twin = copy.deepcopy(vlm)
     assert twin.ask(picture(), "What?", **GREEDY).ids.tolist() == vlm.ask(look, "What?", **GREEDY).ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "complaint"),
+    [
+        ({"use_cache": False}, SelectorError, "leave use_cache on"),
+        ({"prompt_lookup_num_tokens": 3}, SelectorError, "leave prompt_lookup_num_tokens out"),
+        ({"budget": "many"}, BudgetError, "got 'many'"),
+        ({"budget": [9, 3, 1]}, BudgetError, "each of the 2 pictures, got 3"),
+    ],
+)
+def test_what_does_not_go_with_dropping_inside(options: dict[str, Any], error: type[Exception], complaint: str) -> None:
+    pictures = [picture(), picture(40, 64, 1)]
+    with pytest.raises(error, match=complaint):
+        wrapped("qwen2_vl").generate(pictures, "What?", **{"budget": 9, "selector": LastToken(0.5)} | GREEDY | options)
+
+
+def test_budgets_inside_are_those_of_the_pictures_together() -> None:
+    vlm, pictures = wrapped("qwen2_vl"), [picture(), picture(40, 64, 1)]
+    for options, kept in (({"budget": 9}, 18), ({"budget": [9, 3]}, 12), ({"budget": 20, "shared": True}, 20)):
+        answer = vlm.generate(pictures, "What?", selector=LastToken(0.5), **options, **GREEDY)[0]
+        assert answer.tokens["kept"] == kept
+    clamped = vlm.generate([picture()], "What?", selector=LastToken(0.5), budget=100, **GREEDY)[0]
+    assert "more than the 63 there are" in clamped.allocation.notes[0]
+
+
+def test_sequences_of_one_prompt_keep_the_same_cells_inside() -> None:
+    class Chance(Selector):
+        name = "chance"
+        depths = (0.5,)
+        asked = 0
+
+        def at_layer(self, inside: LayerState) -> torch.Tensor:
+            self.asked += 1
+            return torch.randperm(63)[:5].sort().values
+
+    chance = Chance()
+    answers = wrapped("qwen2_vl").generate(
+        [picture()], "What?", budget=5, selector=chance, num_return_sequences=3, **GREEDY | {"do_sample": True}
+    )
+    assert chance.asked == 1
+    assert len(answers) == 3
 
 
 @pytest.mark.parametrize(
@@ -106,7 +161,7 @@ def test_a_look_and_pictures_beside_it_are_refused() -> None:
 def test_an_allocation_may_be_an_array_or_know_less_of_the_picture() -> None:
     vlm = wrapped("qwen2_vl")
     assert vlm.prepare([picture()], "What?", allocation=[np.array([1, 5])]).allocations[0].keep.tolist() == [1, 5]
-    llava = wrapped("llava")
+    llava = tiny_llava_processor.wrapped("llava")
     shown = llava.prepare([picture(90, 40)], "What?", budget=4, selector="uniform")
     bare = llava.prepare(inputs=llava.look(picture(90, 40)).vision.tensors | dict(
         zip(("input_ids", "attention_mask"), _prompt(llava), strict=True)
@@ -126,9 +181,9 @@ def test_a_clamped_glance_is_said() -> None:
 
 
 def test_merged_features_carry_gradients_when_asked_for() -> None:
-    def merge(sight: Sight) -> Choice:
-        assert sight.tokens is not None
-        return Choice(sight.candidates[:9], features=sight.tokens.view(9, 7, -1).mean(1))
+    def merge(selection: SelectionInput) -> Choice:
+        assert selection.tokens is not None
+        return Choice(selection.candidates[:9], features=selection.tokens.view(9, 7, -1).mean(1))
 
     prepared = wrapped("qwen2_vl").prepare([picture()], "What?", budget=9, selector=merge, gradients=True)
     assert prepared["mm_encoder_outputs"]["image"].pooler_output[0].requires_grad
@@ -174,13 +229,13 @@ def test_relevance_that_fails_divides_by_size_and_says_so(worth: str) -> None:
     class Wrong(Selector):
         name = "wrong"
 
-        def relevance(self, sight: Sight) -> torch.Tensor:
+        def relevance(self, selection: SelectionInput) -> torch.Tensor:
             if worth == "raise":
                 raise RuntimeError("no idea")
-            return torch.full((3 if worth == "short" else len(sight.candidates),), torch.nan)
+            return torch.full((3 if worth == "short" else len(selection.candidates),), torch.nan)
 
-        def select(self, sight: Sight) -> torch.Tensor:
-            return sight.candidates[: sight.count]
+        def select(self, selection: SelectionInput) -> torch.Tensor:
+            return selection.candidates[: selection.count]
 
     vlm, pictures = wrapped("qwen2_vl"), [picture(), picture(40, 64, 1)]
     with pytest.warns(FallbackWarning, match="divided by size"):
@@ -198,10 +253,10 @@ def test_depths_that_are_none_are_refused(depth: Any) -> None:
 
 
 def test_a_video_has_no_single_texture() -> None:
-    def by_texture(sight: Sight) -> torch.Tensor:
-        return sight.texture.grid(2, 2)
+    def by_texture(selection: SelectionInput) -> torch.Tensor:
+        return selection.texture.grid(2, 2)
 
-    with pytest.raises(SelectorError, match="a texture for each frame"):
+    with pytest.raises(SelectorError, match="one texture per frame"):
         wrapped("qwen2_vl").prepare(None, "What?", videos=[[picture(48, 40)] * 2], budget=5, selector=by_texture)
 
 
@@ -216,3 +271,11 @@ def test_timings_are_plain_numbers_and_name_what_happened() -> None:
     look = vlm.look(picture())
     assert "encode" in vlm.ask(look, "What?", **GREEDY).timings
     assert "encode" not in vlm.ask(look, "Why?", **GREEDY).timings
+
+
+@pytest.mark.parametrize("family", ["internvl", "idefics3", "qwen2_vl"])
+def test_a_batch_may_begin_with_words_alone(family: str) -> None:
+    vlm = wrapped(family) if family == "qwen2_vl" else tiny_llava_processor.wrapped(family)
+    options = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
+    together = vlm.generate([[], [picture(90, 40)]], ["Hello", "What?"], budget="50%", **options)
+    assert together[1].ids.tolist() == vlm.generate([picture(90, 40)], "What?", budget="50%", **options)[0].ids.tolist()

@@ -40,9 +40,9 @@ def test_what_does_not_fit_the_inputs_is_one_sentence(vlm: Any) -> None:
     inputs = stock_inputs(vlm, "What?", [image])
     with pytest.raises(PromptError, match="originals of 1 images, got 2"):
         vlm.prepare(inputs=inputs, originals=[image, image])
-    with pytest.raises(PromptError, match="beside inputs only"):
+    with pytest.raises(PromptError, match="only with inputs"):
         vlm.prepare([image], "What?", originals=[image])
     with pytest.raises(PromptError, match="each of the 1 rows of the inputs, got 2"):
         vlm.prepare(inputs=inputs, text=["What?", "Where?"])
-    with pytest.raises(PromptError, match="got them beside"):
+    with pytest.raises(PromptError, match="got them as separate"):
         vlm.prepare([image], "What?", inputs=inputs)

@@ -17,7 +17,7 @@ import torch
 import arr_coc
 from arr_coc.embedding.projection import Projection
 from arr_coc.errors import ChannelError, ProjectionError
-from arr_coc.selectors import Choice, Sight
+from arr_coc.selectors import Choice, SelectionInput
 from arr_coc.types.grid import Grid, Mosaic
 from arr_coc.vlm.lift import Lift, encoder_identity
 from arr_coc.vlm.planes import EmbeddingPlanes
@@ -136,9 +136,9 @@ def test_kept_cells_are_read_at_their_own_positions(family: str) -> None:
     vlm, reader = wrapped(family), fitted(family, 6)
     projection, keep = reader.projection, torch.tensor([0, 3, 4, 9])
 
-    def replaced(sight: Sight) -> Choice:
-        assert sight.tokens is not None
-        return Choice(keep, features=projection.reconstruct(projection.transform(sight.tokens))[keep])
+    def replaced(selection: SelectionInput) -> Choice:
+        assert selection.tokens is not None
+        return Choice(keep, features=projection.reconstruct(projection.transform(selection.tokens))[keep])
 
     truth = logits(vlm, budget=4, selector=replaced)
     torch.testing.assert_close(logits(reader.vlm, allocation=keep), truth, atol=2e-5, rtol=1e-4)

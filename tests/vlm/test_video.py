@@ -64,7 +64,7 @@ def test_what_does_not_belong_together_is_told(vlm: Any) -> None:
     ):  # fmt: skip
         with pytest.raises((PromptError, VideoError), match=said):
             vlm.ask(None, "What?", **given, **GREEDY)
-    with pytest.raises(PromptError, match="one question beside video="):
+    with pytest.raises(PromptError, match="one question with video="):
         vlm.prepare(text=["What?", "Who?"], video=film())
 
 

@@ -101,11 +101,11 @@ def test_several_images_share_one_budget(vlm: Any) -> None:
     class ByPicture(arr_coc.selectors.Selector):
         name = "by-picture"
 
-        def relevance(self, sight: Any) -> torch.Tensor:
-            return torch.full((len(sight.candidates),), float(sight.grid.h))  # the taller picture matters more
+        def relevance(self, selection: Any) -> torch.Tensor:
+            return torch.full((len(selection.candidates),), float(selection.grid.h))  # the taller picture matters more
 
-        def select(self, sight: Any) -> torch.Tensor:
-            return sight.candidates[: sight.count]
+        def select(self, selection: Any) -> torch.Tensor:
+            return selection.candidates[: selection.count]
 
     by_worth = vlm.prepare(images, "Which?", budget=30, shared=True, selector=ByPicture())
     tall = max(range(2), key=lambda i: by_worth.allocations[i].grid.h)
@@ -216,7 +216,7 @@ def test_the_result_says_what_was_kept_where_and_how_long_it_took(vlm: Any) -> N
     assert found.keep[0] == row * 9 + column
     assert time == 0
     assert found.boxes[0].tolist() == pytest.approx([column * 16, row * 16, column * 16 + 16, row * 16 + 16])
-    stages = ["preprocess", "texture", "glance", "encode", "scout", "gaze", "assemble", "prefill", "decode"]
+    stages = ["preprocess", "texture", "glance", "encode", "probe", "gaze", "assemble", "prefill", "decode"]
     assert list(answer.timings) == stages
     assert answer.to_dict()["tokens"] == {"all": 63, "encoded": 32, "kept": 5}
     assert found.overlay(picture(144, 112)).size == (144, 112)

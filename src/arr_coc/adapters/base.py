@@ -11,15 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.grid import Cells
-
-if TYPE_CHECKING:
-    from arr_coc.layer.model import ArrCocLayer
 
 Inputs = Mapping[str, Any]  # what a processor returns
 Features = tuple[torch.Tensor, tuple[torch.Tensor, ...]]  # tokens [K, D], and [K, D] for each DeepStack level
@@ -70,20 +67,6 @@ class Encoded:
         return torch.searchsorted(self.cells, keep)
 
 
-class Medium(Protocol):
-    """What lies between the encoder and the language model: in which form a visual's features are kept and handed on."""
-
-    @property
-    def key(self) -> str:
-        """Features that were kept under one key are of no use under another."""
-
-    def store(self, visual: Visual, seen: Encoded) -> Encoded:
-        """The form in which they are kept for further questions."""
-
-    def hand_on(self, stored: Encoded) -> Encoded:
-        """What the language model reads of them."""
-
-
 class Adapter(ABC):
     """One model family. A new one is one file with a subclass and a line in `families.py`."""
 
@@ -95,14 +78,13 @@ class Adapter(ABC):
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # inputs that hold pixels
     kinds: ClassVar[tuple[str, ...]] = ("image",)
     images_by_row: ClassVar[bool] = False  # whether the processor wants each row's images in a list of their own
-    layer: ArrCocLayer | None = None  # what was learned for this model
-    medium: Medium | None = None  # None: the encoder's tokens are kept and read as they are
-    image_processor: Any = None  # where known: its settings say which part of a picture it turned into pixels
 
-    batched: bool = False  # whether whole pictures, too, are encoded with all attention segments in one call
-
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, image_processor: Any = None, batch_windows: bool = False) -> None:
+        """`image_processor`: where known, tells which part of an image became pixels. `batch_windows`: encode whole
+        images with all attention windows in one call, too."""
         self.model = model
+        self.image_processor = image_processor
+        self.batch_windows = batch_windows
 
     # Every family implements these.
 

@@ -27,14 +27,14 @@ REFUSED: dict[str, str] = {
 }
 
 
-def adapter(model: Any) -> Adapter:
+def adapter(model: Any, image_processor: Any = None, batch_windows: bool = False) -> Adapter:
     """The adapter of a model's family; raises with a list of the supported families."""
     check_transformers()
     kind = getattr(getattr(model, "config", None), "model_type", None)
     if kind is None or not callable(getattr(model, "generate", None)):
         came = f"{type(model).__module__}.{type(model).__name__}"
         raise ModelError(f"expected a transformers model that generates ({_supported()}), got {came}")
-    found = family(kind)(model)
+    found = family(kind)(model, image_processor, batch_windows)
     found.check()
     return found
 

@@ -16,15 +16,13 @@ import torch
 
 from arr_coc.adapters.attention_probe import causal_attention
 from arr_coc.adapters.base import Adapter, pre_hooks
-from arr_coc.errors import AllocationError, SelectorError, first_line
-from arr_coc.selectors import Choice, Inside, Selector
+from arr_coc.errors import AllocationError, FallbackWarning, SelectorError, first_line
+from arr_coc.selectors import Choice, LayerState, Selector
 from arr_coc.selectors.ranking import unit_range
-from arr_coc.types.allocation import Allocation, checked
+from arr_coc.types.allocation import Allocation, check_cells
 from arr_coc.types.answer import Prepared
-from arr_coc.types.budget import Budget, Limit
+from arr_coc.types.budget import Budget, Limit, limits
 from arr_coc.types.grid import Grid
-from arr_coc.vlm import request as wishes
-from arr_coc.vlm.fallback import FallbackWarning
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ class LayerPruner:
             return present
         real = alive.nonzero()[:, 0]
         tokens = real.to(hidden.device)
-        state = Inside(
+        state = LayerState(
             depth=self.layers[number], layer=number, hidden=hidden[b, tokens], cells=cells[real],
             attend=lambda queries: self._attention(number, b, tokens, queries), k=bound.k, seed=self.request.seed,
         )  # fmt: skip
@@ -107,7 +105,7 @@ class LayerPruner:
         try:
             answer = selector.at_layer(state)
             choice = answer if isinstance(answer, Choice) else Choice(answer)
-            keep = checked(choice.keep, Grid(1, 1, self.totals[row]), "kept cells")
+            keep = check_cells(choice.keep, Grid(1, 1, self.totals[row]), "kept cells")
             if not torch.isin(keep, present).all():
                 raise AllocationError("expected cells that are still there")
             if last and bound.k is not None and len(keep) > bound.k:
@@ -191,7 +189,7 @@ def check_options(selector: Selector, options: Mapping[str, Any]) -> None:
 
 @contextmanager
 def prune_layers(adapter: Adapter, prepared: Prepared, request: PruningRequest | None) -> Iterator[LayerPruner | None]:
-    """Inside the `with`, `request`'s selector drops tokens inside the model; without a request, nothing happens."""
+    """LayerState the `with`, `request`'s selector drops tokens inside the model; without a request, nothing happens."""
     if request is None or not prepared.allocations:
         yield None
         return
@@ -242,7 +240,7 @@ def layers_at(depths: Sequence[float], count: int, earliest: int = 1) -> dict[in
 
 def _row_limits(request: PruningRequest, prepared: Prepared, totals: list[int]) -> list[Limit]:
     """Each row's limit: the sum over its pictures; `auto` if any of them is."""
-    bounds = wishes.limits(request.budget, prepared.allocations, "budget", request.shared)
+    bounds = limits(request.budget, prepared.allocations, "budget", request.shared)
     found = []
     for row, total in enumerate(totals):
         mine = [b for b, allocation in zip(bounds, prepared.allocations, strict=True) if allocation.row == row]

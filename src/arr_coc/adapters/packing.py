@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from arr_coc.adapters.base import Adapter, Encoded, Features, Inputs, Visual
-from arr_coc.devices import placed
+from arr_coc.devices import to_device
 
 KeptFeatures = dict[str, list[Features]]  # kind -> one entry for each row that has visuals of that kind
 
@@ -29,7 +29,7 @@ class Packed:
 
     def on(self, device: torch.device) -> Packed:
         ids, mask, positions = (
-            placed(part, device) for part in (self.input_ids, self.attention_mask, self.position_ids)
+            to_device(part, device) for part in (self.input_ids, self.attention_mask, self.position_ids)
         )
         return Packed(ids, mask, positions, self.source)
 
@@ -111,7 +111,7 @@ def gather_features(
     gathered: dict[str, list[list[Features]]] = {}
     for visual, seen, keep, features in zip(visuals, encoded, keeps, replaced, strict=True):
         # A visual that is kept whole is not copied.
-        index = None if len(keep) == len(seen.cells) else placed(seen.rows(keep), seen.tokens.device)
+        index = None if len(keep) == len(seen.cells) else to_device(seen.rows(keep), seen.tokens.device)
         tokens = seen.tokens if index is None else seen.tokens[index]
         tokens = tokens if features is None else features.to(seen.tokens)
         if seen.extra is not None and visual.cells is not None:

@@ -123,7 +123,7 @@ class Qwen2VL(Adapter):
 
     def _batches_segments(self, dense: bool) -> bool:
         """Whether to run the blocks here: the stock loop over segments synchronises with the device in every layer."""
-        return self.encoder.config._attn_implementation == "sdpa" and (not dense or self.batched)
+        return self.encoder.config._attn_implementation == "sdpa" and (not dense or self.batch_windows)
 
     def _run(self, pixels: torch.Tensor, patches: PatchIndex, recorder: Recorder) -> Features:
         """Tokens and deep features of the patches `[P, C]`."""

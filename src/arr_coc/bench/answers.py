@@ -20,15 +20,15 @@ import torch
 from PIL import Image
 
 from arr_coc.bench.timing import RoundTimes, time_ms
-from arr_coc.layer.inference import judged
-from arr_coc.selectors.base import Sight, Words
+from arr_coc.layer.inference import predict
+from arr_coc.selectors.base import ImageSource, Question, SelectionInput
 from arr_coc.texture import TextureArray
 from arr_coc.timing import Stopwatch
 from arr_coc.types.answer import Answer
 from arr_coc.types.grid import Grid
-from arr_coc.vlm.generation import timed
+from arr_coc.vlm.api import realize
+from arr_coc.vlm.generation import timed_generate
 from arr_coc.vlm.model import VLM
-from arr_coc.vlm.realize import realize
 
 TEXT_TOKENS = 24  # after the picture
 QUESTIONS = ("What is the total amount?", "What is the date on the receipt?")
@@ -100,7 +100,7 @@ def _time_stock(vlm: VLM, inputs: Mapping[str, Any], options: dict[str, Any]) ->
         encoder.register_forward_hook(lambda *_: marks.append(watch.mark())),
     ]
     try:
-        timed(vlm, dict(inputs), watch, options)
+        timed_generate(vlm.model, dict(inputs), watch, options)
     finally:
         for handle in handles:
             handle.remove()
@@ -117,11 +117,10 @@ def _time_sparse(
 ) -> dict[str, float]:
     """The stages of an answer from the kept tokens."""
     watch = Stopwatch(vlm.device)
-    before, vlm.adapter.batched = vlm.adapter.batched, config.batched
+    sparse = VLM(vlm.model, vlm.processor, batch_windows=config.batched, layer=vlm.layer)
     with watch.stage("preprocess"):
-        prepared = vlm.prepare(inputs=inputs, budget=config.budget, glance=config.glance, **pictures)
-    timed(vlm, prepared.make(), watch, options)
-    vlm.adapter.batched = before
+        prepared = sparse.prepare(inputs=inputs, budget=config.budget, glance=config.glance, **pictures)
+    timed_generate(vlm.model, prepared.make(), watch, options)
     encode, ready = prepared.timings["encode"], watch["preprocess"]
     return {
         "encode": encode, "prefill": watch["prefill"], "overhead": ready - encode, "first": ready + watch["prefill"],
@@ -219,16 +218,21 @@ def _selection_round(vlm: VLM, image: Image.Image, side: int, tokens: int) -> di
     times = {"texture": time_ms(lambda: realize(texture, "", (side, side)))}  # channels are built on first use
     times["realize"] = time_ms(lambda: realize(texture, "", (side, side)))
     places = tuple(zip(("first", "second"), QUESTIONS, strict=True))
-    if (layer := vlm.adapter.layer) is not None:
+    if (layer := vlm.layer) is not None:
         embed: Any = vlm.model.get_input_embeddings()
         random = torch.randn(side * side, embed.weight.shape[-1], generator=torch.Generator().manual_seed(0))
         features = random.to(vlm.device)  # the same for both questions, so that the layer can reuse them
         for place, question in places:
-            words = Words(question, vlm.prompter.ids(question), lambda ids: embed(ids.to(vlm.device)))
-            sight = Sight(
-                Grid(1, side, side), None, torch.arange(side * side), words, tokens=features, picture=lambda: texture
+            words = Question(question, vlm.prompter.ids(question), lambda ids: embed(ids.to(vlm.device)))
+            selection = SelectionInput(
+                Grid(1, side, side),
+                None,
+                torch.arange(side * side),
+                words,
+                tokens=features,
+                source=ImageSource(texture=texture),
             )
-            times[f"layer, {place} question"] = time_ms(partial(judged, layer, sight))
+            times[f"layer, {place} question"] = time_ms(partial(predict, layer, selection))
     look = vlm.look(image)
     for place, question in places:
         stages = vlm.prepare(look=look, text=question, budget="auto").timings

@@ -213,7 +213,7 @@ def run_realize(arguments: argparse.Namespace) -> int:
         record = [
             {"what": one.what, "is": round(one.value, 4), "goal": one.bound, "reached": one.reached} for one in goals
         ]
-        layer = vlm.adapter.layer is not None
+        layer = vlm.layer is not None
         print_json({**head, "side": arguments.side, "layer": layer, "ms": times, "goals": record})
         return 0
     console = Console()

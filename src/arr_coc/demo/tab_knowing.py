@@ -10,7 +10,7 @@ import arr_coc
 from arr_coc.demo import markup, snippets
 from arr_coc.demo.app import Output, PageRequest
 from arr_coc.relevance import explanation as why
-from arr_coc.relevance.balancing import WAYS
+from arr_coc.relevance.balancing import SCORES
 from arr_coc.types.allocation import Allocation
 
 WEIGHT = "weight of "
@@ -47,7 +47,7 @@ def run(request: PageRequest) -> Iterator[Output]:
             f"<h4>Tensions</h4>{markup.bars(tensions, MEANINGS)}{markup.bullets(why.said(allocation)[:1])}"
         ),
         "knowing_exploit": round(allocation.tensions.get("exploit", 0.0), 2),
-        **{f"knowing_{way}": round(weights.get(way, 0.0), 2) for way in WAYS},
+        **{f"knowing_{way}": round(weights.get(way, 0.0), 2) for way in SCORES},
         "knowing_python": snippets.knowing(request),
         "knowing_json": json.dumps(_to_dict(request, allocation), indent=1),
         "knowing_link": state.to_query(),

@@ -1,4 +1,4 @@
-"""Planes to pictures: colour maps, and the few drawing pieces that sheets and overlays share. No matplotlib."""
+"""Colour maps and overlays for textures and cells. No matplotlib."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageFont
 
-from arr_coc.types.grid import Cells
-
-# Each map is a few colours from low to high, mixed linearly. Low is close to black, so that what matters glows.
+# Each map is a few colours from low to high, interpolated linearly. Low values are close to black.
 RAMPS: dict[str, tuple[str, ...]] = {
     "gray": ("000000", "ffffff"),
     "red": ("000000", "d7262b", "ffd9d2"),
@@ -26,7 +24,7 @@ RAMPS: dict[str, tuple[str, ...]] = {
 
 
 def colourise(plane: torch.Tensor, ramp: str, low: float, high: float) -> np.ndarray:
-    """A plane `[H, W]` as uint8 `[H, W, 3]`, `low` and below at the ramp's start, `high` and above at its end."""
+    """A plane `[H, W]` as uint8 `[H, W, 3]`; values are clamped to [low, high]."""
     span = high - low
     unit = (plane.detach().float().cpu().numpy() - low) / (span if span > 0 else 1.0)
     table = _table(RAMPS[ramp])
@@ -34,40 +32,36 @@ def colourise(plane: torch.Tensor, ramp: str, low: float, high: float) -> np.nda
 
 
 def colourise_ids(plane: torch.Tensor) -> np.ndarray:
-    """Ids `[H, W]` as uint8 `[H, W, 3]`, neighbouring numbers in clearly different colours."""
+    """Ids `[H, W]` as uint8 `[H, W, 3]`; consecutive ids get clearly different colours."""
     known, ids = np.unique(plane.detach().float().cpu().numpy(), return_inverse=True)
-    # Steps by the golden ratio spread any number of hues evenly and set consecutive ones far apart.
+    # Golden-ratio steps spread any number of hues evenly and keep consecutive ones far apart.
     hue = (np.arange(len(known)) * 0.61803399) % 1.0
     wave = np.stack([np.cos(2 * np.pi * (hue - shift)) for shift in (0.0, 1 / 3, 2 / 3)], axis=-1)
     light = np.where(np.arange(len(hue)) % 2 == 0, 150.0, 120.0)[:, None]
     return np.clip(light + 85 * wave, 0, 255).astype(np.uint8)[ids.reshape(plane.shape)]
 
 
-Piece = tuple[tuple[float, float, float, float], torch.Tensor]  # an area (shares of the picture) and its cells' values
+Piece = tuple[
+    tuple[float, float, float, float], torch.Tensor
+]  # an area (fractions of the image), its cells' values [h, w]
 
 
 def lit(pixels: torch.Tensor, pieces: list[Piece]) -> Image.Image:
-    """A picture `[3, H, W]` with its brightness set cell by cell, `[h, w]` in [0, 1]."""
+    """An image `[3, H, W]` with the brightness of each cell set by its value in [0, 1]."""
     return _image(_unit(pixels) * plane(pieces, pixels.shape[-2:]))
 
 
 def heated(pixels: torch.Tensor, pieces: list[Piece]) -> Image.Image:
-    """A picture `[3, H, W]`, paled, with warm colour laid over its cells by their values, `[h, w]` in [0, 1]."""
+    """A heat map over a faded image `[3, H, W]`, from cell values in [0, 1]."""
     heat = plane(pieces, pixels.shape[-2:])
     pale = 0.25 + 0.75 * _unit(pixels)
     colour = torch.from_numpy(colourise(heat, "ember", 0.0, 1.3)).permute(2, 0, 1) / 255
     strength = heat.clamp(0, 1) * 0.8
-    return _image(pale * (1 - strength + colour * strength))  # multiplied, so print stays dark under the colour
-
-
-def by_view(grid: Cells, values: torch.Tensor, frame: int = 0) -> list[Piece]:
-    """Values `[N]` of a grid's cells as pieces, view by view, of one frame."""
-    parts = values.split([one.n for one in grid.views])  # type: ignore[no-untyped-call]
-    return [(one.area, some.view(one.t, one.h, one.w)[frame]) for one, some in zip(grid.views, parts, strict=True)]
+    return _image(pale * (1 - strength + colour * strength))  # multiplied, so that text stays dark under the colour
 
 
 def plane(pieces: list[Piece], size: Sequence[int]) -> torch.Tensor:
-    """Each pixel's value `[H, W]`: that of the cell over it, the largest where several are, 0 where none is."""
+    """Cell values as a plane `[H, W]`: the largest where cells overlap, 0 outside all of them."""
     height, width = size
     plane = torch.zeros(height, width)
     for (left, top, right, bottom), cells in pieces:
@@ -88,14 +82,14 @@ def _image(pixels: torch.Tensor) -> Image.Image:
 
 
 def _cell_of(length: int, start: float, end: float, cells: int) -> torch.Tensor:
-    """Which of `cells` equal parts of [start, end) each of `length` pixels lies in; -1 outside."""
+    """The index of the cell of [start, end) that each of `length` pixels lies in; -1 outside."""
     centre = (torch.arange(length, dtype=torch.float64) + 0.5) / length
     part = ((centre - start) / (end - start) * cells).floor().long()
     return torch.where((part >= 0) & (part < cells), part, -1)
 
 
 def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """The font that Pillow carries, at any size."""
+    """Pillow's built-in font at any size."""
     return ImageFont.load_default(size)
 
 

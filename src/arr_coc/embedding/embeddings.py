@@ -30,8 +30,7 @@ from arr_coc.embedding.projection import Projection
 from arr_coc.errors import ArrCocError, ProjectionError
 from arr_coc.texture.array import TextureArray
 from arr_coc.texture.layout import EMBEDDING_NAMES
-from arr_coc.types.image import ImageLike, read_picture
-from arr_coc.types.tensors import Numbers
+from arr_coc.types.image import ImageLike, Numbers, read_picture
 
 CACHED_QUESTIONS = 4096
 SHIPPED = Path(__file__).parent / "projections"

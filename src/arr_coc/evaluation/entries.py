@@ -13,7 +13,7 @@ import torch
 from arr_coc import selectors
 from arr_coc.errors import SelectorError
 from arr_coc.evaluation.data import Evidence, PictureQuestions
-from arr_coc.selectors import Choice, Inside, Oracle, Selector, SelectorLike, Sight, Smaller
+from arr_coc.selectors import Choice, Downscale, LayerState, Oracle, SelectionInput, Selector, SelectorLike
 from arr_coc.selectors.uniform import Uniform
 
 DENSE = "all"
@@ -109,11 +109,11 @@ class PerQuestion(Selector):
             {text: Oracle(found, size, frames) if found else Uniform() for text, found in groups.items()}, ORACLE
         )
 
-    def select(self, sight: Sight) -> Choice | torch.Tensor:
-        return self.by_text[sight.words.text].select(sight)
+    def select(self, selection: SelectionInput) -> Choice | torch.Tensor:
+        return self.by_text[selection.question.text].select(selection)
 
-    def before_encoding(self, sight: Sight) -> Choice | Smaller | torch.Tensor:
-        return self.by_text[sight.words.text].before_encoding(sight)
+    def before_encoding(self, selection: SelectionInput) -> Choice | Downscale | torch.Tensor:
+        return self.by_text[selection.question.text].before_encoding(selection)
 
 
 class TimedSelector(Selector):
@@ -126,17 +126,17 @@ class TimedSelector(Selector):
         self.select_ms: list[float] = []  # calls of `select` or `before_encoding`
         self.layer_ms: list[float] = []  # calls of `at_layer`
 
-    def select(self, sight: Sight) -> Choice | torch.Tensor:
-        return self._time(self.inner.select, sight, self.select_ms)
+    def select(self, selection: SelectionInput) -> Choice | torch.Tensor:
+        return self._time(self.inner.select, selection, self.select_ms)
 
-    def before_encoding(self, sight: Sight) -> Choice | Smaller | torch.Tensor:
-        return self._time(self.inner.before_encoding, sight, self.select_ms)
+    def before_encoding(self, selection: SelectionInput) -> Choice | Downscale | torch.Tensor:
+        return self._time(self.inner.before_encoding, selection, self.select_ms)
 
-    def at_layer(self, inside: Inside) -> Choice | torch.Tensor:
+    def at_layer(self, inside: LayerState) -> Choice | torch.Tensor:
         return self._time(self.inner.at_layer, inside, self.layer_ms)
 
-    def relevance(self, sight: Sight) -> torch.Tensor | None:
-        return self.inner.relevance(sight)
+    def relevance(self, selection: SelectionInput) -> torch.Tensor | None:
+        return self.inner.relevance(selection)
 
     def _time(self, call: Callable[[Any], Any], argument: Any, times: list[float]) -> Any:
         start = self._now()

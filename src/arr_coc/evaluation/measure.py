@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from arr_coc.errors import AllocationError, SelectorError
+from arr_coc.errors import AllocationError, FallbackWarning, SelectorError
 from arr_coc.evaluation import metrics
 from arr_coc.evaluation.data import PictureQuestions
 from arr_coc.evaluation.entries import DENSE, Entry, TimedSelector
 from arr_coc.selectors import SelectorLike, selector
+from arr_coc.selectors.base import ImageSource
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.budget import Budget, limit
 from arr_coc.types.grid import Cells, Grid, Mosaic
-from arr_coc.vlm.fallback import FallbackWarning
-from arr_coc.vlm.look import Look, Source
+from arr_coc.vlm.look import Look
 from arr_coc.vlm.model import VLM
 
 BATCH = 8  # questions per batch
@@ -227,7 +227,7 @@ class PictureRun:
         if embeddings is not None and self.timed is not None:
             embeddings = embeddings.with_empty_cache()
         images, videos = (
-            tuple(tuple(Source(source.picture, source.size, embeddings) for source in row) for row in rows)
+            tuple(tuple(ImageSource(source.picture, source.size, embeddings) for source in row) for row in rows)
             for rows in (self.look.images, self.look.videos)
         )
         look = replace(self.look, images=images, videos=videos)

@@ -14,8 +14,7 @@ from itertools import combinations
 
 import torch
 
-from arr_coc.types.evidence import Evidence, by_moment, moments_of
-from arr_coc.types.grid import Cells
+from arr_coc.types.grid import Cells, Evidence, by_moment, moments_of
 
 SLIVER = 0.125  # of a cell's side
 ANLS_THRESHOLD = 0.5  # less similar counts as 0

@@ -40,8 +40,7 @@ from arr_coc.evaluation.report import (
     remarks,
     summarise,
 )
-from arr_coc.types.evidence import by_moment
-from arr_coc.types.grid import WHOLE, Cells, Grid
+from arr_coc.types.grid import WHOLE, Cells, Grid, by_moment, split_views
 from arr_coc.types.image import read_picture
 
 SIDE, SUITE_SIDE = 640, 420  # longest side of a picture, in pixels
@@ -377,7 +376,7 @@ def _cells_to_plane(grid: Cells, values: torch.Tensor, moment: int) -> torch.Ten
         return values.view(grid.t, grid.h, grid.w)[moment]
     sides = [(one.h / (one.area[3] - one.area[1]), one.w / (one.area[2] - one.area[0])) for one in grid.views]
     side = min(round(PIXELS_PER_CELL * max(map(max, sides))), 512)
-    return overlay.plane(overlay.by_view(grid, values, moment), (side, side))
+    return overlay.plane(split_views(grid, values, moment), (side, side))
 
 
 def _alpha(opacity: np.ndarray) -> Image.Image:

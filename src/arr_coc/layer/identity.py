@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
@@ -11,13 +11,23 @@ from arr_coc.errors import LayerError
 from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.model import ArrCocLayer
 
-if TYPE_CHECKING:
-    from arr_coc.adapters.base import Adapter
-
-ROWS = 256  # of each matrix that is looked at: large models must not take seconds to tell apart
+ROWS = 256  # rows hashed of each matrix: hashing whole matrices of a large model takes seconds
 
 
-def identity(adapter: Adapter) -> str:
+class ModelParts(Protocol):
+    """What a layer needs to know of a wrapped model; adapters have it."""
+
+    @property
+    def model(self) -> Any: ...
+
+    @property
+    def text_model(self) -> Any: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+
+def identity(adapter: ModelParts) -> str:
     """A model's name for its layers: its kind, and a fingerprint of some of its word embeddings and encoder weights.
 
     Of their signs, which are the same in every precision that a model may be loaded in.
@@ -30,13 +40,13 @@ def identity(adapter: Adapter) -> str:
     return f"{adapter.model.config.model_type}-{fingerprint(some)}"
 
 
-def config_for(adapter: Adapter, **shape: Any) -> LayerConfig:
+def config_for(adapter: ModelParts, **shape: Any) -> LayerConfig:
     """The shape of a new layer for a model."""
     width = adapter.model.get_input_embeddings().weight.shape[-1]
     return LayerConfig(identity(adapter), token_width=width, word_width=width, **shape)
 
 
-def check(layer: ArrCocLayer, adapter: Adapter) -> ArrCocLayer:
+def check(layer: ArrCocLayer, adapter: ModelParts) -> ArrCocLayer:
     """The layer, in float32 on the model's device, if it was made for this model."""
     mine = identity(adapter)
     if layer.config.model != mine:

@@ -1,4 +1,4 @@
-"""From a selector's sight to a learned judgement: the same way in training and in use.
+"""From a selector's selection to a learned judgement: the same way in training and in use.
 
 A picture is one or several views (tiles, an overview), a video has several moments. Each is judged by itself.
 """
@@ -6,6 +6,7 @@ A picture is one or several views (tiles, an overview), a video has several mome
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,9 +20,8 @@ from arr_coc.layer.heads import WAYS
 from arr_coc.layer.image_novelty import strangeness, told
 from arr_coc.layer.model import ArrCocLayer, Judged, View
 from arr_coc.layer.question_novelty import novelty
-from arr_coc.relevance.knowing import cells
-from arr_coc.selectors.base import Sight
-from arr_coc.selectors.pixels import textures
+from arr_coc.selectors.base import LayerPrediction, SelectionInput
+from arr_coc.selectors.pixels import channel_cells, textures
 from arr_coc.texture import TextureArray
 from arr_coc.types.grid import Grid
 
@@ -48,18 +48,6 @@ class Seen:
     @property
     def shape(self) -> tuple[int, int, int]:
         return self.channels.shape[0], self.channels.shape[2], self.channels.shape[3]
-
-
-@dataclass(frozen=True, eq=False)
-class Judgement:
-    """What a layer says about the candidates of a sight: `[M]` each."""
-
-    relevance: torch.Tensor  # chances from 0 to 1
-    scores: dict[str, torch.Tensor]  # the three ways of knowing, from 0 to 1
-    weights: dict[str, float]
-    strangeness: float = 0.0  # how unlike the pictures of training this one is: about 1 for one of them
-    sureness: float = 0.0  # the best cell's logit
-    novelty: float | None = None  # how far the question is from those of training; up to 1: put like them
 
 
 def judge(
@@ -136,22 +124,22 @@ def picture(frames: Sequence[TextureArray], view: Grid, config: LayerConfig) -> 
     for moment in range(view.t):
         first = moment * len(frames) // view.t
         mine = frames[first : max((moment + 1) * len(frames) // view.t, first + 1)]
-        channels.append(torch.stack([cells(texture, view, config.channels) for texture in mine]).mean(0))
+        channels.append(torch.stack([channel_cells(texture, view, config.channels) for texture in mine]).mean(0))
         pixels.append(torch.stack([_inside(texture, fine, config.pixels) for texture in mine]).mean(0))
     return Seen(torch.stack(channels), torch.stack(pixels))
 
 
 def _inside(texture: TextureArray, fine: Grid, each: int) -> torch.Tensor:
     """The pixels inside each cell, `[3 each each, h, w]`."""
-    colours = cells(texture, fine, COLOURS)
+    colours = channel_cells(texture, fine, COLOURS)
     return torch.nn.functional.pixel_unshuffle(colours, each)
 
 
-def seen(sight: Sight, config: LayerConfig) -> list[Seen]:
-    """All views of a sight, with the tokens of its candidates where they are encoded."""
+def seen(selection: SelectionInput, config: LayerConfig) -> list[Seen]:
+    """All views of a selection, with the tokens of its candidates where they are encoded."""
     found, start = [], 0
-    tokens, encoded = _laid_out(sight)
-    for view, bare in zip(sight.grid.views, _bare(sight, config), strict=True):
+    tokens, encoded = _laid_out(selection)
+    for view, bare in zip(selection.grid.views, _bare(selection, config), strict=True):
         here, stop = slice(start, start + view.n), start + view.n
         shape = (view.t, view.h, view.w)
         found.append(
@@ -163,65 +151,78 @@ def seen(sight: Sight, config: LayerConfig) -> list[Seen]:
     return found
 
 
-def _bare(sight: Sight, config: LayerConfig) -> list[Seen]:
-    """All views of a sight without tokens, made once for each texture and grid."""
-    frames, key = textures(sight), f"layer {config.pixels} {config.channels}"
+def _bare(selection: SelectionInput, config: LayerConfig) -> list[Seen]:
+    """All views of a selection without tokens, made once for each texture and grid."""
+    frames, key = textures(selection), f"layer {config.pixels} {config.channels}"
     return [
         frames[0].once(f"{key} {view!r}", lambda view=view: picture(frames, view, config))  # type: ignore[misc]
-        for view in sight.grid.views
+        for view in selection.grid.views
     ]
 
 
-def _told(sight: Sight, config: LayerConfig) -> torch.Tensor:
+def _told(selection: SelectionInput, config: LayerConfig) -> torch.Tensor:
     """What the first view is told by among others `[S]`, made once for each texture and grid."""
-    (first, *_), names = sight.grid.views, config.channels
-    return textures(sight)[0].once(
-        f"told {names} {first!r}", lambda: told(_bare(sight, config)[0].channels, names).cpu()
+    (first, *_), names = selection.grid.views, config.channels
+    return textures(selection)[0].once(
+        f"told {names} {first!r}", lambda: told(_bare(selection, config)[0].channels, names).cpu()
     )
 
 
-def _laid_out(sight: Sight) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def _laid_out(selection: SelectionInput) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """The candidates' tokens on the whole grid `[N, D]`, and which cells are encoded `[N]` (None: all)."""
-    if sight.tokens is None:
+    if selection.tokens is None:
         return None, None
-    tokens = sight.tokens.detach().float()
-    if len(sight.candidates) == sight.grid.n:
+    tokens = selection.tokens.detach().float()
+    if len(selection.candidates) == selection.grid.n:
         return tokens, None
-    whole = tokens.new_zeros(sight.grid.n, tokens.shape[-1])
-    whole[sight.candidates.to(tokens.device)] = tokens
-    encoded = torch.zeros(sight.grid.n, dtype=torch.bool)
-    encoded[sight.candidates] = True
+    whole = tokens.new_zeros(selection.grid.n, tokens.shape[-1])
+    whole[selection.candidates.to(tokens.device)] = tokens
+    encoded = torch.zeros(selection.grid.n, dtype=torch.bool)
+    encoded[selection.candidates] = True
     return whole, encoded
 
 
-def _known(layer: ArrCocLayer, state: Hashable, sight: Sight) -> list[View]:
-    """All views of a sight as the layer sees them, whatever is asked; not seen again while tokens and weights stay."""
-    bare = _bare(sight, layer.config)
-    encoded = b"" if sight.tokens is None else sight.candidates.numpy().tobytes()
+def _known(layer: ArrCocLayer, state: Hashable, selection: SelectionInput) -> list[View]:
+    """All views of a selection as the layer sees them, whatever is asked; not seen again while tokens and weights stay."""
+    bare = _bare(selection, layer.config)
+    encoded = b"" if selection.tokens is None else selection.candidates.numpy().tobytes()
 
     def look() -> list[View]:
-        views = [one.to(layer.mean.device) for one in seen(sight, layer.config)]
+        views = [one.to(layer.mean.device) for one in seen(selection, layer.config)]
         return [replaying.see(layer, state, one.channels, one.pixels, *_tokens([one])) for one in views]
 
-    memory = textures(sight)[0].once("seen by layers", remembering.Remembered)
-    return memory.get((layer, sight.tokens, *bare), (state, encoded), look)
+    memory = textures(selection)[0].once("seen by layers", remembering.Remembered)
+    return memory.get((layer, selection.tokens, *bare), (state, encoded), look)
 
 
 @torch.no_grad()
-def judged(layer: ArrCocLayer, sight: Sight) -> Judgement:
-    """What a layer says about the candidates of a sight."""
+def predict(layer: ArrCocLayer, selection: SelectionInput) -> LayerPrediction:
+    """What a layer says about the candidates of a selection."""
     device = layer.mean.device
     state = remembering.state(layer)
-    heard, there = replaying.hear(layer, state, sight.words.embeddings.detach().float().to(device))
-    durations = [view.t for view in sight.grid.views]
-    known = _known(layer, state, sight)
+    heard, there = replaying.hear(layer, state, selection.question.embeddings.detach().float().to(device))
+    durations = [view.t for view in selection.grid.views]
+    known = _known(layer, state, selection)
     made = answer(layer, known, durations, None, heard, there, partial(replaying.judge, layer, state))
-    logits, scores = made.relevance[0].cpu()[sight.candidates], made.scores[0].sigmoid().cpu()
-    return Judgement(
+    logits, scores = made.relevance[0].cpu()[selection.candidates], made.scores[0].sigmoid().cpu()
+    return LayerPrediction(
         logits.sigmoid(),
-        {name: score[sight.candidates] for name, score in zip(WAYS, scores, strict=True)},
+        {name: score[selection.candidates] for name, score in zip(WAYS, scores, strict=True)},
         dict(zip(WAYS, made.weights[0].tolist(), strict=True)),
-        strangeness(_told(sight, layer.config), layer.usual.cpu(), layer.unusual.cpu()),
+        strangeness(_told(selection, layer.config), layer.usual.cpu(), layer.unusual.cpu()),
         float(logits.max()) if len(logits) else 0.0,
         novelty(wording.told(heard, there)[0], layer.asked, layer.middle, layer.near),
     )
+
+
+class LayerPredictor:
+    """A layer ready for a model on `device`: predicts when a selector calls it."""
+
+    def __init__(self, layer: ArrCocLayer, device: torch.device) -> None:
+        self.layer, self.device = layer, device
+
+    def __call__(self, selection: SelectionInput) -> LayerPrediction:
+        with nullcontext() if selection.watch is None else selection.watch.stage("layer"):
+            if self.layer.mean.device != self.device:  # the model was moved
+                self.layer.to(self.device)
+            return predict(self.layer, selection)

@@ -1,9 +1,7 @@
-"""Attending: from relevance to the cells that are kept.
+"""Attending: from relevance to the kept cells.
 
-- how many: a count is given, or as few as hold a share of the relevance (`mass`), or it follows from how that is spread
-  (`auto`);
-- which: the most relevant ones, but near-copies of what is chosen already wait until nothing else is left; where a learned
-  layer judged, a line of writing is kept whole before anything beside it.
+- how many: a given count, the fewest that hold a share of the relevance (`mass`), or by its entropy (`auto`);
+- which: the most relevant ones. Near-duplicates are picked last. With a trained layer, whole lines of text come first.
 """
 
 from __future__ import annotations
@@ -14,48 +12,50 @@ import numpy as np
 import torch
 
 from arr_coc.selectors.similarity import cosines, units
-from arr_coc.types.budget import holding
+from arr_coc.types.budget import count_for_mass
 from arr_coc.types.grid import Cells
 
-FEWEST, MOST = 64, 400  # cells under `auto`
-PER_EFFECTIVE = 1.25  # cells kept for each that the relevance is effectively spread over
-COPY = 0.98  # tokens with a larger cosine show the same
-LINE = 0.9  # what writing counts for in the row of a cell that is surely relevant; beside a chance of a half, a quarter of it
-POOL = 2  # times the budget: how far down the ranking near-copies are looked for
+AUTO_MIN, AUTO_MAX = 64, 400  # cells under `auto`
+PER_EFFECTIVE_CELL = 1.25  # cells kept for each effective cell, exp(entropy) of the relevance
+DUPLICATE = 0.98  # cosine from which two tokens show the same
+LINE_WEIGHT = (
+    0.9  # bonus of text in a row whose best cell has probability 1; it falls with the square of that probability
+)
+POOL = 2  # how far down the ranking duplicates are searched, in multiples of the budget
 
 
 def how_many(relevance: torch.Tensor, k: int | None, mass: float | None = None) -> int:
-    """How many of the cells `[M]` a budget keeps: `k` of them, or as many as hold `mass` of the relevance, or `auto`."""
+    """How many of the cells `[M]` to keep: `k`, the fewest that hold `mass` of the relevance, or `auto`."""
     if k is not None:
         return min(k, len(relevance))
-    return automatic(relevance) if mass is None else holding(relevance, mass)
+    return auto_count(relevance) if mass is None else count_for_mass(relevance, mass)
 
 
-def automatic(relevance: torch.Tensor) -> int:
-    """How many of the cells `[M]` to keep where the caller leaves it open: more the wider the relevance is spread.
+def auto_count(relevance: torch.Tensor) -> int:
+    """How many of the cells `[M]` to keep under `auto`: more, the wider the relevance is spread.
 
-    The part above the median, taken as chances, has an entropy H; exp(H) is the number of equally relevant cells with the
-    same entropy. One hot region gives few, a flat map the most that is allowed.
+    With H the entropy of the relevance above its median, exp(H) is the effective number of relevant cells. One hot region
+    gives the minimum, a flat map the maximum.
 
-    >>> automatic(torch.cat([torch.zeros(880), torch.ones(20)])), automatic(torch.ones(900))
+    >>> auto_count(torch.cat([torch.zeros(880), torch.ones(20)])), auto_count(torch.ones(900))
     (64, 400)
     """
     above = (relevance.double() - relevance.double().median()).clamp(min=0)
     if not bool(above.sum() > 0):
-        return min(MOST, len(relevance))
+        return min(AUTO_MAX, len(relevance))
     chances = above / above.sum()
     entropy = -(chances * chances.clamp(min=1e-300).log()).sum()
-    return min(len(relevance), MOST, max(FEWEST, math.ceil(PER_EFFECTIVE * float(entropy.exp()))))
+    return min(len(relevance), AUTO_MAX, max(AUTO_MIN, math.ceil(PER_EFFECTIVE_CELL * float(entropy.exp()))))
 
 
-def lines_first(chances: torch.Tensor, text: torch.Tensor, grid: Cells, candidates: torch.Tensor) -> torch.Tensor:
-    """What a layer's chances `[M]` of the candidates are worth `[M]` when cells are kept: more in a line that it is sure of.
+def favour_lines(chances: torch.Tensor, text: torch.Tensor, grid: Cells, candidates: torch.Tensor) -> torch.Tensor:
+    """A layer's probabilities `[M]` with a bonus for text in rows where the layer is sure of a cell: `[M]`.
 
-    A layer is surest of amounts, say, and the word that tells which of them is the total stands at the other end of the line. So
-    the `text` `[M]` in a row counts as far as the row's best cell is sure. Where nothing is written nothing changes.
+    A layer is surest of an amount; the word that says which amount it is lies at the other end of the line. Text likelihoods
+    `text` `[M]` of a row therefore count as far as its best cell is sure. Without text nothing changes.
 
     >>> from arr_coc.grid import Grid
-    >>> lines_first(torch.tensor([0.9, 0.1, 0.2, 0.1]), torch.tensor([0.5, 0.5, 0.5, 0.0]), Grid(1, 2, 2), torch.arange(4))
+    >>> favour_lines(torch.tensor([0.9, 0.1, 0.2, 0.1]), torch.tensor([0.5, 0.5, 0.5, 0.0]), Grid(1, 2, 2), torch.arange(4))
     tensor([1.6290, 0.8290, 0.2360, 0.1000])
     """
     top = text.max() if len(text) else text.new_zeros(())
@@ -64,36 +64,36 @@ def lines_first(chances: torch.Tensor, text: torch.Tensor, grid: Cells, candidat
     whole = chances.new_zeros(grid.n)
     whole[candidates] = chances
     parts = zip(torch.split(whole, [view.n for view in grid.views]), grid.views, strict=True)
-    rows = [part.view(-1, view.w) for part, view in parts]  # of every frame and every tile
+    rows = [part.view(-1, view.w) for part, view in parts]  # rows of every frame and tile
     surest = torch.cat([row.amax(1, keepdim=True).expand_as(row).flatten() for row in rows])[candidates]
-    return chances + LINE * surest.square() * text / top
+    return chances + LINE_WEIGHT * surest.square() * text / top
 
 
 def most_relevant(relevance: torch.Tensor, count: int, tokens: torch.Tensor | None = None) -> torch.Tensor:
-    """The places `[count]` of the most relevant cells, sorted; of equals the first.
+    """Indices `[count]` of the most relevant cells, sorted; ties go to the earlier cell.
 
-    With `tokens` `[M, D]`, a cell that shows the same as a more relevant one is passed over while there are others.
+    With `tokens` `[M, D]`, near-duplicates of a more relevant cell are picked last.
     """
     order = relevance.argsort(descending=True, stable=True)
     if tokens is None or count <= 1 or count >= len(order):
         return order[:count].sort().values
     pool = order[: min(len(order), POOL * count)]
-    alike = cosines(units(tokens.detach()[pool.to(tokens.device)])).cpu().numpy() >= COPY  # [P, P]
-    chosen = _without_copies(alike, count)
+    similar = cosines(units(tokens.detach()[pool.to(tokens.device)])).cpu().numpy() >= DUPLICATE  # [P, P]
+    chosen = _without_duplicates(similar, count)
     return pool[torch.from_numpy(chosen)].sort().values
 
 
-def _without_copies(alike: np.ndarray, count: int) -> np.ndarray:
-    """`count` places of a ranking, each unlike all before it as long as there are such; then the best of the rest."""
-    covered = np.zeros(len(alike), bool)
+def _without_duplicates(similar: np.ndarray, count: int) -> np.ndarray:
+    """`count` places of a ranking without duplicates as long as there are such, then the best of the rest."""
+    covered = np.zeros(len(similar), bool)
     chosen: list[int] = []
-    for place in range(len(alike)):
+    for place in range(len(similar)):
         if not covered[place]:
             chosen.append(place)
-            covered |= alike[place]
+            covered |= similar[place]
             if len(chosen) == count:
                 break
-    taken = np.zeros(len(alike), bool)
+    taken = np.zeros(len(similar), bool)
     taken[chosen] = True
     rest = np.flatnonzero(~taken)[: count - len(chosen)]
     return np.concatenate([np.array(chosen, dtype=np.int64), rest])

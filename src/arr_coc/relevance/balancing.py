@@ -1,12 +1,12 @@
-"""Balancing: the ways of knowing weighed against each other.
+"""Balancing: the scores weighed against each other.
 
 | tension | near 0 | near 1 |
 |---|---|---|
-| particularize | the question couples with nothing in particular | with few cells: keep those and compress the rest |
-| exploit | explore whatever carries information | trust what the question couples with |
-| focus | spread over the picture | stay with what is most relevant |
+| particularize | the question couples with nothing in particular | with few cells: keep those, compress the rest |
+| exploit | explore: keep whatever carries information | follow the coupling with the question |
+| focus | spread over the image | stay with the most relevant cells |
 
-`exploit` sets the weights; the other two tell what came of it. Weights do not sum to 1: two ways of knowing may both be right.
+`exploit` sets the weights; the other two describe the result. Weights need not sum to 1: two scores may both be right.
 """
 
 from __future__ import annotations
@@ -17,92 +17,93 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from arr_coc.layer.inference import Judgement
-from arr_coc.relevance.knowing import Known, unit
+from arr_coc.relevance.knowing import CellScores, scale_to_max
 from arr_coc.relevance.strategy import Strategy
+from arr_coc.selectors.base import LayerPrediction
 
-PEAKED = 4  # the power that relevance is raised to: no order changes, but what stands out stands out
-WAYS = ("information", "salience", "coupling", "text")  # what can be weighed
-SUPPLIED = 0.3  # the weight of what a caller supplies: memory, attention, gaze
+SHARPNESS = 4  # relevance is raised to this power: the order stays, peaks become clearer
+SCORES = ("information", "salience", "coupling", "text")  # scores that have a weight
+SUPPLIED_WEIGHT = 0.3  # weight of each map that the caller supplies: memory, attention, gaze
 
 
 @dataclass(frozen=True, eq=False)
 class Balanced:
-    """Relevance `[M]` from 0 to 1, and how it came about."""
+    """Relevance `[M]` in [0, 1], and the weights and tensions behind it."""
 
     relevance: torch.Tensor
     weights: dict[str, float]
     tensions: dict[str, float]
 
 
-def tensions(known: Known, strategy: Strategy) -> dict[str, float]:
-    """Where between their poles the three tensions stand, from 0 to 1."""
-    particular = 0.0 if known.coupling is None else 1 - _evenness(known.coupling)
-    exploit = 0.0 if known.coupling is None else strategy.coupling
+def weigh(scores: CellScores, strategy: Strategy) -> Balanced:
+    """The default: coupling first, as far as it is trusted; information and text for the rest."""
+    found = tensions(scores, strategy)
+    weights = _weights(scores, strategy, found["exploit"])
+    return Balanced(_weighted_sum(scores, weights), weights, found)
+
+
+def oppose(scores: CellScores, strategy: Strategy) -> Balanced:
+    """Fixed formulas: each cell's coupling decides whether it is compressed or particularized."""
+    coupling = scores.coupling if scores.coupling is not None else torch.zeros_like(scores.information)
+    compress = 0.5 + 0.5 * (1 - coupling)
+    focus, diversify = coupling * scores.salience, scores.information * scores.information
+    relevance = scale_to_max(compress * focus + (1 - compress) * diversify)
+    return Balanced(relevance, {}, tensions(scores, strategy))
+
+
+def by_layer(scores: CellScores, strategy: Strategy, prediction: LayerPrediction) -> tuple[CellScores, Balanced]:
+    """The layer's own scores in place of the untrained ones, weighed by its own policy."""
+    names = ("information", "salience", "coupling")
+    own = replace(scores, **{name: prediction.scores[name] for name in names})  # type: ignore[arg-type]
+    total = prediction.relevance
+    for values in scores.supplied.values():
+        total = total + SUPPLIED_WEIGHT * values
+    return own, Balanced(total.clamp(0, 1), dict(prediction.weights), tensions(own, strategy))
+
+
+def override(
+    scores: CellScores, strategy: Strategy, found: Balanced, exploit: float | None, weights: Mapping[str, float]
+) -> Balanced:
+    """`found` with a tension and weights set by the caller. Weights that are not given follow the tension."""
+    changed, used = dict(found.tensions), dict(found.weights)
+    if exploit is not None:
+        changed |= {"exploit": exploit, "focus": exploit * changed["particularize"]}
+        used = _weights(scores, strategy, exploit)
+    used |= weights
+    return Balanced(_weighted_sum(scores, used), used, changed)
+
+
+def tensions(scores: CellScores, strategy: Strategy) -> dict[str, float]:
+    """The three tensions, each in [0, 1]."""
+    particular = 0.0 if scores.coupling is None else 1 - _evenness(scores.coupling)
+    exploit = 0.0 if scores.coupling is None else strategy.coupling
     return {"particularize": particular, "exploit": exploit, "focus": exploit * particular}
 
 
-def weigh(known: Known, strategy: Strategy) -> Balanced:
-    """The default: the question first, as far as its coupling is to be trusted; information, and writing, for the rest."""
-    found = tensions(known, strategy)
-    weights = _weights(known, strategy, found["exploit"])
-    return Balanced(_sum(known, weights), weights, found)
-
-
-def by_hand(
-    known: Known, strategy: Strategy, found: Balanced, exploit: float | None, weights: Mapping[str, float]
-) -> Balanced:
-    """What was found, with a tension and weights that somebody sets: the weights follow the tension where none is given."""
-    told = dict(found.tensions)
-    mine = dict(found.weights)
-    if exploit is not None:
-        told |= {"exploit": exploit, "focus": exploit * told["particularize"]}
-        mine = _weights(known, strategy, exploit)
-    mine |= weights
-    return Balanced(_sum(known, mine), mine, told)
-
-
-def learned(known: Known, strategy: Strategy, judgement: Judgement) -> tuple[Known, Balanced]:
-    """What a trained layer's own policy makes of its own scores; and those scores in place of the untrained ones."""
-    scores = judgement.scores
-    own = replace(known, information=scores["information"], salience=scores["salience"], coupling=scores["coupling"])
-    total = judgement.relevance
-    for values in known.supplied.values():
-        total = total + SUPPLIED * values
-    return own, Balanced(total.clamp(0, 1), dict(judgement.weights), tensions(own, strategy))
-
-
-def oppose(known: Known, strategy: Strategy) -> Balanced:
-    """The fixed formulas: every cell's coupling decides whether it is compressed or particularized."""
-    coupling = known.coupling if known.coupling is not None else torch.zeros_like(known.information)
-    compress = 0.5 + 0.5 * (1 - coupling)
-    focus, diversify = coupling * known.salience, known.information * known.information
-    return Balanced(unit(compress * focus + (1 - compress) * diversify), {}, tensions(known, strategy))
-
-
-def _weights(known: Known, strategy: Strategy, exploit: float) -> dict[str, float]:
+def _weights(scores: CellScores, strategy: Strategy, exploit: float) -> dict[str, float]:
     explore = 1 - exploit
     return {
         "coupling": exploit,
         "information": 0.1 + 0.9 * explore,
-        "salience": 0.1 * strategy.salience * (1 - known.writing),
-        "text": (0.2 + 0.8 * explore) * min(1.0, 4 * known.writing),
+        "salience": 0.1 * strategy.salience * (1 - scores.text_share),
+        "text": (0.2 + 0.8 * explore) * min(1.0, 4 * scores.text_share),
     }
 
 
-def _sum(known: Known, weights: Mapping[str, float]) -> torch.Tensor:
-    """Relevance `[M]` as the weighted sum of all ways; one without a weight does not count."""
-    ways = {"information": known.information, "salience": known.salience, "text": known.text}
-    if known.coupling is not None:
-        ways["coupling"] = known.coupling
-    total = sum((weights.get(name, 0.0) * values for name, values in ways.items()), torch.zeros_like(known.information))
-    for values in known.supplied.values():
-        total = total + SUPPLIED * values
-    return unit(total) ** PEAKED
+def _weighted_sum(scores: CellScores, weights: Mapping[str, float]) -> torch.Tensor:
+    """Relevance `[M]` as the weighted sum of all scores. A score without a weight does not count."""
+    found = {"information": scores.information, "salience": scores.salience, "text": scores.text}
+    if scores.coupling is not None:
+        found["coupling"] = scores.coupling
+    zero = torch.zeros_like(scores.information)
+    total = sum((weights.get(name, 0.0) * values for name, values in found.items()), zero)
+    for values in scores.supplied.values():
+        total = total + SUPPLIED_WEIGHT * values
+    return scale_to_max(total) ** SHARPNESS
 
 
 def _evenness(values: torch.Tensor) -> float:
-    """Entropy of the values above their median over that of equal ones: 1 where nothing stands out."""
+    """Entropy of the values above their median, relative to a uniform distribution: 1 where nothing stands out."""
     above = (values.double() - values.double().median()).clamp(min=0) if len(values) else values.double()
     if len(values) < 2 or not bool(above.sum() > 0):
         return 1.0

@@ -24,8 +24,8 @@ from arr_coc.embedding.encoder import l2_normalize
 from arr_coc.embedding.field import Field
 from arr_coc.embedding.windows import WindowedEncoder, resize
 from arr_coc.errors import ArrCocError
-from arr_coc.relevance.attending import MOST
-from arr_coc.selectors.base import Sight
+from arr_coc.relevance.attending import AUTO_MAX
+from arr_coc.selectors.base import SelectionInput
 from arr_coc.texture import TextureArray
 from arr_coc.texture.channels.clusters import clusters
 from arr_coc.texture.pooling import pool
@@ -70,15 +70,32 @@ def pays(embeddings: Embeddings | None, texture: TextureArray, grid: Cells) -> b
     return grid.n >= LARGE and not serves(embeddings, texture, grid)
 
 
-def coarse_to_fine(embeddings: Embeddings, told: Callable[[Closely], None], sight: Sight) -> torch.Tensor:
-    """What the question has in common with each candidate of a sight, `[M]`; and how much was looked at for it, `told`."""
-    texture, (view,) = sight.texture, sight.grid.views
-    if why := serves(embeddings, texture, sight.grid):
+class CascadeScorer:
+    """Similarity of the question to each candidate, `[M]`, coarse to fine. `coverage` lists what was encoded closely."""
+
+    def __init__(self, embeddings: Embeddings) -> None:
+        self.embeddings = embeddings
+        self.coverage: list[Closely] = []
+
+    def __call__(self, selection: SelectionInput) -> torch.Tensor:
+        return coarse_to_fine(self.embeddings, self.coverage.append, selection)
+
+
+def coarse_to_fine(embeddings: Embeddings, told: Callable[[Closely], None], selection: SelectionInput) -> torch.Tensor:
+    """Similarity of the question to each candidate `[M]`. `told` gets how much was encoded closely."""
+    texture, (view,) = selection.texture, selection.grid.views
+    if why := serves(embeddings, texture, selection.grid):
         raise ArrCocError(f"expected {why}, for a cascade")
-    count = sight.k if sight.k is not None else MOST if sight.mass is None else round(UNKNOWN * sight.grid.n)
+    count = (
+        selection.k
+        if selection.k is not None
+        else AUTO_MAX
+        if selection.mass is None
+        else round(UNKNOWN * selection.grid.n)
+    )
     coarse = copy.copy(embeddings)
     coarse.mode = "fast"
-    question = embeddings.query([sight.words.text])[0]
+    question = embeddings.query([selection.question.text])[0]
     seen = coarse.field(texture)
     scores = torch.tensordot(
         question.to(seen.features.device), seen.features, dims=1
@@ -90,7 +107,7 @@ def coarse_to_fine(embeddings: Embeddings, told: Callable[[Closely], None], sigh
     told(Closely(len(best), len(clusters(texture).share), len(numbers), len(windows.plan)))
     close, far = (torch.tensordot(question.to(one.features.device), one.view(view), dims=1) for one in (made, seen))
     closely = pool(windows.closely.float(), (view.h, view.w), "nearest") > 0
-    return torch.where(closely, close, expected(far, close, closely)).flatten().cpu()[sight.candidates]
+    return torch.where(closely, close, expected(far, close, closely)).flatten().cpu()[selection.candidates]
 
 
 def best_clusters(texture: TextureArray, scores: torch.Tensor, room: float, least: int = KEPT) -> torch.Tensor:

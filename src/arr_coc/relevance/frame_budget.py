@@ -22,7 +22,7 @@ from arr_coc.frames import gate as gates
 from arr_coc.frames.flow import Flow, compose, inside_frame, luma_flow, small_luma, warp, zero_flow
 from arr_coc.frames.scene import SAME_SCENE, Shift, global_shift, scene_luma, similarity
 from arr_coc.relevance.strategy import FOLLOWS, SPREADS
-from arr_coc.selectors.base import Choice, Sight
+from arr_coc.selectors.base import Choice, SelectionInput
 from arr_coc.selectors.pixels import textures
 from arr_coc.selectors.ranking import best
 
@@ -161,23 +161,23 @@ def _visibility(frame: int, links: Sequence[Link], size: torch.Size) -> list[tup
     return found
 
 
-def share_budget(sight: Sight, choice: Choice, how: str = "auto") -> Choice:
+def share_budget(selection: SelectionInput, choice: Choice, how: str = "auto") -> Choice:
     """A choice with as many cells of a video, where repeated content is picked last.
 
     how: "surest" frames one after another, the best cells of all frames "together", or "auto": by the question.
     """
-    [view] = sight.grid.views
-    pictures = textures(sight)
+    [view] = selection.grid.views
+    pictures = textures(selection)
     if view.t < 2 or choice.relevance is None or choice.strategy.startswith(SPREADS):
         return choice
-    if len(choice.keep) in (0, len(sight.candidates)):
+    if len(choice.keep) in (0, len(selection.candidates)):
         return choice
     frames = [pictures[frame * len(pictures) // view.t].pixels for frame in range(view.t)]
     links = pictures[0].once(f"links {view!r} of {len(pictures)}", lambda: link_frames(frames, (view.h, view.w)))
     surest = how == "surest" or (how == "auto" and choice.strategy.startswith(FOLLOWS))
     values, order = discount_repeats(choice.relevance.view(view.t, view.h, view.w), links, surest=surest)
     ranked = rank_by_frame(values, order, len(choice.keep)) if surest else values
-    keep = sight.candidates[best(ranked.flatten()[sight.candidates], len(choice.keep))].sort().values
+    keep = selection.candidates[best(ranked.flatten()[selection.candidates], len(choice.keep))].sort().values
     strategy = f"{choice.strategy}; {'the surest frame first, and ' if surest else ''}{STRATEGY}"
     return replace(choice, keep=keep, relevance=values.flatten(), strategy=strategy)
 

@@ -1,4 +1,4 @@
-"""ARR-COC itself: cells by relevance to the question."""
+"""ARR-COC as a selector: cells by relevance to the question."""
 
 from __future__ import annotations
 
@@ -9,64 +9,67 @@ from typing import Any
 import torch
 
 from arr_coc.errors import SelectorError
-from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.relevance.frame_budget import share_budget
+from arr_coc.relevance.realizing import RelevanceSettings, realized
+from arr_coc.relevance.strategy import FOLLOWS
+from arr_coc.selectors.base import Choice, SelectionInput, Selector
+from arr_coc.selectors.registry import register
 
-BY_LAYER = "(coupling by layer)"  # how a choice ends that a layer made
-GLANCED = 0.6  # share of the cells that is encoded under `auto`
-DOUBTED = 0.1  # what relevance counts for beside other pictures where nothing answers to the question
+BY_LAYER = "(coupling by layer)"  # how the strategy of a layer's choice ends
+AUTO_GLANCE = 0.6  # share of the cells encoded under glance="auto"
+MIN_TRUST = 0.1  # smallest factor on relevance when images share a budget and nothing matches the question
 
 
 class ArrCoc(Selector):
-    """Knowing, balancing, attending: `arr_coc.realizing` tells the whole story. Options are those of its `Settings`.
+    """Knowing, balancing, attending: `arr_coc.relevance.realizing` is the whole story on one screen.
 
-    On a video, what several moments show is kept of one (`arr_coc.relevance.frame_budget`).
+    Keyword arguments are those of `RelevanceSettings`. On a video, content repeated across frames is kept once
+    (`arr_coc.relevance.frame_budget`).
 
-    Needs: pixels; and for the question whatever there is: the language model itself, or an image-text encoder.
+    Needs: pixels. For the question: a trained layer, the language model itself, or an image-text encoder.
     """
 
     name = "arr-coc"
     glances = True
 
-    def __init__(self, **options: Any) -> None:
-        if options.get("cascade") == "on":
+    def __init__(self, **settings: Any) -> None:
+        if settings.get("cascade") == "on":
             raise SelectorError("the cascade is for arr_coc.realize with embeddings in native mode: leave it out here")
-        self.options = options
+        self.settings = RelevanceSettings(**settings)
 
-    def select(self, sight: Sight) -> Choice:
-        from arr_coc.relevance.realizing import Settings, realized
-
-        chosen = realized(sight, Settings(**self.options))
-        if sight.kind != "video" or sight.picture is None:
+    def select(self, selection: SelectionInput) -> Choice:
+        chosen = realized(selection, self.settings)
+        if selection.kind != "video" or selection.source is None:
             return chosen
-        from arr_coc.relevance.frame_budget import share_budget
+        return share_budget(selection, chosen, self.settings.moments)
 
-        return share_budget(sight, chosen, self.options.get("moments", "auto"))
-
-    def before_encoding(self, sight: Sight) -> Choice:
-        """Under `auto`, three fifths of the cells where a layer knows what the question is about, and else all of them."""
-        if sight.k is not None or sight.mass is not None:
-            return self.select(sight)
-        if sight.learned is not None and self.options.get("coupling", "auto") in ("auto", "layer"):
-            from arr_coc.relevance.strategy import FOLLOWS
-
-            chosen = self.select(replace(sight, k=math.ceil(GLANCED * sight.grid.n)))
+    def before_encoding(self, selection: SelectionInput) -> Choice:
+        """Under `auto`: three fifths of the cells where the layer recognises the question, otherwise all of them."""
+        if selection.k is not None or selection.mass is not None:
+            return self.select(selection)
+        if selection.layer is not None and self.settings.coupling in ("auto", "layer"):
+            chosen = self.select(replace(selection, k=math.ceil(AUTO_GLANCE * selection.grid.n)))
             if chosen.strategy.endswith(BY_LAYER) and chosen.strategy.startswith(FOLLOWS):
                 return chosen
         return Choice(
-            sight.candidates, strategy="everything: before the encoder nobody knows what the question is about"
+            selection.candidates, strategy="everything: before encoding, nothing relates cells to the question"
         )
 
-    def relevance(self, sight: Sight) -> torch.Tensor:
-        """Each candidate's relevance `[M]`; less in a picture where nothing answers to the question."""
-        chosen = self.select(sight)
+    def relevance(self, selection: SelectionInput) -> torch.Tensor:
+        """Each candidate's relevance `[M]`, reduced in an image where nothing matches the question."""
+        chosen = self.select(selection)
         assert chosen.relevance is not None
-        return chosen.relevance[sight.candidates] * max(DOUBTED, chosen.tensions["trust"])
+        return chosen.relevance[selection.candidates] * max(MIN_TRUST, chosen.tensions["trust"])
 
 
 class Untrained(ArrCoc):
-    """ARR-COC without anything learned, whatever the model has: what a model gets that nobody trained a layer for."""
+    """ARR-COC without a trained layer, even if the model has one."""
 
     name = "arr-coc-untrained"
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"learned": False} | options)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"learned": False} | settings)
+
+
+for _kind in (ArrCoc, Untrained):
+    register(_kind, _kind.name)

@@ -1,11 +1,14 @@
 """Strategy: when not to trust the scores, and what to do instead.
 
-| what is seen | how it is told | what is done |
+| case | detected by | what is done |
 |---|---|---|
-| a void: a wall, a blank page, noise | hardly any edge, or the same amount everywhere, and no writing | evenly spaced cells |
-| a vague question: it names nothing | no word in it names a thing, and no layer was taught it | information, not coupling; every thing gets its share |
-| nothing answers to the question | the scout's attention has no peak | information beside coupling; every thing gets its share |
-| camouflage: pale writing beside loud colours | writing lies where nothing stands out | salience does not count |
+| void: a wall, a blank page, noise | hardly any edges, or the same everywhere, and no text | evenly spaced cells |
+| vague question | no word names a thing, and no layer was trained on it | information, not coupling; round-robin over components |
+| nothing matches the question | the probe's attention has no peak | information and coupling; round-robin over components |
+| camouflage: pale text next to bright colours | text lies where salience is low | salience does not count |
+
+By information alone, one loud object takes the whole budget and a pale line of text next to it gets nothing. Round-robin
+selection takes the best cell of every connected component, then the second best of every component, and so on.
 
 The thresholds were set on drawn cases (`arr_coc.evaluation.robustness`) and on scanned pages.
 """
@@ -15,64 +18,96 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
-from arr_coc.relevance.knowing import WRITING, Known, kept, looked_at
-from arr_coc.selectors.base import Sight
-from arr_coc.texture import TextureArray
-from arr_coc.types.grid import Grid
+from arr_coc.relevance.knowing import TEXT_THRESHOLD, CellScores, cached_scores, edge_energy
+from arr_coc.selectors.base import SelectionInput
 
-FAINT_EDGES = 0.02  # Sobel magnitude of the strongest cell
-EVEN_EDGES = 0.35  # standard deviation of the cells' edges over their mean
-FOLLOWS, SPREADS = ("relevance", "camouflage"), ("void", "blind")  # names: the question is followed; cells lie evenly
-PALE = 0.8  # of what stands out on average: writing below this is camouflaged
+FAINT_EDGES = 0.02  # Sobel magnitude of the strongest cell below which an image is a void
+EVEN_EDGES = 0.35  # coefficient of variation of the cells' edges below which they are the same everywhere
+PALE = 0.8  # salience of text cells relative to the mean below which text is camouflaged
+FOLLOWS, SPREADS = (
+    ("relevance", "camouflage"),
+    ("void", "blind"),
+)  # strategies that follow the question; that spread out
+BACKGROUND_SHARE = 0.25  # at least this share of the cells is background
+BACKGROUND = -1  # component number of background cells
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """What was decided, in a word and in a sentence; and which ways of knowing still count."""
+    """What was decided, as a word and a sentence, and how far the scores count."""
 
     name: str = "relevance"
     why: str = "the most relevant cells"
-    even: bool = False  # evenly spaced cells in place of the most relevant
-    in_turn: bool = False  # every separate thing gets its share: see spreading.py
-    coupling: float = 1.0  # how much each way of knowing is to be trusted
+    even: bool = False  # evenly spaced cells instead of the most relevant ones
+    round_robin: bool = False  # every connected component gets its share
+    coupling: float = 1.0  # trust in each score
     salience: float = 1.0
 
 
-def edge_energy(texture: TextureArray, view: Grid) -> torch.Tensor:
-    """Mean edge strength inside each cell, as it is: `[h, w]`."""
-    found = looked_at(texture, view)
-    return found["edges"] + found["edges_inverted"]
-
-
-def decide(sight: Sight, known: Known, clear: bool = True) -> Strategy:
-    """Look at the scores' statistics before they are used; `clear`: the question says what it is about."""
-    if sight.picture is None:
-        even = known.coupling is None or known.trust == 0
-        return Strategy("blind", "no pixels to look at, only what the model itself looks for", even=even)
-    energy = kept(sight, "edge energy", edge_energy)
-    written = known.text > WRITING
+def decide(selection: SelectionInput, scores: CellScores, clear: bool = True) -> Strategy:
+    """Check the statistics of the scores before they are used. `clear`: the question says what it is about."""
+    if selection.source is None:
+        even = scores.coupling is None or scores.trust == 0
+        return Strategy("blind", "no pixels, only the model's own attention", even=even)
+    energy = cached_scores(selection, "edge energy", edge_energy)
+    has_text = scores.text > TEXT_THRESHOLD
     strongest = float(energy.max()) if len(energy) else 0.0
     spread = float(energy.std() / energy.mean()) if len(energy) > 1 and float(energy.mean()) > 0 else 0.0
-    if strongest < FAINT_EDGES or (spread < EVEN_EDGES and not bool(written.any())):
-        return Strategy("void", "nothing to be seen anywhere, so cells are evenly spaced", even=True)
-    pale = bool(written.any()) and float(known.salience[written].mean()) < PALE * float(known.salience.mean())
-    trusted = 0.0 if pale else 1.0
-    if known.coupling is None:
-        return Strategy("no question", "the question was not used: cells with most information", salience=trusted)
-    if not clear or not bool(known.coupling.max() > known.coupling.min()):
-        return Strategy(
-            "vague",
-            "the question names nothing, so all that carries information counts",
-            coupling=0.0,
-            salience=trusted,
-            in_turn=True,
-        )
-    if known.trust < 0.5:
-        return Strategy(
-            "unsure", "nothing answers to the question, so all that carries information counts, too",
-            coupling=known.trust, salience=trusted, in_turn=True,
-        )  # fmt: skip
+    if strongest < FAINT_EDGES or (spread < EVEN_EDGES and not bool(has_text.any())):
+        return Strategy("void", "the image is even everywhere, so cells are evenly spaced", even=True)
+    pale = bool(has_text.any()) and float(scores.salience[has_text].mean()) < PALE * float(scores.salience.mean())
+    salience = 0.0 if pale else 1.0
+    if scores.coupling is None:
+        return Strategy("no question", "the question was not used: cells with the most information", salience=salience)
+    if not clear or not bool(scores.coupling.max() > scores.coupling.min()):
+        why = "the question names nothing, so everything with information counts"
+        return Strategy("vague", why, coupling=0.0, salience=salience, round_robin=True)
+    if scores.trust < 0.5:
+        why = "nothing matches the question, so everything with information counts, too"
+        return Strategy("unsure", why, coupling=scores.trust, salience=salience, round_robin=True)
     if pale:
-        return Strategy("camouflage", "writing lies where nothing stands out, so salience does not count", salience=0.0)
+        return Strategy("camouflage", "text lies where nothing stands out, so salience does not count", salience=0.0)
     return Strategy()
+
+
+def components(selection: SelectionInput) -> torch.Tensor:
+    """The connected component of each candidate, as numbers `[M]`; `BACKGROUND` for background."""
+    energy = torch.zeros(selection.grid.n)
+    energy[selection.candidates] = cached_scores(selection, "edge energy", edge_energy)
+    found, start, first = [], 0, 0
+    for view in selection.grid.views:
+        for frame in energy[start : start + view.n].view(view.t, view.h, view.w):
+            numbers = label_components(frame > 2 * frame.flatten().quantile(BACKGROUND_SHARE) + FAINT_EDGES)
+            found.append(torch.where(numbers == BACKGROUND, BACKGROUND, numbers + first).flatten())
+            first += view.h * view.w
+        start += view.n
+    return torch.cat(found)[selection.candidates]
+
+
+def label_components(mask: torch.Tensor) -> torch.Tensor:
+    """8-connected components of a mask `[h, w]`: one number each, `BACKGROUND` outside."""
+    own = torch.arange(mask.numel(), dtype=torch.float64).view(mask.shape) + 1
+    numbers = torch.where(mask, own, 0.0)
+    while True:
+        spread = torch.where(mask, F.max_pool2d(numbers[None, None], 3, 1, 1)[0, 0], 0.0)
+        if torch.equal(spread, numbers):
+            return numbers.long() - 1
+        numbers = spread
+
+
+def round_robin(relevance: torch.Tensor, count: int, components: torch.Tensor) -> torch.Tensor:
+    """Indices `[count]`, sorted, taken from all components in turn, the most relevant first; background comes last.
+
+    >>> round_robin(torch.tensor([0.9, 0.8, 0.7, 0.2, 0.1]), 3, torch.tensor([0, 0, 0, 1, -1])).tolist()
+    [0, 1, 3]
+    """
+    order = relevance.argsort(descending=True, stable=True)
+    grouped = order[components[order].argsort(stable=True)]  # by component, the most relevant first
+    _, sizes = torch.unique_consecutive(components[grouped], return_counts=True)
+    starts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    turn = torch.empty_like(grouped)
+    turn[grouped] = torch.arange(len(grouped)) - starts
+    turn[components == BACKGROUND] += len(components)
+    return order[turn[order].argsort(stable=True)][:count].sort().values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from arr_coc.selectors.base import Selector, Sight
+from arr_coc.selectors.base import SelectionInput, Selector
 
 
 class All(Selector):
@@ -12,8 +12,8 @@ class All(Selector):
 
     name = "all"
 
-    def select(self, sight: Sight) -> torch.Tensor:
+    def select(self, selection: SelectionInput) -> torch.Tensor:
         """Every candidate, or the first `k` where a smaller budget was asked for."""
-        return sight.candidates if sight.k is None else sight.candidates[: sight.count]
+        return selection.candidates if selection.k is None else selection.candidates[: selection.count]
 
     before_encoding = select

@@ -1,33 +1,33 @@
-"""What a selector sees, and what it answers: the one interface that every way of choosing cells shares.
+"""What a selector gets and what it returns: the interface that all ways of choosing cells share.
 
-A selector is asked up to three times, and answers each time with cell numbers on the full grid:
-- `before_encoding`, when only pixels and words are known (a glance);
-- `select`, when the encoder has spoken (a gaze);
-- `at_layer`, inside the language model, at the depths it names.
+A selector is called at up to three points. Each time it returns cell numbers on the full grid:
+- `before_encoding`: only pixels and the question are known (the glance);
+- `select`: the encoder's tokens are known (the gaze);
+- `at_layer`: inside the language model, at the depths that the selector names.
 
-A plain function `sight -> cells` is a selector too. Nothing here knows a model.
+A plain function `SelectionInput -> cells` is a selector, too. Nothing here depends on a model family.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
 from arr_coc.errors import SelectorError
 from arr_coc.texture import TextureArray
+from arr_coc.timing import Stopwatch
 from arr_coc.types.grid import Cells
-
-if TYPE_CHECKING:
-    from arr_coc.layer.inference import Judgement
 
 
 @dataclass(frozen=True)
-class Words:
-    """The question: its text, its tokens `[T]` and, on demand, their embeddings `[T, D]` in the language model."""
+class Question:
+    """The question: its text, its token ids `[T]` and, on demand, their input embeddings `[T, D]`."""
 
     text: str
     ids: torch.Tensor
@@ -38,148 +38,204 @@ class Words:
         return self.embed(self.ids)
 
 
+class ImageSource:
+    """An original image (or a video's frames) and its texture, which is built on first use."""
+
+    def __init__(
+        self,
+        picture: Any = None,
+        size: tuple[int, int] | None = None,
+        embeddings: Any = None,
+        texture: Any = None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        """`size`: (width, height). `embeddings`: an `Embeddings` that fills the texture's embedding channels.
+        `texture`: a `TextureArray`, or a `TextureBatch` for the frames of a video."""
+        self.picture = picture
+        self.size = size
+        self.embeddings = embeddings
+        self.notes = notes  # changes made while reading
+        self._texture: Any = texture
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}  # locks cannot be pickled
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_lock": threading.Lock()}
+
+    @property
+    def built(self) -> TextureArray | None:
+        """The texture, if it exists already."""
+        return self._texture
+
+    def texture(self, watch: Stopwatch | None = None) -> Any:
+        """A `TextureArray`; for the frames of a video a `TextureBatch`."""
+        if self._texture is None:
+            with self._lock:
+                if self._texture is None:
+                    with nullcontext() if watch is None else watch.stage("texture"):
+                        self._texture = TextureArray.from_image(self.picture, embeddings=self.embeddings)
+        return self._texture
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPrediction:
+    """What a trained layer predicts for the candidates: `[M]` each."""
+
+    relevance: torch.Tensor  # probabilities
+    scores: dict[str, torch.Tensor]  # information, salience and coupling, in [0, 1]
+    weights: dict[str, float]
+    image_novelty: float = 0.0  # distance from the training images: about 1 for one of them
+    confidence: float = 0.0  # logit of the best cell
+    question_novelty: float | None = None  # distance from the training questions: up to 1 for one of them
+
+
 @dataclass(frozen=True)
-class Sight:
-    """One image or video at one stage of looking."""
+class SelectionInput:
+    """One image or video at one stage of an answer, with everything a selector may use.
+
+    `scorer`, `probe` and `layer` are evaluated only when a selector calls them.
+    """
 
     grid: Cells
-    k: int | None  # cells to keep, at most; None: the selector decides
-    candidates: torch.Tensor  # [M] sorted cells to choose from: all, or those that were encoded
-    words: Words
+    k: int | None  # keep at most this many cells; None: the selector decides
+    candidates: torch.Tensor  # [M] sorted cells to choose from: all, or the encoded ones
+    question: Question
     tokens: torch.Tensor | None = None  # [M, D] the candidates' encoder tokens; None before encoding
-    attention: Mapping[float, torch.Tensor] = field(default_factory=dict)  # depth -> [M] attention a cell receives
-    picture: Callable[[], TextureArray] | None = field(default=None, repr=False)
-    kind: str = "image"
+    attention: Mapping[float, torch.Tensor] = field(default_factory=dict)  # encoder depth -> [M] attention received
+    source: ImageSource | None = field(default=None, repr=False)  # None: only the processor's output is known
+    kind: str = "image"  # or "video"
     seed: int = 0
-    couple: Callable[[Sight], torch.Tensor] | None = field(default=None, repr=False)
-    send: Callable[[torch.Tensor, tuple[float, ...]], torch.Tensor] | None = field(default=None, repr=False)
-    learned: Callable[[Sight], Judgement] | None = field(
+    scorer: Callable[[SelectionInput], torch.Tensor] | None = field(
         default=None, repr=False
-    )  # what a layer trained for the model says
-    mass: float | None = None  # beside a `k` of None: the share of the relevance that the kept cells are to hold
+    )  # image-text similarity [M]
+    probe: Callable[[torch.Tensor, tuple[float, ...]], torch.Tensor] | None = field(default=None, repr=False)
+    layer: Callable[[SelectionInput], LayerPrediction] | None = field(default=None, repr=False)
+    mass: float | None = None  # where `k` is None: share of the relevance that the kept cells must hold
+    watch: Stopwatch | None = field(default=None, repr=False)
 
     @property
     def texture(self) -> TextureArray:
-        """The picture's texture array, built when first asked for and kept for the next question."""
+        """The image's texture array. It is built on first use and kept for the next question."""
         if self.kind != "image":
-            raise SelectorError("a video has a texture for each frame, not one: choose by its tokens")
-        if self.picture is None:
-            raise SelectorError("this picture came as model inputs, so it has no texture: pass the image itself")
-        return self.picture()
+            raise SelectorError("a video has one texture per frame: choose by its tokens, or use textures(selection)")
+        if self.source is None:
+            raise SelectorError("only model inputs were passed, so there is no texture: pass the image itself")
+        texture = self.source.texture(self.watch)
+        assert isinstance(texture, TextureArray)
+        return texture
 
     @property
     def embedding_scores(self) -> torch.Tensor:
-        """What the question has in common with each candidate, `[M]`: the picture is embedded when this is first asked for."""
-        if self.couple is None:
+        """Similarity of the question to each candidate, `[M]`, from the image-text embeddings."""
+        if self.scorer is None:
             raise SelectorError(
-                "this selector asks the picture's embeddings, and there are none: pass the image itself, and embeddings= to "
-                "arr_coc.load or arr_coc.wrap (--embeddings labels)"
+                "this selector needs image-text embeddings: pass the image itself, and embeddings= to arr_coc.load or "
+                "arr_coc.wrap (--embeddings labels)"
             )
-        return self.couple(self)
+        return self.scorer(self)
 
-    def scout(self, cells: torch.Tensor, depths: tuple[float, ...]) -> torch.Tensor:
-        """What the language model looks for: the attention `[K]` that some candidates get before anything is answered.
+    def probe_attention(self, cells: torch.Tensor, depths: tuple[float, ...]) -> torch.Tensor:
+        """Attention `[K]` that the language model pays to `cells` before it answers.
 
-        It reads the question and those cells alone, as far as the deepest of `depths` (0 to 1) and no further.
+        The model reads the question and these cells only, up to the deepest of `depths` (0 to 1).
         """
-        if self.send is None:
-            raise SelectorError("this selector asks the language model, and nothing is encoded yet")
-        return self.send(cells, depths)
+        if self.probe is None:
+            raise SelectorError("this selector runs the language model, which needs encoded cells: none exist yet")
+        return self.probe(cells, depths)
 
     @property
     def count(self) -> int:
-        """How many cells to keep, for selectors that cannot set a budget themselves."""
+        """Number of cells to keep, for selectors that cannot set a budget themselves."""
         if self.k is None:
             asked = '"auto"' if self.mass is None else "a mass"
-            raise SelectorError(
-                f"this selector scores nothing that {asked} could be read from: give a count or a share"
-            )
+            raise SelectorError(f"this selector has no scores to derive {asked} from: give a count or a share")
         return min(self.k, len(self.candidates))
 
 
 @dataclass(frozen=True)
-class Inside:
-    """One row's tokens inside the language model, between two of its layers."""
+class LayerState:
+    """One row's tokens between two layers of the language model."""
 
     depth: float  # as the selector named it
-    layer: int  # the layer about to run
+    layer: int  # the layer that runs next
     hidden: torch.Tensor  # [T, D]
-    cells: torch.Tensor  # [T] the cell of the row's image that a token stands for; -1 for text
+    cells: torch.Tensor  # [T] cell number of each token; -1 for text
     attend: Callable[[torch.Tensor], torch.Tensor] = field(repr=False)
     k: int | None = None
     seed: int = 0
 
     @property
     def count(self) -> int:
-        """How many of the cells that are still there may stay in the end."""
+        """How many of the remaining cells may stay in the end."""
         if self.k is None:
             raise SelectorError("dropping inside the language model cannot set a budget: give a count or a share")
         return min(self.k, int((self.cells >= 0).sum()))
 
     def attention(self, queries: torch.Tensor) -> torch.Tensor:
-        """Attention of the tokens `queries` `[Q]` in the layer that has just run: `[heads, Q, T]`."""
+        """Attention of the tokens `queries` `[Q]` in the layer that ran last: `[heads, Q, T]`."""
         return self.attend(queries)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A selector's answer: the kept cells, and what it wants to say about them."""
+    """A selector's result: the kept cells, and optionally why."""
 
     keep: torch.Tensor  # [K] sorted cells
-    features: torch.Tensor | None = None  # [K, D] tokens to use in place of the encoder's (merging)
-    relevance: torch.Tensor | None = None  # [N]; inside the language model [V], of the cells still there
+    features: torch.Tensor | None = None  # [K, D] replaces the encoder's tokens (merging)
+    relevance: torch.Tensor | None = None  # [N]; inside the language model [V], of the remaining cells
     scores: Mapping[str, torch.Tensor] = field(default_factory=dict)
     tensions: Mapping[str, float] = field(default_factory=dict)
     strategy: str = ""
 
 
 @dataclass(frozen=True)
-class Smaller:
-    """An answer to `before_encoding`: scale the picture down so that it has about `cells` cells, and keep them all."""
+class Downscale:
+    """A result of `before_encoding`: downscale the image to about `cells` cells and keep them all."""
 
     cells: int
 
 
 class Selector:
-    """Base of the named selectors. Override what the selector can do."""
+    """Base class of the named selectors. Override what the selector can do."""
 
     name: str = ""
-    attention_at: tuple[float, ...] = ()  # encoder depths (0 to 1) whose attention `select` wants to see
-    early: bool = False  # its budget is spent before encoding: `before_encoding` is asked in place of `select`
-    depths: tuple[float, ...] = ()  # language model depths (0 to 1) at which `at_layer` is asked
-    kinds: tuple[str, ...] = ("image", "video")  # what it can choose from
-    glances: bool = False  # it can say itself how much is worth encoding (glance "auto"); else everything is
-    asks_embeddings: bool = False  # it cannot do without an image-text encoder
+    attention_at: tuple[float, ...] = ()  # encoder depths (0 to 1) whose attention `select` needs
+    early: bool = False  # spends its budget before encoding: `before_encoding` replaces `select`
+    depths: tuple[float, ...] = ()  # language model depths (0 to 1) at which `at_layer` is called
+    kinds: tuple[str, ...] = ("image", "video")
+    glances: bool = False  # can decide how much to encode (glance "auto"); otherwise everything is encoded
+    asks_embeddings: bool = False  # requires an image-text encoder
 
-    def select(self, sight: Sight) -> Choice | torch.Tensor:
+    def select(self, selection: SelectionInput) -> Choice | torch.Tensor:
         raise SelectorError(f"selector {self.name!r} does not choose among encoded cells")
 
-    def before_encoding(self, sight: Sight) -> Choice | Smaller | torch.Tensor:
+    def before_encoding(self, selection: SelectionInput) -> Choice | Downscale | torch.Tensor:
         raise SelectorError(
             f"selector {self.name!r} chooses among encoded cells, so it cannot glance: name another with glance_selector"
         )
 
-    def at_layer(self, inside: Inside) -> Choice | torch.Tensor:
+    def at_layer(self, state: LayerState) -> Choice | torch.Tensor:
         raise SelectorError(f"selector {self.name!r} does not choose inside the language model")
 
-    def relevance(self, sight: Sight) -> torch.Tensor | None:
-        """Each candidate's worth `[M]`, by which several pictures share one budget; None where there is no such thing."""
+    def relevance(self, selection: SelectionInput) -> torch.Tensor | None:
+        """Each candidate's score `[M]`, used to split one budget among several images; None if there is none."""
         return None
 
     def __repr__(self) -> str:
         return f"<selector {self.name}>"
 
 
-class Function(Selector):
+class FunctionSelector(Selector):
     """A plain function as a selector."""
 
-    def __init__(self, function: Callable[[Sight], Choice | torch.Tensor]) -> None:
+    def __init__(self, function: Callable[[SelectionInput], Choice | torch.Tensor]) -> None:
         self.function = function
         self.glances = True
         self.name = getattr(function, "__name__", type(function).__name__)
 
-    def select(self, sight: Sight) -> Choice | torch.Tensor:
-        return self.function(sight)
+    def select(self, selection: SelectionInput) -> Choice | torch.Tensor:
+        return self.function(selection)
 
-    def before_encoding(self, sight: Sight) -> Choice | torch.Tensor:
-        return self.function(sight)
+    before_encoding = select

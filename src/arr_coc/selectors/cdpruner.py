@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.base import Choice, SelectionInput, Selector
 from arr_coc.selectors.ranking import best, on_grid, unit_range
 from arr_coc.selectors.similarity import Rows, to_question, tokens_of, units
 
@@ -24,15 +24,15 @@ class CDPruner(Selector):
 
     name = "cdpruner"
 
-    def relevance(self, sight: Sight) -> torch.Tensor:
+    def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """Cosine with the question: `[M]`."""
-        return to_question(sight)
+        return to_question(selection)
 
-    def select(self, sight: Sight) -> Choice:
-        worth = self.relevance(sight)
-        chosen = largest_volume(units(tokens_of(sight)), unit_range(worth), sight.count)
-        keep = sight.candidates[chosen].sort().values
-        return Choice(keep, relevance=on_grid(sight, worth), strategy="relevant to the question and diverse (DPP)")
+    def select(self, selection: SelectionInput) -> Choice:
+        worth = self.relevance(selection)
+        chosen = largest_volume(units(tokens_of(selection)), unit_range(worth), selection.count)
+        keep = selection.candidates[chosen].sort().values
+        return Choice(keep, relevance=on_grid(selection, worth), strategy="relevant to the question and diverse (DPP)")
 
 
 def largest_volume(unit: torch.Tensor, worth: torch.Tensor, count: int) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.base import Choice, SelectionInput, Selector
 from arr_coc.selectors.ranking import best_cells
 from arr_coc.types.grid import Cells
 
@@ -17,13 +17,13 @@ class Centre(Selector):
 
     name = "centre"
 
-    def relevance(self, sight: Sight) -> torch.Tensor:
+    def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """1 at the centre, 0 in the corners: `[M]`."""
-        return 1 - off_centre(sight.grid, sight.candidates)
+        return 1 - off_centre(selection.grid, selection.candidates)
 
-    def select(self, sight: Sight) -> Choice:
+    def select(self, selection: SelectionInput) -> Choice:
         """The `k` candidates whose middles are nearest; tiles, an overview and frames each by where they lie."""
-        return best_cells(sight, self.relevance(sight), "the cells nearest the centre")
+        return best_cells(selection, self.relevance(selection), "the cells nearest the centre")
 
     before_encoding = select
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.base import Choice, SelectionInput, Selector
 from arr_coc.selectors.similarity import cosines, tokens_of, units
 
 
@@ -19,9 +19,9 @@ class DivPrune(Selector):
 
     name = "divprune"
 
-    def select(self, sight: Sight) -> Choice:
-        chosen = spread_out(cosines(units(tokens_of(sight))).cpu().numpy(), sight.count)
-        return Choice(sight.candidates[chosen].sort().values, strategy="the most diverse tokens")
+    def select(self, selection: SelectionInput) -> Choice:
+        chosen = spread_out(cosines(units(tokens_of(selection))).cpu().numpy(), selection.count)
+        return Choice(selection.candidates[chosen].sort().values, strategy="the most diverse tokens")
 
 
 def spread_out(similar: np.ndarray, count: int) -> torch.Tensor:

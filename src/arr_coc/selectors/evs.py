@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from arr_coc.errors import SelectorError
-from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.base import Choice, SelectionInput, Selector
 from arr_coc.selectors.ranking import best, on_grid
 from arr_coc.selectors.similarity import tokens_of, units
 from arr_coc.selectors.uniform import spread
@@ -24,12 +24,14 @@ class EVS(Selector):
     name = "evs"
     kinds = ("video",)
 
-    def relevance(self, sight: Sight) -> torch.Tensor:
+    def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """How new each candidate is, 0 to 2: `[M]`."""
-        if sight.kind != "video":
-            raise SelectorError(f"selector 'evs' compares the frames of a video, got an {sight.kind}: choose another")
-        unit = units(tokens_of(sight))
-        frame, row, column = sight.grid.thw(sight.candidates).unbind(-1)
+        if selection.kind != "video":
+            raise SelectorError(
+                f"selector 'evs' compares the frames of a video, got an {selection.kind}: choose another"
+            )
+        unit = units(tokens_of(selection))
+        frame, row, column = selection.grid.thw(selection.candidates).unbind(-1)
         where = row * (int(column.max()) + 1 if len(column) else 1) + column
         order = (where * (int(frame.max()) + 1 if len(frame) else 1) + frame).argsort()  # place by place through time
         later = (where[order][1:] == where[order][:-1]).nonzero()[:, 0] + 1
@@ -38,10 +40,12 @@ class EVS(Selector):
         novelty[here] = (1 - (unit[here.to(unit.device)] * unit[before.to(unit.device)]).sum(1)).cpu()
         return novelty
 
-    def select(self, sight: Sight) -> Choice:
-        novelty, count = self.relevance(sight), sight.count
-        fresh = (sight.grid.thw(sight.candidates)[:, 0] == sight.grid.thw(sight.candidates[:1])[:, 0]).nonzero()[:, 0]
+    def select(self, selection: SelectionInput) -> Choice:
+        novelty, count = self.relevance(selection), selection.count
+        fresh = (
+            selection.grid.thw(selection.candidates)[:, 0] == selection.grid.thw(selection.candidates[:1])[:, 0]
+        ).nonzero()[:, 0]
         ranked = novelty.index_fill(0, fresh, NEW + 1)
         chosen = fresh[spread(len(fresh), count)] if count < len(fresh) else best(ranked, count)
-        keep = sight.candidates[chosen].sort().values
-        return Choice(keep, relevance=on_grid(sight, novelty), strategy="the first frame and what changed since")
+        keep = selection.candidates[chosen].sort().values
+        return Choice(keep, relevance=on_grid(selection, novelty), strategy="the first frame and what changed since")

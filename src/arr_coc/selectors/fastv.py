@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from arr_coc.selectors.base import Choice, Inside, Selector
+from arr_coc.selectors.base import Choice, LayerState, Selector
 from arr_coc.selectors.ranking import best
 
 
@@ -18,7 +18,7 @@ class FastV(Selector):
     name = "fastv"
     depths = (2 / 32,)
 
-    def at_layer(self, inside: Inside) -> Choice:
+    def at_layer(self, inside: LayerState) -> Choice:
         visual = (inside.cells >= 0).nonzero()[:, 0]
         last = torch.tensor([len(inside.cells) - 1])
         paid = inside.attention(last).mean((0, 1)).cpu()[visual]  # [cells]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.base import Choice, SelectionInput, Selector
 from arr_coc.selectors.ranking import attention, best, on_grid
 from arr_coc.types.grid import Cells
 
@@ -24,23 +24,23 @@ class HiPrune(Selector):
     name = "hiprune"
     attention_at = (MIDDLE, LAST)
 
-    def relevance(self, sight: Sight) -> torch.Tensor:
+    def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """Attention received in the last layer, 1 being an even share: `[M]`."""
-        return attention(sight, LAST)
+        return attention(selection, LAST)
 
-    def select(self, sight: Sight) -> Choice:
-        late, count = self.relevance(sight), sight.count
-        anchors = best(attention(sight, MIDDLE), min(count, max(1, round(ANCHORED * count / 5))))
-        cells = sight.candidates[anchors]
-        place = torch.full((sight.grid.n + 1,), -1)  # cell to candidate; the last entry is for no cell at all
-        place[sight.candidates] = torch.arange(len(late))
-        around = place[neighbours(sight.grid)[cells]].flatten()  # those of the strongest anchors first
+    def select(self, selection: SelectionInput) -> Choice:
+        late, count = self.relevance(selection), selection.count
+        anchors = best(attention(selection, MIDDLE), min(count, max(1, round(ANCHORED * count / 5))))
+        cells = selection.candidates[anchors]
+        place = torch.full((selection.grid.n + 1,), -1)  # cell to candidate; the last entry is for no cell at all
+        place[selection.candidates] = torch.arange(len(late))
+        around = place[neighbours(selection.grid)[cells]].flatten()  # those of the strongest anchors first
         turns = torch.cat([anchors, around[around >= 0], best(late, len(late))])
         first = torch.full((len(late),), len(turns)).scatter_reduce(0, turns, torch.arange(len(turns)), "amin")
         chosen = first.argsort()[:count]  # each in its first turn
-        keep = sight.candidates[chosen].sort().values
+        keep = selection.candidates[chosen].sort().values
         return Choice(
-            keep, relevance=on_grid(sight, late), strategy="anchors half-way, their neighbours, then late attention"
+            keep, relevance=on_grid(selection, late), strategy="anchors half-way, their neighbours, then late attention"
         )
 
 

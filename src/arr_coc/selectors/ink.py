@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.base import Choice, SelectionInput, Selector
 from arr_coc.selectors.pixels import area_mean, by_cell
 from arr_coc.selectors.ranking import best_cells
 from arr_coc.texture import TextureArray
@@ -20,12 +20,12 @@ class Ink(Selector):
 
     name = "ink"
 
-    def relevance(self, sight: Sight) -> torch.Tensor:
+    def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """Contrast inside each candidate, 0 to 0.5: `[M]`."""
-        return by_cell(sight, contrast)
+        return by_cell(selection, contrast)
 
-    def select(self, sight: Sight) -> Choice:
-        return best_cells(sight, self.relevance(sight), "the cells with most contrast inside")
+    def select(self, selection: SelectionInput) -> Choice:
+        return best_cells(selection, self.relevance(selection), "the cells with most contrast inside")
 
     before_encoding = select
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.base import Choice, SelectionInput, Selector
 from arr_coc.selectors.ranking import on_grid, unit_range
 from arr_coc.selectors.similarity import Rows, to_question, tokens_of, units
 
@@ -24,15 +24,17 @@ class MMR(Selector):
     def __init__(self, balance: float = 0.5) -> None:
         self.balance = balance
 
-    def relevance(self, sight: Sight) -> torch.Tensor:
+    def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """Cosine with the question: `[M]`."""
-        return to_question(sight)
+        return to_question(selection)
 
-    def select(self, sight: Sight) -> Choice:
-        worth = self.relevance(sight)
-        chosen = marginal(units(tokens_of(sight)), unit_range(worth), sight.count, self.balance)
-        keep = sight.candidates[chosen].sort().values
-        return Choice(keep, relevance=on_grid(sight, worth), strategy="relevant to the question, no two alike (MMR)")
+    def select(self, selection: SelectionInput) -> Choice:
+        worth = self.relevance(selection)
+        chosen = marginal(units(tokens_of(selection)), unit_range(worth), selection.count, self.balance)
+        keep = selection.candidates[chosen].sort().values
+        return Choice(
+            keep, relevance=on_grid(selection, worth), strategy="relevant to the question, no two alike (MMR)"
+        )
 
 
 def marginal(unit: torch.Tensor, worth: torch.Tensor, count: int, balance: float) -> torch.Tensor:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 
 from arr_coc.errors import SelectorError
-from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.base import Choice, SelectionInput, Selector
 from arr_coc.selectors.pixels import textures
 from arr_coc.selectors.ranking import best
 from arr_coc.selectors.uniform import Uniform
-from arr_coc.types.evidence import Evidence, by_moment, moments_of
+from arr_coc.types.grid import Evidence, by_moment, moments_of
 
 
 class Oracle(Selector):
@@ -36,26 +36,26 @@ class Oracle(Selector):
                 raise SelectorError(f"expected evidence as groups of boxes [x0, y0, x1, y1], got {group!r}")
         self.evidence, self.size, self.frames = evidence, size, frames
 
-    def relevance(self, sight: Sight) -> torch.Tensor:
+    def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """How much of each candidate is evidence, 0 to 1: `[M]`."""
-        return self._covered(sight)[sight.candidates]
+        return self._covered(selection)[selection.candidates]
 
-    def select(self, sight: Sight) -> Choice:
-        covered, count = self._covered(sight), sight.count
-        here = covered[sight.candidates]
-        evidence = sight.candidates[best(here, min(count, int((here > 0).sum())))]
-        rest = sight.candidates[~torch.isin(sight.candidates, evidence)]
-        even = Uniform().select(replace(sight, candidates=rest, k=count - len(evidence)))
+    def select(self, selection: SelectionInput) -> Choice:
+        covered, count = self._covered(selection), selection.count
+        here = covered[selection.candidates]
+        evidence = selection.candidates[best(here, min(count, int((here > 0).sum())))]
+        rest = selection.candidates[~torch.isin(selection.candidates, evidence)]
+        even = Uniform().select(replace(selection, candidates=rest, k=count - len(evidence)))
         keep = torch.cat([evidence, even]).sort().values
         return Choice(keep, relevance=covered, strategy=f"{len(evidence)} cells of evidence, {len(even)} evenly spaced")
 
-    def _covered(self, sight: Sight) -> torch.Tensor:
+    def _covered(self, selection: SelectionInput) -> torch.Tensor:
         """The share of each cell that the chosen group's boxes cover: `[N]`."""
-        size = self.size or textures(sight)[0].original_size[::-1]
-        frames = self.frames or (len(textures(sight)) if sight.kind == "video" else 1)
-        boxes, moments = sight.grid.boxes(torch.arange(sight.grid.n), size).double(), moments_of(sight.grid)
+        size = self.size or textures(selection)[0].original_size[::-1]
+        frames = self.frames or (len(textures(selection)) if selection.kind == "video" else 1)
+        boxes, moments = selection.grid.boxes(torch.arange(selection.grid.n), size).double(), moments_of(selection.grid)
         shares = []
-        for group in by_moment(self.evidence, sight.grid, frames):
+        for group in by_moment(self.evidence, selection.grid, frames):
             there, when = (
                 torch.tensor([box for box, _ in group]).double(),
                 torch.tensor([moment for _, moment in group]),
@@ -64,7 +64,7 @@ class Oracle(Selector):
 
         def worth(share: torch.Tensor) -> tuple[float, int]:
             cells = int((share > 0).sum())
-            return -int((share[sight.candidates] > 0).sum()) / max(cells, 1), cells
+            return -int((share[selection.candidates] > 0).sum()) / max(cells, 1), cells
 
         return min(shares, key=worth).float()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from arr_coc.selectors.base import Selector, Sight
+from arr_coc.selectors.base import SelectionInput, Selector
 
 
 class Random(Selector):
@@ -12,10 +12,10 @@ class Random(Selector):
 
     name = "random"
 
-    def select(self, sight: Sight) -> torch.Tensor:
+    def select(self, selection: SelectionInput) -> torch.Tensor:
         """`k` candidates, the same for the same seed on every machine."""
-        dice = torch.Generator().manual_seed(sight.seed)
-        order = torch.randperm(len(sight.candidates), generator=dice)
-        return sight.candidates[order[: sight.count]].sort().values
+        dice = torch.Generator().manual_seed(selection.seed)
+        order = torch.randperm(len(selection.candidates), generator=dice)
+        return selection.candidates[order[: selection.count]].sort().values
 
     before_encoding = select

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from arr_coc.errors import SelectorError
-from arr_coc.selectors.base import Choice, Sight
-from arr_coc.types.budget import holding
+from arr_coc.selectors.base import Choice, SelectionInput
+from arr_coc.types.budget import count_for_mass
 
 
 def best(values: torch.Tensor, count: int) -> torch.Tensor:
@@ -22,27 +22,27 @@ def unit_range(values: torch.Tensor) -> torch.Tensor:
     return (values - low) / (high - low) if bool(high > low) else torch.ones_like(values)
 
 
-def laid_out(sight: Sight, values: torch.Tensor) -> torch.Tensor:
+def laid_out(selection: SelectionInput, values: torch.Tensor) -> torch.Tensor:
     """The candidates' values `[M]` on the whole grid, `[N]`; 0 for cells that were not candidates."""
-    whole = torch.zeros(sight.grid.n)
-    whole[sight.candidates] = values.detach().float().cpu()
+    whole = torch.zeros(selection.grid.n)
+    whole[selection.candidates] = values.detach().float().cpu()
     return whole
 
 
-def on_grid(sight: Sight, values: torch.Tensor) -> torch.Tensor:
+def on_grid(selection: SelectionInput, values: torch.Tensor) -> torch.Tensor:
     """The candidates' values `[M]` as a relevance `[N]` in [0, 1]; 0 for cells that were not candidates."""
-    return laid_out(sight, unit_range(values.detach().float().cpu()))
+    return laid_out(selection, unit_range(values.detach().float().cpu()))
 
 
-def best_cells(sight: Sight, values: torch.Tensor, strategy: str) -> Choice:
+def best_cells(selection: SelectionInput, values: torch.Tensor, strategy: str) -> Choice:
     """The `k` candidates with the largest values `[M]`, which are also their relevance; or as many as hold its `mass`."""
-    count = sight.count if sight.mass is None else holding(values, sight.mass)
-    keep = sight.candidates[best(values, count).cpu()].sort().values
-    return Choice(keep, relevance=on_grid(sight, values), strategy=strategy)
+    count = selection.count if selection.mass is None else count_for_mass(values, selection.mass)
+    keep = selection.candidates[best(values, count).cpu()].sort().values
+    return Choice(keep, relevance=on_grid(selection, values), strategy=strategy)
 
 
-def attention(sight: Sight, depth: float) -> torch.Tensor:
+def attention(selection: SelectionInput, depth: float) -> torch.Tensor:
     """What each candidate receives at an encoder depth `[M]`, as a multiple of an even share: comparable over sizes."""
-    if depth not in sight.attention:
+    if depth not in selection.attention:
         raise SelectorError(f"this selector needs the encoder's attention at depth {depth:g}, which nobody measured")
-    return sight.attention[depth].detach().float().cpu() * len(sight.candidates)
+    return selection.attention[depth].detach().float().cpu() * len(selection.candidates)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from arr_coc.errors import SelectorError
-from arr_coc.selectors.base import Choice, Selector, Sight, Smaller
+from arr_coc.selectors.base import Choice, Downscale, SelectionInput, Selector
 
 
 class Resize(Selector):
@@ -17,7 +17,7 @@ class Resize(Selector):
     early = True
     kinds = ("image",)
 
-    def before_encoding(self, sight: Sight) -> Smaller | Choice:
-        if sight.kind != "image":
-            raise SelectorError(f"selector 'resize' makes images smaller, not videos, got {sight.kind}")
-        return Smaller(sight.count) if sight.count else Choice(sight.candidates[:0])
+    def before_encoding(self, selection: SelectionInput) -> Downscale | Choice:
+        if selection.kind != "image":
+            raise SelectorError(f"selector 'resize' makes images smaller, not videos, got {selection.kind}")
+        return Downscale(selection.count) if selection.count else Choice(selection.candidates[:0])

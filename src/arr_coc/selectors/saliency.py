@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.base import Choice, SelectionInput, Selector
 from arr_coc.selectors.pixels import area_mean, by_cell
 from arr_coc.selectors.ranking import best_cells
 
@@ -18,11 +18,11 @@ class Saliency(Selector):
 
     name = "saliency"
 
-    def relevance(self, sight: Sight) -> torch.Tensor:
+    def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """Mean saliency inside each candidate: `[M]`."""
-        return by_cell(sight, lambda texture, view: area_mean(texture["saliency"], view))
+        return by_cell(selection, lambda texture, view: area_mean(texture["saliency"], view))
 
-    def select(self, sight: Sight) -> Choice:
-        return best_cells(sight, self.relevance(sight), "the cells that stand out most")
+    def select(self, selection: SelectionInput) -> Choice:
+        return best_cells(selection, self.relevance(selection), "the cells that stand out most")
 
     before_encoding = select

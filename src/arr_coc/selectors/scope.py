@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.base import Choice, SelectionInput, Selector
 from arr_coc.selectors.ranking import attention, on_grid
 from arr_coc.selectors.similarity import cosines, tokens_of, units
 
@@ -27,16 +27,18 @@ class Scope(Selector):
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = alpha
 
-    def relevance(self, sight: Sight) -> torch.Tensor:
+    def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """Attention received, 1 being an even share: `[M]`."""
-        return attention(sight, LAST)
+        return attention(selection, LAST)
 
-    def select(self, sight: Sight) -> Choice:
-        seen = self.relevance(sight)
-        similar = cosines(units(tokens_of(sight)))
-        chosen = covering(similar.cpu().numpy(), (seen**self.alpha).numpy(), sight.count)
-        keep = sight.candidates[chosen].sort().values
-        return Choice(keep, relevance=on_grid(sight, seen), strategy="tokens that are looked at and cover the others")
+    def select(self, selection: SelectionInput) -> Choice:
+        seen = self.relevance(selection)
+        similar = cosines(units(tokens_of(selection)))
+        chosen = covering(similar.cpu().numpy(), (seen**self.alpha).numpy(), selection.count)
+        keep = selection.candidates[chosen].sort().values
+        return Choice(
+            keep, relevance=on_grid(selection, seen), strategy="tokens that are looked at and cover the others"
+        )
 
 
 def covering(similar: np.ndarray, weight: np.ndarray, count: int) -> torch.Tensor:

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 
 from arr_coc.errors import SelectorError
-from arr_coc.selectors.base import Sight
+from arr_coc.selectors.base import SelectionInput
 
 BLOCK = 216  # rows; small enough to skip most of the lower triangle, large enough for a fast product
 FEWEST, PARTS = 32, 4  # rows made at once where not all are needed: so many, or that part of what will be asked for
 
 
-def tokens_of(sight: Sight) -> torch.Tensor:
+def tokens_of(selection: SelectionInput) -> torch.Tensor:
     """The candidates' tokens `[M, D]` as the encoder made them."""
-    if sight.tokens is None:
+    if selection.tokens is None:
         raise SelectorError("this selector compares encoder tokens, and nothing is encoded yet")
-    return sight.tokens.detach()
+    return selection.tokens.detach()
 
 
 def units(tokens: torch.Tensor) -> torch.Tensor:
@@ -67,13 +67,13 @@ class Rows:
         return row
 
 
-def to_question(sight: Sight) -> torch.Tensor:
+def to_question(selection: SelectionInput) -> torch.Tensor:
     """Cosine of each candidate's token with the mean of the question's embeddings in the language model: `[M]`.
 
     Tokens come out of the encoder in that same space. Without words every cosine is 0.
     """
-    tokens = tokens_of(sight)
-    spoken = sight.words.embeddings.detach()
+    tokens = tokens_of(selection)
+    spoken = selection.question.embeddings.detach()
     if spoken.numel() == 0:
         return tokens.new_zeros(len(tokens), dtype=torch.float32)
     if spoken.shape[-1] != tokens.shape[-1]:

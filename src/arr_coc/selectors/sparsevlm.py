@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from arr_coc.selectors.base import Choice, Inside, Selector
+from arr_coc.selectors.base import Choice, LayerState, Selector
 from arr_coc.selectors.ranking import best
 
 QUERIES = 256  # at a time
@@ -24,7 +24,7 @@ class SparseVLM(Selector):
     name = "sparsevlm"
     depths = (2 / 32, 6 / 32, 15 / 32)
 
-    def at_layer(self, inside: Inside) -> Choice:
+    def at_layer(self, inside: LayerState) -> Choice:
         visual = (inside.cells >= 0).nonzero()[:, 0]
         words = (inside.cells < 0).nonzero()[:, 0]
         behind = words[words > visual[0]]  # words before the picture cannot see it
@@ -35,7 +35,7 @@ class SparseVLM(Selector):
         rated = paid[looking >= looking.mean().clamp(max=looking.max())].mean(0)  # [cells]
         return Choice(inside.cells[visual[best(rated, self._count(inside))]].sort().values, relevance=rated)
 
-    def _count(self, inside: Inside) -> int:
+    def _count(self, inside: LayerState) -> int:
         """Cells to keep here: on the way down in equal factors."""
         steps = 1 + sum(depth > inside.depth for depth in self.depths)
         present = int((inside.cells >= 0).sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.base import Choice, SelectionInput, Selector
 from arr_coc.selectors.ranking import best
 from arr_coc.selectors.similarity import tokens_of, units
 
@@ -19,11 +19,11 @@ class ToMe(Selector):
 
     name = "tome"
 
-    def select(self, sight: Sight) -> Choice:
-        tokens = tokens_of(sight)
-        places, features, sizes = merged(tokens.float(), sight.count)
-        keep = sight.candidates[places.cpu()]
-        on_grid = torch.zeros(sight.grid.n)
+    def select(self, selection: SelectionInput) -> Choice:
+        tokens = tokens_of(selection)
+        places, features, sizes = merged(tokens.float(), selection.count)
+        keep = selection.candidates[places.cpu()]
+        on_grid = torch.zeros(selection.grid.n)
         on_grid[keep] = sizes.cpu()
         strategy = "the most similar tokens merged"
         return Choice(keep, features=features.to(tokens.dtype), scores={"size": on_grid}, strategy=strategy)

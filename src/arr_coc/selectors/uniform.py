@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from arr_coc.selectors.base import Selector, Sight
+from arr_coc.selectors.base import SelectionInput, Selector
 from arr_coc.types.budget import divide
 from arr_coc.types.grid import Grid
 
@@ -16,13 +16,15 @@ class Uniform(Selector):
 
     name = "uniform"
 
-    def select(self, sight: Sight) -> torch.Tensor:
+    def select(self, selection: SelectionInput) -> torch.Tensor:
         """Exactly `k` cells spread over the grid at its own aspect ratio; among encoded cells, over those."""
-        count = sight.count
-        if len(sight.candidates) < sight.grid.n:
-            return sight.candidates[spread(len(sight.candidates), count)]
+        count = selection.count
+        if len(selection.candidates) < selection.grid.n:
+            return selection.candidates[spread(len(selection.candidates), count)]
         kept, start = [], 0
-        for view, share in zip(sight.grid.views, divide(count, [view.n for view in sight.grid.views]), strict=True):
+        for view, share in zip(
+            selection.grid.views, divide(count, [view.n for view in selection.grid.views]), strict=True
+        ):
             kept.append(even_cells(view, share) + start)
             start += view.n
         return torch.cat(kept)

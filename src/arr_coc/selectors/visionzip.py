@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.base import Choice, SelectionInput, Selector
 from arr_coc.selectors.ranking import attention, best, on_grid
 from arr_coc.selectors.similarity import tokens_of, units
 
@@ -24,12 +24,12 @@ class VisionZip(Selector):
     name = "visionzip"
     attention_at = (LAST,)
 
-    def relevance(self, sight: Sight) -> torch.Tensor:
+    def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """Attention received, 1 being an even share: `[M]`."""
-        return attention(sight, LAST)
+        return attention(selection, LAST)
 
-    def select(self, sight: Sight) -> Choice:
-        seen, tokens, count = self.relevance(sight), tokens_of(sight), sight.count
+    def select(self, selection: SelectionInput) -> Choice:
+        seen, tokens, count = self.relevance(selection), tokens_of(selection), selection.count
         dominant = best(seen, round(DOMINANT * count))
         left = torch.ones(len(tokens), dtype=torch.bool).index_fill_(0, dominant, False)
         rest = left.nonzero()[:, 0]  # [R]
@@ -38,8 +38,8 @@ class VisionZip(Selector):
         features = torch.cat([tokens[dominant.to(tokens.device)].float(), merged])
         places, order = torch.cat([dominant, rest[targets]]).sort()
         return Choice(
-            sight.candidates[places], features=features[order.to(tokens.device)].to(tokens.dtype),
-            relevance=on_grid(sight, seen), strategy="most attention received, the rest merged",
+            selection.candidates[places], features=features[order.to(tokens.device)].to(tokens.dtype),
+            relevance=on_grid(selection, seen), strategy="most attention received, the rest merged",
         )  # fmt: skip
 
 

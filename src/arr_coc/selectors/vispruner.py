@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from arr_coc.selectors.base import Choice, Selector, Sight
+from arr_coc.selectors.base import Choice, SelectionInput, Selector
 from arr_coc.selectors.ranking import attention, best, on_grid
 from arr_coc.selectors.similarity import cosines, tokens_of, units
 
@@ -25,19 +25,21 @@ class VisPruner(Selector):
     name = "vispruner"
     attention_at = (LAST,)
 
-    def relevance(self, sight: Sight) -> torch.Tensor:
+    def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """Attention received, 1 being an even share: `[M]`."""
-        return attention(sight, LAST)
+        return attention(selection, LAST)
 
-    def select(self, sight: Sight) -> Choice:
-        seen, tokens, count = self.relevance(sight), tokens_of(sight), sight.count
+    def select(self, selection: SelectionInput) -> Choice:
+        seen, tokens, count = self.relevance(selection), tokens_of(selection), selection.count
         order = best(seen, len(seen))
         important, diverse = order[: count // 2], order[count // 2 :]
         if count - len(important) < len(diverse):
             unit = units(tokens[diverse.to(tokens.device)])
             diverse = diverse[thinned(cosines(unit).cpu().numpy(), count - len(important))]
-        keep = sight.candidates[torch.cat([important, diverse])].sort().values
-        return Choice(keep, relevance=on_grid(sight, seen), strategy="half by attention received, half without doubles")
+        keep = selection.candidates[torch.cat([important, diverse])].sort().values
+        return Choice(
+            keep, relevance=on_grid(selection, seen), strategy="half by attention received, half without doubles"
+        )
 
 
 def thinned(similar: np.ndarray, count: int) -> torch.Tensor:

@@ -23,9 +23,8 @@ from arr_coc.texture.channels.text import TEXT_DETECTORS, TextDetector
 from arr_coc.texture.kernels import planes as kernels
 from arr_coc.texture.layout import Channel, find_channel, nearest_name, resolve_layout
 from arr_coc.texture.pooling import Pyramid, level_count
-from arr_coc.types.image import ImageLike, is_batch, read_batch, read_picture
-from arr_coc.types.picture import Picture, check_grid
-from arr_coc.types.tensors import Numbers, as_tensor
+from arr_coc.types.grid import check_grid
+from arr_coc.types.image import ImageLike, Numbers, Picture, as_tensor, is_batch, read_batch, read_picture
 
 T = TypeVar("T")
 Backend: TypeAlias = Callable[[torch.Tensor], torch.Tensor]  # a segmenter or a text detector
@@ -165,7 +164,7 @@ class TextureArray:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was done to the image when it was read, e.g. transparency laid over white."""
+        """What was done to the image when it was read, e.g. transparency blended with white."""
         return self.picture.notes
 
     @property

@@ -47,17 +47,6 @@ def resample(plane: torch.Tensor, size: tuple[int, int], shrink_by: Pool = "mean
     return pool(plane, size, shrink_by) if larger else resize(plane, size)
 
 
-def cell_boxes(grid: tuple[int, int], size: tuple[int, int]) -> torch.Tensor:
-    """The cells' boxes (x0, y0, x1, y1) on a picture of `size` (height, width): float64 `[h*w, 4]`, row by row."""
-    (rows, columns), (height, width) = grid, size
-    # One rounding per border: neighbours share it to the last bit, and the outer borders are exactly 0 and the size.
-    y = torch.arange(rows + 1, dtype=torch.float64) * height / rows
-    x = torch.arange(columns + 1, dtype=torch.float64) * width / columns
-    top, left = torch.meshgrid(y[:-1], x[:-1], indexing="ij")
-    bottom, right = torch.meshgrid(y[1:], x[1:], indexing="ij")
-    return torch.stack([left, top, right, bottom], dim=-1).reshape(-1, 4)
-
-
 def level_size(size: tuple[int, int], level: int) -> tuple[int, int]:
     """(height, width) of a pyramid level."""
     return max(1, size[0] >> level), max(1, size[1] >> level)

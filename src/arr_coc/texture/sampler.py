@@ -11,10 +11,10 @@ from typing import TypeAlias
 
 import torch
 
-from arr_coc.devices import placed
+from arr_coc.devices import to_device
 from arr_coc.errors import ArrCocError
 from arr_coc.texture.layout import Channel
-from arr_coc.types.tensors import Numbers, as_tensor
+from arr_coc.types.image import Numbers, as_tensor
 
 POINTS_AT_ONCE = 1 << 16
 LevelOf: TypeAlias = Callable[[int], Sequence[torch.Tensor]]
@@ -24,11 +24,11 @@ def check_points(
     xy: Numbers, level: Numbers, device: torch.device, *, finite: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Points as float `[N, 2]` and levels as float `[N]`, on `device`; finite: check for NaN and infinity, which waits for the device."""
-    points = placed(as_tensor(xy, "points"), device)
+    points = to_device(as_tensor(xy, "points"), device)
     if points.ndim != 2 or points.shape[1] != 2:
         raise ArrCocError(f"expected points as [N, 2] (x and y in [0, 1]), got {list(points.shape)}")
     points = points if points.dtype == torch.float64 else points.float()
-    levels = placed(as_tensor(level, "level"), device).to(points.dtype)
+    levels = to_device(as_tensor(level, "level"), device).to(points.dtype)
     if levels.ndim not in (0, 1) or (levels.ndim == 1 and len(levels) != len(points)):
         raise ArrCocError(f"expected level as one number or [{len(points)}], got {list(levels.shape)}")
     if finite and not bool(torch.isfinite(points).all() and torch.isfinite(levels).all()):

@@ -16,8 +16,8 @@ from arr_coc.evaluation.data import Data, PictureQuestions, Sample, Still, read_
 from arr_coc.evaluation.metrics import evidence_cells
 from arr_coc.layer.config import LayerConfig
 from arr_coc.layer.inference import Seen, picture
-from arr_coc.selectors import Sight, Words
-from arr_coc.selectors.base import Function
+from arr_coc.selectors import Question, SelectionInput
+from arr_coc.selectors.base import FunctionSelector
 from arr_coc.texture import TextureArray
 from arr_coc.training.look_cache import Looks
 from arr_coc.training.stopping import outlive_first_request
@@ -69,15 +69,15 @@ def apart(data: Data, one_in: int = 10) -> tuple[Data, Data]:
     return replace(data, pictures=tuple(parts[0])), replace(data, pictures=tuple(parts[1]))
 
 
-def sight_of(vlm: VLM, look: Look, question: str) -> Sight:
+def sight_of(vlm: VLM, look: Look, question: str) -> SelectionInput:
     """What a selector would see of a look at one picture, once it is encoded."""
-    caught: list[Sight] = []
+    caught: list[SelectionInput] = []
 
-    def catch(sight: Sight) -> torch.Tensor:
-        caught.append(sight)
-        return sight.candidates[:1]
+    def catch(selection: SelectionInput) -> torch.Tensor:
+        caught.append(selection)
+        return selection.candidates[:1]
 
-    vlm.prepare(look=look, text=question, budget=1, selector=Function(catch))
+    vlm.prepare(look=look, text=question, budget=1, selector=FunctionSelector(catch))
     if len(caught) != 1:
         raise DataError(f"expected one picture to a question, got {len(caught)}")
     return caught[0]
@@ -104,10 +104,10 @@ def lessons(
             complain(f"{one.name}: expected a still picture to learn from, got a video")
     pictures = [one for one in wanted if one.kind == "image"][share[0] :: share[1]]
     found: list[Lesson] = []
-    for number, (one, sight, bare) in enumerate(
+    for number, (one, selection, bare) in enumerate(
         _seen(Looks(vlm, room=0) if looks is None else looks, pictures, config, workers, complain)
     ):
-        lesson = _lesson(vlm, one, [sample for sample in one.samples if useful(sample)], by_answer, sight, bare)
+        lesson = _lesson(vlm, one, [sample for sample in one.samples if useful(sample)], by_answer, selection, bare)
         if lesson.asked:
             found.append(lesson)
         tick(number + 1, len(pictures))
@@ -125,19 +125,19 @@ def _seen(
     config: LayerConfig,
     workers: int,
     complain: Callable[[str], None],
-) -> Iterator[tuple[PictureQuestions, Sight, list[Seen]]]:
+) -> Iterator[tuple[PictureQuestions, SelectionInput, list[Seen]]]:
     if workers == 0:
         for one in pictures:
-            sight = _looked(looks, one, complain)
-            if sight is not None:
-                yield one, sight, _bare(one.still, sight.grid, config)
+            selection = _looked(looks, one, complain)
+            if selection is not None:
+                yield one, selection, _bare(one.still, selection.grid, config)
         return
-    waiting: list[tuple[PictureQuestions, Sight, Future[list[Seen]]]] = []
+    waiting: list[tuple[PictureQuestions, SelectionInput, Future[list[Seen]]]] = []
     with ProcessPoolExecutor(workers, get_context("spawn"), _begin) as pool:
         for one in pictures:
-            sight = _looked(looks, one, complain)
-            if sight is not None:
-                waiting.append((one, sight, pool.submit(_bare, one.still, sight.grid, config)))
+            selection = _looked(looks, one, complain)
+            if selection is not None:
+                waiting.append((one, selection, pool.submit(_bare, one.still, selection.grid, config)))
             if len(waiting) > AHEAD * workers:
                 first = waiting.pop(0)
                 yield *first[:2], first[2].result()
@@ -151,7 +151,7 @@ def _begin() -> None:
     outlive_first_request()
 
 
-def _looked(looks: Looks, one: PictureQuestions, complain: Callable[[str], None]) -> Sight | None:
+def _looked(looks: Looks, one: PictureQuestions, complain: Callable[[str], None]) -> SelectionInput | None:
     try:
         return sight_of(looks.vlm, looks.at(one.still), one.samples[0].question)
     except (ArrCocError, OSError) as error:
@@ -168,10 +168,10 @@ def _bare(image: Still, grid: Cells, config: LayerConfig) -> list[Seen]:
 
 
 def _lesson(
-    vlm: VLM, one: PictureQuestions, samples: list[Sample], by_answer: bool, sight: Sight, bare: list[Seen]
+    vlm: VLM, one: PictureQuestions, samples: list[Sample], by_answer: bool, selection: SelectionInput, bare: list[Seen]
 ) -> Lesson:
-    assert sight.tokens is not None
-    tokens, start, views = _halved(sight.tokens), 0, []
+    assert selection.tokens is not None
+    tokens, start, views = _halved(selection.tokens), 0, []
     for seen in bare:
         t, h, w = seen.shape
         stop = start + t * h * w
@@ -182,11 +182,11 @@ def _lesson(
         ids = vlm.prompter.ids(sample.question)
         if len(ids) == 0:
             continue
-        words = Words(sample.question, ids, vlm.adapter.embed)
-        groups = evidence_cells(sample.evidence, sight.grid, one.size) if sample.evidence else []
+        words = Question(sample.question, ids, vlm.adapter.embed)
+        groups = evidence_cells(sample.evidence, selection.grid, one.size) if sample.evidence else []
         asked.append(Asked(sample, _halved(words.embeddings), tuple(group for group in groups if len(group))))
     usable = [question for question in asked if question.groups or (by_answer and answered(question.sample))]
-    return Lesson(one.name, sight.grid, views, usable, one.still)
+    return Lesson(one.name, selection.grid, views, usable, one.still)
 
 
 def _halved(values: torch.Tensor) -> torch.Tensor:

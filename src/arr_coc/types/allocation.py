@@ -1,4 +1,4 @@
-"""Allocations: which cells of one picture were encoded and kept, and why."""
+"""`Allocation`: which cells of one image were encoded and kept, and why."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from typing import Any
 import torch
 from PIL import Image
 
-from arr_coc.draw import overlay as view
+from arr_coc.draw.overlay import Piece, heated, lit
 from arr_coc.errors import AllocationError
-from arr_coc.types.grid import Cells
+from arr_coc.types.grid import Cells, split_views
 from arr_coc.types.image import ImageLike, read_picture
 
-NOT_KEPT, NOT_ENCODED = 0.35, 0.15  # how bright an overlay leaves such cells
+NOT_KEPT, NOT_ENCODED = 0.35, 0.15  # brightness of such cells in an overlay
 
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """The kept cells of one image or video. Cells are numbered on the full grid; kept is a subset of encoded."""
+    """The kept cells of one image or video. Cells are numbered on the full grid; `keep` is a subset of `encoded`."""
 
     grid: Cells
     keep: torch.Tensor  # [K] sorted
     encoded: torch.Tensor  # [M] sorted
     selector: str
-    size: tuple[int, int] | None = None  # width and height of the original, where it is known
+    size: tuple[int, int] | None = None  # (width, height) of the original, where known
     kind: str = "image"  # or "video"
     row: int = 0  # of the batch
     relevance: torch.Tensor | None = None  # [N]
     scores: Mapping[str, torch.Tensor] = field(default_factory=dict)  # each [N]
     tensions: Mapping[str, float] = field(default_factory=dict)
     strategy: str = ""
-    fallback: str = ""  # why the selector's own choice was not used; empty when it was
+    fallback: str = ""  # why the selector's own choice was replaced; empty if it was used
     notes: tuple[str, ...] = ()
-    read: float | None = None  # cells that a language layer reads on average, a scout's included; None: the kept ones
+    read: float | None = None  # cells read per language layer on average, a probe included; None: the kept ones
 
     def __post_init__(self) -> None:
         for name in ("keep", "encoded"):
-            object.__setattr__(self, name, checked(getattr(self, name), self.grid, name))
+            object.__setattr__(self, name, check_cells(getattr(self, name), self.grid, name))
         if len(self.encoded) < self.n and not torch.isin(self.keep, self.encoded).all():
-            raise AllocationError("expected every kept cell to be among the encoded ones")
+            raise AllocationError("expected every kept cell to be an encoded one")
 
     @property
     def n(self) -> int:
@@ -53,37 +53,35 @@ class Allocation:
 
     @property
     def thw(self) -> torch.Tensor:
-        """`[K, 3]`: frame, row and column of the kept cells."""
+        """`[K, 3]`: time step, row and column of the kept cells."""
         return self.grid.thw(self.keep)
 
     @property
     def boxes(self) -> torch.Tensor:
-        """`[K, 4]`: pixel boxes of the kept cells on the original picture."""
+        """`[K, 4]`: pixel boxes of the kept cells on the original image."""
         if self.size is None:
-            raise AllocationError(
-                "the original picture's size is not known here: call grid.boxes(keep, (width, height))"
-            )
+            raise AllocationError("the original image's size is unknown: call grid.boxes(keep, (width, height))")
         return self.grid.boxes(self.keep, self.size)
 
     def overlay(self, image: ImageLike, frame: int = 0) -> Image.Image:
-        """The picture (or a video's frame, numbered as the grid's) with every cell that was not kept turned dark."""
+        """The image (or time step `frame` of a video) with all cells darkened that were not kept."""
         light = torch.full((self.n,), NOT_ENCODED)
         light[self.encoded] = NOT_KEPT
         light[self.keep] = 1.0
-        return view.lit(read_picture(image).pixels, self.pieces(light, frame))
+        return lit(read_picture(image).pixels, self.pieces(light, frame))
 
     def heat(self, image: ImageLike, values: torch.Tensor, frame: int = 0) -> Image.Image:
-        """The picture with warm colour over its cells by their `values` `[N]` in [0, 1]."""
+        """The image with a heat map of `values` `[N]` in [0, 1]."""
         if values.shape != (self.n,):
             raise AllocationError(f"expected one value for each of the {self.n} cells, got shape {list(values.shape)}")
-        return view.heated(read_picture(image).pixels, self.pieces(values.detach().float().cpu(), frame))
+        return heated(read_picture(image).pixels, self.pieces(values.detach().float().cpu(), frame))
 
-    def pieces(self, values: torch.Tensor, frame: int = 0) -> list[view.Piece]:
-        """Values `[N]` view by view, of one frame."""
+    def pieces(self, values: torch.Tensor, frame: int = 0) -> list[Piece]:
+        """Values `[N]` of one time step, as (area, `[h, w]`) for each view of the grid."""
         for grid in self.grid.views:
             if not 0 <= frame < grid.t:
                 raise AllocationError(f"expected a frame between 0 and {grid.t - 1}, got {frame}")
-        return view.by_view(self.grid, values, frame)
+        return split_views(self.grid, values, frame)
 
     def to_dict(self) -> dict[str, Any]:
         views = [[view.t, view.h, view.w] for view in self.grid.views]
@@ -107,8 +105,8 @@ class Allocation:
         return f"Allocation({self.k} of {self.n} cells kept, {len(self.encoded)} encoded, by {self.selector})"
 
 
-def checked(cells: object, grid: Cells, what: str = "cells") -> torch.Tensor:
-    """Cell numbers as a sorted, unique `[K]` tensor on the CPU, or one clear sentence."""
+def check_cells(cells: object, grid: Cells, what: str = "cells") -> torch.Tensor:
+    """Cell numbers or a mask as a sorted, unique `[K]` tensor on the CPU; raises `AllocationError` otherwise."""
     try:
         numbers = torch.as_tensor(cells)
     except (TypeError, ValueError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Answers, and the prepared prompts they come from."""
+"""`Answer`, and the prepared prompt it comes from."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from arr_coc.types.allocation import Allocation
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prepared(Mapping[str, Any]):
-    """Keyword arguments for the model's `generate`, and how they came about: `model.generate(**prepared)`.
+    """Keyword arguments for the model's own `generate`: `model.generate(**prepared)`.
 
-    `generate` returns the pruned prompt and then the answer: cut at `prepared.length`. What it needs is made anew for
-    each call, because beam search changes what it is given.
+    `generate` returns the pruned prompt followed by the answer: slice at `prepared.length`. The arguments are rebuilt for
+    each call, because beam search modifies them in place.
     """
 
     make: Callable[[], dict[str, Any]]
     names: tuple[str, ...]
     length: int  # of the pruned prompt
     allocations: tuple[Allocation, ...]
-    source: torch.Tensor  # [B, L] each token's place in the dense prompt; -1 for padding
-    places: tuple[torch.Tensor, ...]  # each allocation's kept cells [K] in the dense prompt
+    source: torch.Tensor  # [B, L] position of each token in the dense prompt; -1 for padding
+    places: tuple[torch.Tensor, ...]  # positions [K] of each allocation's kept cells in the dense prompt
     timings: Mapping[str, float] = field(default_factory=dict)  # milliseconds by stage
     messages: tuple[tuple[Mapping[str, Any], ...], ...] = ()  # the conversation of each row
     texts: tuple[str, ...] = ()  # each row's prompt as text
@@ -52,7 +52,7 @@ class Prepared(Mapping[str, Any]):
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """What a follow-up question goes on from: the pruned cache and everything that was said."""
+    """State for a follow-up question: the pruned KV cache and the conversation so far."""
 
     ids: torch.Tensor  # [1, L] pruned prompt and answer
     mask: torch.Tensor  # [1, L]
@@ -66,25 +66,25 @@ class Turn:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A model's answer, the cells it was given from, and where the time went."""
+    """A model's answer, the cells it is based on, and the time of each stage."""
 
     text: str
     allocations: tuple[Allocation, ...]
-    timings: Mapping[str, float]  # milliseconds by stage; of the whole batch
+    timings: Mapping[str, float]  # milliseconds by stage, of the whole batch
     ids: torch.Tensor = field(repr=False)  # [A] the answer's tokens
     prompt_tokens: int = 0
     turn: Turn | None = field(default=None, repr=False)
 
     @property
     def allocation(self) -> Allocation:
-        """The first picture's."""
+        """The first image's allocation."""
         if not self.allocations:
-            raise AttributeError("this answer is about no picture")
+            raise AttributeError("this answer has no image")
         return self.allocations[0]
 
     @property
     def tokens(self) -> dict[str, int]:
-        """Visual tokens: all there are, encoded, kept."""
+        """Visual tokens: all, encoded, kept."""
         return {
             "all": sum(a.n for a in self.allocations),
             "encoded": sum(len(a.encoded) for a in self.allocations),
@@ -93,7 +93,7 @@ class Answer:
 
     @property
     def fallback(self) -> str:
-        """Why a selector's own choice was not used, for any of the pictures; empty when all were."""
+        """Why a selector's own choice was replaced for any image; empty if all were used."""
         return "; ".join(a.fallback for a in self.allocations if a.fallback)
 
     def to_dict(self) -> dict[str, Any]:

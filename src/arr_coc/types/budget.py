@@ -1,9 +1,11 @@
-"""Budgets: how many cells may be kept, as a user writes it."""
+"""Budgets: how many cells to keep, as a user writes it, and how one budget is split among images."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -12,11 +14,21 @@ from arr_coc.errors import BudgetError, whole_number
 Budget = int | float | str
 
 
+class Sized(Protocol):
+    """Anything with `n` cells in a row of a batch."""
+
+    @property
+    def row(self) -> int: ...
+
+    @property
+    def n(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class Limit:
-    """A budget applied to `n` cells: `k` of them, or None where it follows from the selector's scores.
+    """A budget applied to `n` cells. `k` is the count, or None where it follows from the selector's scores.
 
-    `mass`: the share of the relevance that the kept cells hold; None beside a `k` of None: the selector decides (`auto`).
+    `mass`: where `k` is None, the share of the relevance that the kept cells hold; None: the selector decides (`auto`).
     """
 
     n: int
@@ -30,7 +42,7 @@ class Limit:
 
 
 def limit(budget: Budget, n: int, what: str = "budget") -> Limit:
-    """`128`, `"12.5%"`, `"mass 90%"`, `"auto"` or `"all"` for `n` cells. A share of at least one cell keeps at least one.
+    """`128`, `"12.5%"`, `"mass 90%"`, `"auto"` or `"all"` of `n` cells. A share above 0 keeps at least one cell.
 
     >>> limit("12.5%", 900).k, limit(64, 900).k, limit("all", 900).k, limit("mass 90%", 900).mass
     (113, 64, 900, 0.9)
@@ -64,8 +76,32 @@ def limit(budget: Budget, n: int, what: str = "budget") -> Limit:
     return Limit(n, count)
 
 
+def limits(budget: Budget | Sequence[Budget], images: Sequence[Sized], what: str, shared: bool) -> list[Limit]:
+    """Each image's limit. With `shared`, the images of a row split one limit in proportion to their cells."""
+    if isinstance(budget, list | tuple):
+        if len(budget) != len(images):
+            raise BudgetError(f"expected one {what} for each of the {len(images)} pictures, got {len(budget)}")
+        return [limit(one, image.n, what) for one, image in zip(budget, images, strict=True)]
+    if not shared:
+        return [limit(budget, image.n, what) for image in images]  # type: ignore[arg-type]
+    found: dict[int, Limit] = {}
+    for members in rows(images):
+        whole = limit(budget, sum(images[i].n for i in members), what)  # type: ignore[arg-type]
+        if whole.k is None:
+            raise BudgetError(f"expected a count or a share for a shared budget, got {budget!r}")
+        for i, part in zip(members, divide(whole.k, [images[i].n for i in members]), strict=True):
+            found[i] = Limit(images[i].n, part, whole.note)
+    return [found[i] for i in range(len(images))]
+
+
+def rows(images: Sequence[Sized]) -> list[list[int]]:
+    """Indices of the images of each row."""
+    numbers = sorted({image.row for image in images})
+    return [[i for i, image in enumerate(images) if image.row == row] for row in numbers]
+
+
 def divide(total: int, sizes: list[int]) -> list[int]:
-    """`total` split in proportion to `sizes`, none above its size; largest remainders first.
+    """Split `total` in proportion to `sizes`, none above its size; largest remainders first.
 
     >>> divide(10, [30, 10])
     [8, 2]
@@ -79,10 +115,10 @@ def divide(total: int, sizes: list[int]) -> list[int]:
     return parts
 
 
-def holding(relevance: torch.Tensor, mass: float) -> int:
-    """As few of the cells `[M]` as hold this share of the relevance above its median; equals share it alike.
+def count_for_mass(relevance: torch.Tensor, mass: float) -> int:
+    """The fewest of the cells `[M]` that hold the share `mass` of the relevance above its median.
 
-    >>> holding(torch.tensor([0.0, 0, 0, 0, 1, 3]), 0.75), holding(torch.ones(8), 0.75)
+    >>> count_for_mass(torch.tensor([0.0, 0, 0, 0, 1, 3]), 0.75), count_for_mass(torch.ones(8), 0.75)
     (1, 6)
     """
     values = relevance.detach().double().cpu()
@@ -90,7 +126,7 @@ def holding(relevance: torch.Tensor, mass: float) -> int:
         raise BudgetError("expected finite relevance for a budget by mass, got NaN or infinity")
     above = (values - values.median()).clamp(min=0) if len(values) else values
     if not bool(above.sum() > 0):
-        above = torch.ones_like(above)  # nothing stands out: each counts as much as any other
+        above = torch.ones_like(above)  # a flat map: all cells count the same
     held = above.sort(descending=True).values.cumsum(0)
     return int((held < mass * held[-1] * (1 - 1e-12)).sum()) + 1 if len(held) and mass > 0 else 0
 

@@ -1,9 +1,9 @@
-"""Any image in, one float picture out.
+"""Reading images: a file, PIL, numpy or torch image becomes one float `Picture`.
 
 Notable:
-- a file, PIL, numpy and torch give the same pixels, and 8-bit images are scaled down by the same 8-bit resampler;
-- EXIF orientation is applied and transparency is laid over white, before anything looks at the image;
-- whatever was done to the image beyond reading it is listed in `Picture.notes`.
+- all four kinds give the same pixels, and 8-bit images are downscaled by the same 8-bit resampler;
+- EXIF orientation is applied and transparency is blended with white before anything else;
+- `Picture.notes` lists every change beyond reading.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import struct
 import warnings
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
@@ -24,11 +25,10 @@ import torch.nn.functional as F
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from arr_coc.devices import check_device
-from arr_coc.errors import ImageError, first_line, whole_number
-from arr_coc.types.picture import Picture
-from arr_coc.types.tensors import as_tensor
+from arr_coc.errors import ArrCocError, ImageError, first_line, whole_number
+from arr_coc.types.grid import cell_boxes, check_grid
 
-# What Pillow's decoders raise on broken files, beside its own errors.
+# What Pillow's decoders raise on broken files, in addition to its own errors.
 DECODING_ERRORS = (
     OSError, SyntaxError, ValueError, EOFError, RuntimeError, TypeError, LookupError, ArithmeticError, AttributeError,
     struct.error, zlib.error, MemoryError,
@@ -37,10 +37,68 @@ DECODING_ERRORS = (
 ImageLike: TypeAlias = "str | os.PathLike[str] | Image.Image | np.ndarray | torch.Tensor"
 
 
-def read_picture(image: ImageLike, *, max_side: int | None = 1024, device: torch.device | str | None = None) -> Picture:
-    """Read one image of any supported kind; the longer side is scaled down to `max_side` (None: never).
+Numbers: TypeAlias = "torch.Tensor | np.ndarray | Sequence[Any] | float"
 
-    The pixels are a copy that carries no gradient: channels are computed, not differentiated.
+
+def as_tensor(value: object, what: str) -> torch.Tensor:
+    """A tensor, array, list or number as a tensor. `what` names it in the error.
+
+    Arrays are copied: torch takes neither foreign byte orders, negative strides nor read-only memory.
+    """
+    if isinstance(value, torch.Tensor):
+        return value
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise TypeError
+        dtype = np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
+        return torch.from_numpy(np.array(array, dtype=dtype, order="C"))
+    except (TypeError, ValueError):
+        raise ArrCocError(f"expected {what} as a tensor, an array or numbers, got {type(value).__name__}") from None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One decoded image.
+
+    `pixels` is float32 `[3, H, W]` in [0, 1]; `original_size` is (height, width) after EXIF rotation and before scaling;
+    `notes` lists changes to the image beyond reading it.
+    """
+
+    pixels: torch.Tensor
+    original_size: tuple[int, int]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) in texture pixels."""
+        return int(self.pixels.shape[-2]), int(self.pixels.shape[-1])
+
+    def boxes(self, height: int, width: int) -> torch.Tensor:
+        """Cells of an even grid as (x0, y0, x1, y1) in original pixels: float64 `[height * width, 4]`, row by row."""
+        return cell_boxes(check_grid(height, width), self.original_size)
+
+    def to_original(self, boxes: Numbers) -> torch.Tensor:
+        """Map points or boxes `[..., 2 or 4]` (x, y) from texture pixels to original pixels: float64."""
+        given = _check_boxes(boxes)
+        return given * self._scale(given)
+
+    def from_original(self, boxes: Numbers) -> torch.Tensor:
+        """The inverse of `to_original`."""
+        given = _check_boxes(boxes)
+        return given / self._scale(given)
+
+    def _scale(self, boxes: torch.Tensor) -> torch.Tensor:
+        """Original pixels per texture pixel, along the boxes' last axis."""
+        (height, width), (original_height, original_width) = self.size, self.original_size
+        scale = torch.tensor([original_width / width, original_height / height], dtype=torch.float64)
+        return scale.to(boxes.device).repeat(boxes.shape[-1] // 2)
+
+
+def read_picture(image: ImageLike, *, max_side: int | None = 1024, device: torch.device | str | None = None) -> Picture:
+    """Read one image of any supported kind. The longer side is downscaled to `max_side` (None: never).
+
+    The pixels are a copy without gradient.
     """
     longest = None if max_side is None else whole_number(max_side)
     if max_side is not None and longest is None:
@@ -54,7 +112,7 @@ def read_picture(image: ImageLike, *, max_side: int | None = 1024, device: torch
     planes = _shrink(planes, longest).contiguous()
     planes = planes.to(place) if place is not None else planes
     unit = planes.float().div_(255) if planes.dtype == torch.uint8 else planes.clamp(0, 1)
-    # A gray image is three views of one plane: nothing is copied.
+    # A gray image is three views of one plane, without a copy.
     return Picture(unit.expand(3, -1, -1), original_size, tuple(notes))
 
 
@@ -66,7 +124,7 @@ def is_batch(image: object) -> bool:
 def read_batch(
     images: Sequence[ImageLike] | np.ndarray | torch.Tensor, *, max_side: int | None, device: torch.device | str | None
 ) -> list[Picture]:
-    """The images of a batch, one by one; an error says which."""
+    """Read the images of a batch one by one. An error names the image."""
     if len(images) == 0:
         raise ImageError("expected at least one image, got an empty batch")
     pictures = []
@@ -105,7 +163,7 @@ def _from_file(name: str | os.PathLike[str], notes: list[str]) -> torch.Tensor:
     if not data:
         raise ImageError(f"{str(path)!r} is empty (0 bytes)")
     try:
-        # Between one and two times Pillow's limit it only warns; such scans are legitimate, so the warning is not passed on.
+        # Between one and two times its limit Pillow only warns. Such scans are legitimate: drop the warning.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(data)) as opened:
@@ -155,7 +213,7 @@ def _from_pil(image: Image.Image, notes: list[str]) -> torch.Tensor:
 
 
 def _from_deep_gray(image: Image.Image, notes: list[str]) -> torch.Tensor:
-    """Gray with more than 8 bits: Pillow's own conversion would clip it at 255."""
+    """Gray with more than 8 bits. Pillow's own conversion would clip at 255."""
     values = np.asarray(image).astype(np.float64)
     if image.mode == "F":
         return _float_planes(torch.from_numpy(values).float()[None])
@@ -184,7 +242,7 @@ def _from_numpy(array: np.ndarray) -> torch.Tensor:
 
 
 def _split(array: np.ndarray) -> torch.Tensor:
-    """`[H, W, C]` to contiguous planes `[C, H, W]`; OpenCV is faster at it than a transposed copy."""
+    """`[H, W, C]` to contiguous planes `[C, H, W]`. OpenCV is faster than a transposed copy."""
     if array.dtype == np.uint8 and array.size:
         return torch.from_numpy(np.stack(cv2.split(np.ascontiguousarray(array))))
     return as_tensor(np.moveaxis(array, -1, 0), "the image")
@@ -221,7 +279,7 @@ def _float_planes(planes: torch.Tensor) -> torch.Tensor:
     low, high = (float(v) for v in torch.aminmax(planes.detach()))
     if not (np.isfinite(low) and np.isfinite(high)):
         raise ImageError("the image holds NaN or infinite values; replace them, e.g. with torch.nan_to_num(image)")
-    # Resizing and half precision leave values a hair outside; anything more is a scaling mistake worth hearing about.
+    # Resizing and half precision leave values slightly outside; anything more is a scaling mistake.
     if low < -1e-3 or high > 1 + 1e-3:
         raise ImageError(
             f"float images must lie in [0, 1], got values from {low:.4g} to {high:.4g}; "
@@ -231,11 +289,11 @@ def _float_planes(planes: torch.Tensor) -> torch.Tensor:
 
 
 def _over_white(planes: torch.Tensor, notes: list[str]) -> torch.Tensor:
-    """Before scaling: afterwards the colour hidden under transparent pixels would bleed into its neighbours."""
+    """Blend with white before scaling: afterwards, colour under transparent pixels would bleed into neighbours."""
     top = 255.0 if planes.dtype == torch.uint8 else 1.0
     alpha = planes[3:].float() / top
     if bool((alpha < 1).any()):
-        notes.append("transparency laid over white")
+        notes.append("transparency blended with white")
     laid = planes[:3].float() * alpha + top * (1 - alpha)
     return laid.round().to(torch.uint8) if planes.dtype == torch.uint8 else laid
 
@@ -249,3 +307,10 @@ def _shrink(planes: torch.Tensor, max_side: int | None) -> torch.Tensor:
     if planes.dtype == torch.uint8 and planes.is_cuda:  # the 8-bit resampler exists on the CPU only
         planes = planes.float() / 255
     return F.interpolate(planes[None], size=size, mode="bilinear", antialias=True, align_corners=False)[0]
+
+
+def _check_boxes(boxes: Numbers) -> torch.Tensor:
+    given = as_tensor(boxes, "points or boxes").double()
+    if given.ndim == 0 or given.shape[-1] not in (2, 4):
+        raise ArrCocError(f"expected points [..., 2] or boxes [..., 4], got {list(given.shape)}")
+    return given

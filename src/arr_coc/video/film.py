@@ -19,6 +19,7 @@ from PIL import Image, ImageDraw
 from arr_coc.draw import overlay as view
 from arr_coc.errors import VideoError, first_line
 from arr_coc.frames.reader import import_av
+from arr_coc.types.grid import split_views
 from arr_coc.video.stream import WatchedFrame
 
 MIN_WIDTH = 480  # px; smaller clips are enlarged, so that the chart can be read
@@ -79,7 +80,7 @@ def overlay(seen: WatchedFrame, width: int) -> Image.Image:
     kept = torch.zeros(found.n).index_fill_(0, found.keep, 1.0)
     score = kept if found.relevance is None else found.relevance.clamp(0, 1) * kept
     light, warm = (
-        view.plane(view.by_view(found.grid, values), (height, width)).numpy()[..., None] for values in (kept, score)
+        view.plane(split_views(found.grid, values), (height, width)).numpy()[..., None] for values in (kept, score)
     )
     colour = view.colourise(torch.from_numpy(warm[..., 0]), "ember", 0.0, 1.0).astype(np.float32)
     blended = frame * (DARK + (1 - DARK) * light)

@@ -28,7 +28,7 @@ from arr_coc.texture import TextureArray
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.budget import Budget, limit
 from arr_coc.video.memory import Memory, MemorySettings, Reuse
-from arr_coc.vlm.realize import realize
+from arr_coc.vlm.api import realize
 
 CELL = 28  # px of a cell's side if no grid is given
 QUEUE = 2  # frames of a camera that wait for the consumer

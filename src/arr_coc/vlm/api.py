@@ -1,52 +1,266 @@
-"""`arr_coc.wrap`, `arr_coc.load`: transformers is imported when they are called, not with the package."""
+"""`arr_coc.wrap`, `arr_coc.load` and `arr_coc.realize`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from arr_coc.embedding.embeddings import Embeddings
-    from arr_coc.layer import ArrCocLayer
-    from arr_coc.vlm.model import VLM
+import torch
+import torch.nn.functional as F
+
+from arr_coc import reader
+from arr_coc.adapters.loading import load_model, load_processor
+from arr_coc.embedding.embeddings import Embeddings
+from arr_coc.embedding.encoder import Encoder
+from arr_coc.errors import AllocationError, ArrCocError
+from arr_coc.layer import ArrCocLayer
+from arr_coc.layer.model import WEIGHTS
+from arr_coc.relevance import cascade as cascades
+from arr_coc.relevance.realizing import RelevanceSettings, realized
+from arr_coc.relevance.selector import ArrCoc
+from arr_coc.selectors.base import ImageSource, Question, SelectionInput
+from arr_coc.selectors.coupling import EmbeddingScorer
+from arr_coc.texture import TextureArray
+from arr_coc.types.allocation import Allocation
+from arr_coc.types.budget import Budget, limit
+from arr_coc.types.grid import Grid
+from arr_coc.types.image import ImageLike
+from arr_coc.vlm.look import Look
+from arr_coc.vlm.model import VLM
+
+CELL = 28  # pixels of a cell if no grid is given
 
 
 def wrap(
-    model: Any, processor: Any = None, *, batch_windows: bool = False, embeddings: Embeddings | str | None = None,
+    model: Any,
+    processor: Any = None,
+    *,
+    batch_windows: bool = False,
+    embeddings: Embeddings | str | None = None,
     layer: ArrCocLayer | str | Path | None = None,
-) -> VLM:  # fmt: skip
-    """Wrap a model that you loaded yourself, and its processor. The model is left as it is.
+) -> VLM:
+    """Wrap a transformers model and its processor. The model is not modified.
 
-    `batch_windows`: whole pictures, too, are encoded with all attention windows in one call. This is equal to the stock
-    encoder to rounding, and much faster on a GPU for models whose encoder has windows (Qwen2.5-VL).
-    `embeddings` (or an encoder's name): for selectors that ask what the question has in common with the picture (`coupling`, or your own through
-    `sight.embedding_scores`); a picture is embedded once, and its texture's embedding channels are filled.
-    `layer`: what `arr-coc train` learned for this model, or its folder.
+    Args:
+        model: A model of a supported family.
+        processor: Its processor. Without one, only `prepare(inputs=...)` works.
+        batch_windows: Encode whole images with all attention windows in one call, too. Equal to the stock encoder up to
+            rounding, and much faster on a GPU for encoders with windows (Qwen2.5-VL).
+        embeddings: Image-text embeddings (or an encoder's name, "labels") for selectors that compare image and question.
+        layer: A layer trained for this model by `arr-coc train`, or its folder.
     """
-    from arr_coc.vlm.model import VLM
-
     return VLM(model, processor, batch_windows=batch_windows, embeddings=embeddings, layer=layer)
 
 
 def load(
-    name: str | Path, *, batch_windows: bool = False, embeddings: Embeddings | str | None = None,
-    layer: ArrCocLayer | str | Path | None = "auto", **options: Any,
-) -> VLM:  # fmt: skip
-    """Load a model folder or hub id and wrap it as `wrap` does; `options` go to `from_pretrained` (dtype, device_map, ...).
+    name: str | Path,
+    *,
+    batch_windows: bool = False,
+    embeddings: Embeddings | str | None = None,
+    layer: ArrCocLayer | str | Path | None = "auto",
+    dtype: torch.dtype | str | None = None,
+    device_map: Any = None,
+    attn_implementation: str | None = None,
+    **from_pretrained: Any,
+) -> VLM:
+    """Load a model folder or hub id and wrap it. `"reader"` is the small model that ships with the package.
 
-    `"reader"` is the small model that ships with the package. `layer`: "auto" takes a learned layer that lies in the model's
-    folder, None does without.
+    Args:
+        name: A folder, a hub id, or "reader".
+        layer: "auto" uses a trained layer in the model's folder if there is one; None uses none.
+        dtype, device_map, attn_implementation: As in transformers' `from_pretrained`.
+        **from_pretrained: Further keyword arguments of transformers' `from_pretrained`.
+
+    The other arguments are those of `wrap`.
     """
-    from arr_coc import reader
-    from arr_coc.adapters.loading import load_model, load_processor
-    from arr_coc.layer.model import WEIGHTS
-    from arr_coc.vlm.model import VLM
-
+    options = {"dtype": dtype, "device_map": device_map, "attn_implementation": attn_implementation}
+    chosen = {key: value for key, value in options.items() if value is not None} | from_pretrained
     if str(name) == reader.NAME:
         name = reader.WEIGHTS
-        options = {"dtype": "float32"} | options  # stored in half precision, which CPUs are slow at
-    model = load_model(name, **options)
+        chosen = {"dtype": "float32"} | chosen  # stored in half precision, which is slow on CPUs
+    model = load_model(name, **chosen)
     processor = load_processor(name, model.config.model_type)
     if layer == "auto":
         layer = name if (Path(name) / WEIGHTS).is_file() else None
     return VLM(model, processor, batch_windows=batch_windows, embeddings=embeddings, layer=layer)
+
+
+def realize(
+    texture: TextureArray | ImageLike,
+    question: str,
+    grid: tuple[int, int] | Grid | None = None,
+    budget: Budget = "auto",
+    using: VLM | Embeddings | Encoder | str | Path | None = None,
+    *,
+    look: Look | None = None,
+    previous: Allocation | None = None,
+    coupling: str = "auto",
+    balance: str = "weigh",
+    learned: bool = True,
+    diverse: bool = True,
+    moments: str = "auto",
+    cascade: str = "off",
+    exploit: float | None = None,
+    weights: Mapping[str, float] | None = None,
+) -> Allocation:
+    """Which cells of an image matter for a question.
+
+    Args:
+        texture: A texture array, or an image of any kind.
+        question: The question.
+        grid: Rows and columns of cells. A model has its own grid.
+        budget: A count, a share ("12.5%"), "mass 90%" (the fewest cells that hold that share of the relevance), "auto"
+            or "all".
+        using: A wrapped model, embeddings, or an encoder's name. None: the question is not used, and the result says so.
+        look: The model's look at the image (`vlm.look(image)`), so that it encodes once for many questions.
+        previous: An allocation for the same image to refine.
+        coupling: Source of the coupling: "auto", "layer", "probe", "embeddings", "tokens" or "none".
+        balance: "weigh", or "oppose" (fixed formulas).
+        learned: Use the layer trained for the model, if there is one.
+        diverse: Pick near-duplicates last.
+        moments: For videos: "auto", "surest" or "together".
+        cascade: Encode only the windows where the question's best clusters are: "off", "on", or "auto" on large grids.
+        exploit: Set the tension between exploring (0) and exploiting (1) by hand.
+        weights: Set weights of the scores by hand: {"information", "salience", "coupling", "text"}.
+    """
+    if not isinstance(question, str):
+        raise ArrCocError(f"expected a question as text, got {type(question).__name__}")
+    settings = {
+        "coupling": coupling, "balance": balance, "learned": learned, "diverse": diverse, "moments": moments,
+        "cascade": cascade, "exploit": exploit, "weights": weights or {},
+    }  # fmt: skip
+    checked = RelevanceSettings(**settings)  # type: ignore[arg-type]
+    array = texture if isinstance(texture, TextureArray) else TextureArray.from_image(texture)
+    if previous is not None:
+        array = array.supply(previous_relevance=relevance_map(previous))
+    if using is None or isinstance(using, Embeddings | Encoder | str | Path):
+        embeddings = using if using is None or isinstance(using, Embeddings) else Embeddings(using)
+        return _realize_texture(array, question, grid, budget, embeddings, checked)
+    if not isinstance(using, VLM):
+        raise ArrCocError(
+            f"expected using= as a wrapped model, embeddings or an encoder's name, got {type(using).__name__}"
+        )
+    if cascade == "on":
+        raise ArrCocError("expected embeddings as using= for cascade='on', got a model: it encodes the whole picture")
+    if look is None and not isinstance(texture, TextureArray):
+        look = using.look(texture)  # the original, not the texture's scaled copy
+    return _realize_model(array, question, grid, budget, using, look, ArrCoc(**settings))
+
+
+def relevance_map(previous: Allocation) -> torch.Tensor:
+    """An allocation's relevance as a map `[h, w]`; its kept cells as 0 and 1 if it has none."""
+    views = previous.grid.views
+    if len(views) != 1 or views[0].t != 1:
+        raise AllocationError("expected a previous allocation on one grid of a still picture, got tiles or a video")
+    kept = torch.zeros(previous.n).index_fill_(0, previous.keep, 1.0)
+    values = previous.relevance if previous.relevance is not None else kept
+    return values.view(views[0].h, views[0].w)
+
+
+def _realize_texture(
+    texture: TextureArray,
+    question: str,
+    grid: tuple[int, int] | Grid | None,
+    budget: Budget,
+    embeddings: Embeddings | None,
+    settings: RelevanceSettings,
+) -> Allocation:
+    """Without a model: from the texture, and embeddings if there are any."""
+    cells = _grid(texture, grid)
+    bound = limit(budget, cells.n)
+    if settings.cascade == "on" and (why := cascades.serves(embeddings, texture, cells)):
+        raise ArrCocError(f"expected {why}, for cascade='on'")
+    use_cascade = settings.cascade == "on" or (settings.cascade == "auto" and cascades.pays(embeddings, texture, cells))
+    scorer: EmbeddingScorer | cascades.CascadeScorer | None = None
+    if embeddings is not None:
+        scorer = cascades.CascadeScorer(embeddings) if use_cascade else EmbeddingScorer(embeddings)
+    selection = SelectionInput(
+        grid=cells,
+        k=bound.k,
+        candidates=torch.arange(cells.n),
+        question=Question(question, torch.zeros(0, dtype=torch.long)),
+        source=ImageSource(texture=texture),
+        scorer=scorer,
+        mass=bound.mass,
+    )
+    choice = realized(selection, settings)
+    notes = [bound.note] if bound.note else []
+    if isinstance(scorer, cascades.CascadeScorer):
+        notes += map(str, scorer.coverage)
+    if embeddings is None and question.strip():
+        notes.append("the question was not used: pass a model or embeddings as using=")
+    height, width = texture.original_size
+    return Allocation(
+        grid=cells,
+        keep=choice.keep,
+        encoded=torch.arange(cells.n),
+        selector=ArrCoc.name,
+        size=(width, height),
+        relevance=choice.relevance,
+        scores=choice.scores,
+        tensions=choice.tensions,
+        strategy=choice.strategy,
+        notes=tuple(notes),
+    )
+
+
+def _realize_model(
+    texture: TextureArray,
+    question: str,
+    grid: tuple[int, int] | Grid | None,
+    budget: Budget,
+    vlm: VLM,
+    look: Look | None,
+    selector: ArrCoc,
+) -> Allocation:
+    """With a wrapped model, on its own grid."""
+    notes: tuple[str, ...] = ()
+    if look is None:
+        look, notes = _look_at_texture(vlm, texture)
+    shown = look.sources("image")
+    if look.rows != 1 or len(shown) != 1 or look.sources("video"):
+        raise ArrCocError(f"expected a look at one picture, got {len(shown)} and {len(look.sources('video'))} videos")
+    height, width = texture.original_size
+    if shown[0].size is not None and shown[0].size != (width, height):
+        other = " x ".join(map(str, shown[0].size))
+        raise ArrCocError(
+            f"this texture is of a picture of {width} x {height} px, and the look at one of {other} px: expected one picture"
+        )
+    source = ImageSource(shown[0].picture, shown[0].size, shown[0].embeddings, texture)
+    own = replace(look, images=((source,),))
+    made = vlm.prepare(look=own, text=question, budget=budget, selector=selector).allocations[0]
+    wanted = None if grid is None else _grid(texture, grid)
+    if wanted is not None and [(wanted.h, wanted.w)] != [(view.h, view.w) for view in made.grid.views]:
+        raise ArrCocError(f"expected the model's own grid of {made.grid} cells, got {wanted}: leave grid out")
+    return replace(made, notes=(*made.notes, *notes))
+
+
+def _look_at_texture(vlm: VLM, texture: TextureArray) -> tuple[Look, tuple[str, ...]]:
+    """A look at the texture's own pixels, at the original's size."""
+    if texture.size == texture.original_size:
+        return vlm.look(texture.pixels), ()
+    pixels = F.interpolate(
+        texture.pixels[None], texture.original_size, mode="bicubic", align_corners=False, antialias=True
+    )
+    note = (
+        f"encoded from the texture's {texture.size[1]} x {texture.size[0]} px, scaled to the original's size: "
+        "pass look=vlm.look(image) to encode the original"
+    )
+    return vlm.look(pixels[0].clamp(0, 1)), (note,)
+
+
+def _grid(texture: TextureArray, grid: tuple[int, int] | Grid | None) -> Grid:
+    if isinstance(grid, Grid):
+        return grid
+    if grid is None:
+        height, width = texture.original_size
+        return Grid(1, max(1, round(height / CELL)), max(1, round(width / CELL)))
+    try:
+        rows, columns = (int(side) for side in grid)
+    except (TypeError, ValueError):
+        raise ArrCocError(f"expected a grid as (rows, columns), got {grid!r}") from None
+    if rows < 1 or columns < 1:
+        raise ArrCocError(f"expected a grid of at least one cell, got {rows} x {columns}")
+    return Grid(1, rows, columns)

@@ -1,6 +1,6 @@
-"""Asking a selector, and what happens when it fails: the answer still comes, and the result says why.
+"""Calling a selector, and what happens when it fails: the answer still comes, and the result says why.
 
-Under a count or a share a failing selector is replaced by evenly spaced cells, under `auto` or a mass by every cell.
+Under a count or a share, evenly spaced cells replace the choice of a failing selector; under `auto` or a mass, all cells.
 """
 
 from __future__ import annotations
@@ -11,87 +11,84 @@ from dataclasses import replace
 
 import torch
 
-from arr_coc.errors import AllocationError, SelectorError, first_line, whole_number
-from arr_coc.selectors.base import Choice, Selector, Sight, Smaller
+from arr_coc.errors import AllocationError, FallbackWarning, SelectorError, first_line, whole_number
+from arr_coc.selectors.base import Choice, Downscale, SelectionInput, Selector
 from arr_coc.selectors.uniform import Uniform
-from arr_coc.types.allocation import checked
+from arr_coc.types.allocation import check_cells
 
 
-class FallbackWarning(UserWarning):
-    """A selector failed and its choice was replaced."""
+def call_glance(selector: Selector, selection: SelectionInput) -> tuple[Choice | Downscale, str]:
+    """Cells to encode, and why the selector's own result was replaced (empty if it was used)."""
+    return _call(selector, selector.before_encoding, selection)
 
 
-def glance(selector: Selector, sight: Sight) -> tuple[Choice | Smaller, str]:
-    """Cells worth encoding; and why the selector's own answer was not used, or an empty string."""
-    return _ask(selector, selector.before_encoding, sight)
-
-
-def gaze(selector: Selector, sight: Sight) -> tuple[Choice, str]:
-    """Cells worth reading, among the encoded ones; and why the selector's own answer was not used."""
-    choice, why = _ask(selector, selector.select, sight)
-    if isinstance(choice, Smaller):
-        raise SelectorError(f"selector {selector.name!r} asked for a smaller picture after it was encoded")
+def call_gaze(selector: Selector, selection: SelectionInput) -> tuple[Choice, str]:
+    """Cells to keep among the encoded ones, and why the selector's own result was replaced."""
+    choice, why = _call(selector, selector.select, selection)
+    if isinstance(choice, Downscale):
+        raise SelectorError(f"selector {selector.name!r} asked for a smaller image after it was encoded")
     return choice, why
 
 
-def relevance(selector: Selector, sight: Sight) -> tuple[torch.Tensor | None, str]:
-    """Each candidate's worth `[M]`, or None where the selector has no such thing; and why it was not used."""
+def call_relevance(selector: Selector, selection: SelectionInput) -> tuple[torch.Tensor | None, str]:
+    """Each candidate's score `[M]`, or None if the selector has none; and why it was not used."""
     try:
-        values = selector.relevance(sight)
+        values = selector.relevance(selection)
         if values is None:
             return None, ""
         values = torch.as_tensor(values).detach().float().cpu()
-        if values.shape != sight.candidates.shape or not torch.isfinite(values).all():
-            raise AllocationError(f"expected {len(sight.candidates)} finite values, got shape {list(values.shape)}")
+        if values.shape != selection.candidates.shape or not torch.isfinite(values).all():
+            raise AllocationError(f"expected {len(selection.candidates)} finite values, got shape {list(values.shape)}")
         return values, ""
     except SelectorError:
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {first_line(error)}"
-        warnings.warn(
-            f"selector {selector.name!r} failed ({why}); the budget is divided by size instead",
-            FallbackWarning,
-            stacklevel=4,
-        )
+        message = f"selector {selector.name!r} failed ({why}); the budget is divided by size instead"
+        warnings.warn(message, FallbackWarning, stacklevel=4)
         return None, why
 
 
-def fallback(sight: Sight) -> torch.Tensor:
-    """Evenly spaced candidates under a count or a share, every one under `auto` or a mass."""
-    return sight.candidates if sight.k is None else Uniform().select(sight)
+def fallback_cells(selection: SelectionInput) -> torch.Tensor:
+    """Evenly spaced candidates under a count or a share, all of them under `auto` or a mass."""
+    return selection.candidates if selection.k is None else Uniform().select(selection)
 
 
-def _ask(
-    selector: Selector, question: Callable[[Sight], Choice | Smaller | torch.Tensor], sight: Sight
-) -> tuple[Choice | Smaller, str]:
+def _call(
+    selector: Selector,
+    function: Callable[[SelectionInput], Choice | Downscale | torch.Tensor],
+    selection: SelectionInput,
+) -> tuple[Choice | Downscale, str]:
     try:
-        return _fitting(question(sight), sight), ""
-    except SelectorError:  # asked for what it cannot do: the user's to change
+        return _check(function(selection), selection), ""
+    except SelectorError:  # the caller asked for something the selector cannot do
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {first_line(error)}"
-        kept = "every cell is kept" if sight.k is None else "evenly spaced cells are kept"
-        warnings.warn(f"selector {selector.name!r} failed ({why}); {kept} instead", FallbackWarning, stacklevel=4)
-        return Choice(fallback(sight), strategy="uniform" if sight.k is not None else "everything"), why
+        kept = "every cell is kept" if selection.k is None else "evenly spaced cells are kept"
+        message = f"selector {selector.name!r} failed ({why}); {kept} instead"
+        warnings.warn(message, FallbackWarning, stacklevel=4)
+        return Choice(fallback_cells(selection), strategy="uniform" if selection.k is not None else "everything"), why
 
 
-def _fitting(answer: object, sight: Sight) -> Choice | Smaller:
-    """The answer as a valid choice, or an error."""
-    if isinstance(answer, Smaller):
-        cells = whole_number(answer.cells)
-        most = sight.grid.n if sight.k is None else sight.k
+def _check(result: object, selection: SelectionInput) -> Choice | Downscale:
+    """The result as a valid choice, or an error."""
+    if isinstance(result, Downscale):
+        cells = whole_number(result.cells)
+        most = selection.grid.n if selection.k is None else selection.k
         if cells is None or cells > most:
-            raise AllocationError(f"expected a smaller picture of 1 to {most} cells, got {answer.cells!r}")
-        return Smaller(cells)
-    choice = answer if isinstance(answer, Choice) else Choice(answer)  # type: ignore[arg-type]
-    keep = checked(choice.keep, sight.grid, "kept cells")
-    if sight.k is not None and len(keep) > sight.k:
-        raise AllocationError(f"expected at most {sight.k} cells, got {len(keep)}")
-    if len(sight.candidates) < sight.grid.n and not torch.isin(keep, sight.candidates).all():
-        raise AllocationError("expected cells among those that were encoded")
+            raise AllocationError(f"expected a smaller picture of 1 to {most} cells, got {result.cells!r}")
+        return Downscale(cells)
+    choice = result if isinstance(result, Choice) else Choice(result)  # type: ignore[arg-type]
+    keep = check_cells(choice.keep, selection.grid, "kept cells")
+    if selection.k is not None and len(keep) > selection.k:
+        raise AllocationError(f"expected at most {selection.k} cells, got {len(keep)}")
+    if len(selection.candidates) < selection.grid.n and not torch.isin(keep, selection.candidates).all():
+        raise AllocationError("expected cells among the encoded ones")
+    width = None if selection.tokens is None else selection.tokens.shape[-1]
     for what, values, shape in (
-        ("features", choice.features, None if sight.tokens is None else (len(keep), sight.tokens.shape[-1])),
-        ("relevance", choice.relevance, (sight.grid.n,)),
+        ("features", choice.features, None if width is None else (len(keep), width)),
+        ("relevance", choice.relevance, (selection.grid.n,)),
     ):
         if values is None:
             continue

@@ -1,50 +1,146 @@
-"""Generating answers from prepared prompts, and going on from them."""
+"""Generating answers from prepared prompts, follow-up questions, and streaming."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypedDict
 
 import torch
 
-from arr_coc.adapters import layer_pruning as inside
+from arr_coc.adapters import layer_pruning
+from arr_coc.adapters.base import Adapter
 from arr_coc.adapters.loading import logits_callback
-from arr_coc.adapters.processor import assistant_message
+from arr_coc.adapters.processor import PromptProcessor, assistant_message, user_message
 from arr_coc.errors import PromptError
-from arr_coc.timing import Stopwatch, together
+from arr_coc.timing import Stopwatch, merge_timings
 from arr_coc.types.answer import Answer, Prepared, Turn
 
-if TYPE_CHECKING:
-    from arr_coc.vlm.model import VLM
+INCOMPLETE = "\ufffd"  # decoded text ends with it while a character's last token is missing
+
+
+class GenerationOptions(TypedDict, total=False):
+    """Options of the model's own `generate`. The usual ones are listed; any other that it takes works, too."""
+
+    max_new_tokens: int
+    min_new_tokens: int
+    do_sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    repetition_penalty: float
+    num_beams: int
+    num_return_sequences: int
+    generation_config: Any
+    eos_token_id: int | list[int]
+    pad_token_id: int
+    logits_processor: Any
+    stopping_criteria: Any
+    streamer: Any
+    use_cache: bool
+    cache_implementation: str
+    assistant_model: Any
+    prompt_lookup_num_tokens: int
+    prefill_chunk_size: int
+    output_scores: bool
+    output_logits: bool
+    return_dict_in_generate: bool
 
 
 def generate(
-    vlm: VLM, prepared: Prepared, late: inside.PruningRequest | None, remember: bool, options: dict[str, Any]
+    adapter: Adapter,
+    prompter: PromptProcessor | None,
+    prepared: Prepared,
+    pruning: layer_pruning.PruningRequest | None,
+    remember: bool,
+    options: Mapping[str, Any],
 ) -> list[Answer]:
-    """Run the model on a prepared prompt."""
-    if remember and (why := _forgetting(prepared, options)):
+    """Run the model on a prepared prompt: one answer per row and returned sequence."""
+    if remember and (why := _not_rememberable(prepared, options)):
         raise PromptError(why)
-    watch = Stopwatch(vlm.device)
+    watch = Stopwatch(adapter.device)
     inputs = prepared.make()
-    with torch.no_grad(), inside.prune_layers(vlm.adapter, prepared, late) as pruned:
-        result = timed(vlm, inputs, watch, options)
+    with torch.no_grad(), layer_pruning.prune_layers(adapter, prepared, pruning) as pruned:
+        result = timed_generate(adapter.model, inputs, watch, options)
     allocations = prepared.allocations if pruned is None else pruned.allocations(prepared)
-    timings = together(prepared.timings, watch)
+    timings = merge_timings(prepared.timings, watch)
     copies = len(result.sequences) // prepared.rows
     answers = []
     for number, sequence in enumerate(result.sequences):
         row = number // copies
-        ids = _answer_ids(vlm, sequence[prepared.length :], options)
-        text = "" if vlm._prompter is None else vlm._prompter.decode(ids)
-        turn = _turn(vlm, prepared, inputs, result.past_key_values, ids) if remember else None
+        ids = _answer_ids(adapter.model, sequence[prepared.length :], options)
+        text = "" if prompter is None else prompter.decode(ids)
+        turn = None
+        if remember:
+            assert prompter is not None
+            turn = _turn(prompter, prepared, inputs, result.past_key_values, ids)
         mine = tuple(a for a in allocations if a.row == row)
         answers.append(Answer(text, mine, timings, ids, int((prepared.source[row] >= 0).sum()), turn))
     return answers
 
 
-def _forgetting(prepared: Prepared, options: Mapping[str, Any]) -> str:
-    """Why an answer would leave nothing that a next question could go on from; empty where it does."""
+def timed_generate(model: Any, inputs: Mapping[str, Any], watch: Stopwatch, options: Mapping[str, Any]) -> Any:
+    """`model.generate`, its time split at the first token into prefill and decode."""
+    start = watch.mark()
+    first: list[Any] = []
+    own = dict(options)
+    own["logits_processor"] = logits_callback(lambda: first.append(watch.mark()), options.get("logits_processor"))
+    if own.get("generation_config") is not None:
+        own["generation_config"] = copy.deepcopy(own["generation_config"])
+        own["generation_config"].return_dict_in_generate = True
+        own.pop("return_dict_in_generate", None)
+    else:
+        own["return_dict_in_generate"] = True
+    result = model.generate(**inputs, **own)
+    end = watch.mark()
+    watch.add("prefill", start, first[0] if first else end)
+    watch.add("decode", first[0] if first else end, end)
+    return result
+
+
+def follow_up(
+    adapter: Adapter,
+    prompter: PromptProcessor,
+    answer: Answer,
+    question: str,
+    remember: bool | None,
+    options: Mapping[str, Any],
+) -> Answer:
+    """The next question of a conversation, on the last answer's KV cache: nothing is read again."""
+    turn = answer.turn if isinstance(answer, Answer) else None
+    if turn is None:
+        raise PromptError("cannot continue this answer: call ask(..., remember=True)")
+    said = (*turn.messages, user_message(question, 0, 0))
+    prompt = prompter.render(said)
+    if not prompt.startswith(turn.prompt):
+        raise PromptError("cannot continue this answer: the model's chat template rewrites earlier turns")
+    fresh = prompter.ids(prompt[len(turn.prompt) :])[None].to(adapter.device)
+    steps = torch.arange(1, fresh.shape[1] + 1, device=fresh.device)
+    new = turn.positions[..., -1:] + steps
+    prepared = Prepared(
+        make=lambda: {
+            "input_ids": torch.cat([turn.ids, fresh], 1),
+            "attention_mask": torch.cat([turn.mask, torch.ones_like(fresh)], 1),
+            "position_ids": torch.cat([turn.positions, new], -1),
+            "past_key_values": copy.deepcopy(turn.cache),  # `generate` writes to it; other follow-ups may start here
+        },
+        names=("input_ids", "attention_mask", "position_ids", "past_key_values"),
+        length=turn.ids.shape[1] + fresh.shape[1],
+        allocations=answer.allocations,
+        source=torch.cat([turn.source, (turn.source.max() + steps.cpu())[None]], 1),
+        places=turn.places,
+        messages=(said,),
+        texts=(prompt,),
+    )
+    if remember is None:
+        remember = not _not_rememberable(prepared, options)
+    return generate(adapter, prompter, prepared, None, remember, options)[0]
+
+
+def _not_rememberable(prepared: Prepared, options: Mapping[str, Any]) -> str:
+    """Why no follow-up question could continue from this answer; empty if one can."""
     config = options.get("generation_config")
     plain = {"num_beams": 1, "num_return_sequences": 1, "use_cache": True, "cache_implementation": "dynamic"}
     for name, value in plain.items():
@@ -58,127 +154,24 @@ def _forgetting(prepared: Prepared, options: Mapping[str, Any]) -> str:
     return ""
 
 
-def follow_up(vlm: VLM, answer: Answer, question: str, options: dict[str, Any]) -> Answer:
-    """The next question of a conversation, on the cache that the last answer left: nothing is read again."""
-    turn = answer.turn if isinstance(answer, Answer) else None
-    if turn is None:
-        raise PromptError("this answer cannot be gone on from: ask it with remember=True")
-    from arr_coc.vlm.model import PREPARE_OPTIONS
-
-    wrong = sorted(set(options) & PREPARE_OPTIONS)
-    if wrong:
-        raise PromptError(f"a follow-up keeps the cells that were kept: {', '.join(wrong)} cannot change now")
-    prompter = vlm.prompter
-    said = (*turn.messages, {"role": "user", "content": [{"type": "text", "text": question}]})
-    prompt = prompter.render(said)
-    if not prompt.startswith(turn.prompt):
-        raise PromptError("this model's chat template rewrites earlier turns, so its cache cannot be gone on from")
-    fresh = prompter.ids(prompt[len(turn.prompt) :])[None].to(vlm.device)
-    steps = torch.arange(1, fresh.shape[1] + 1, device=fresh.device)
-    new = turn.positions[..., -1:] + steps
-    prepared = Prepared(
-        make=lambda: {
-            "input_ids": torch.cat([turn.ids, fresh], 1),
-            "attention_mask": torch.cat([turn.mask, torch.ones_like(fresh)], 1),
-            "position_ids": torch.cat([turn.positions, new], -1),
-            "past_key_values": copy.deepcopy(turn.cache),  # `generate` writes into it; another follow-up may start here
-        },
-        names=("input_ids", "attention_mask", "position_ids", "past_key_values"),
-        length=turn.ids.shape[1] + fresh.shape[1],
-        allocations=answer.allocations,
-        source=torch.cat([turn.source, (turn.source.max() + steps.cpu())[None]], 1),
-        places=turn.places,
-        messages=(said,),
-        texts=(prompt,),
-    )
-    remember = options.pop("remember", not _forgetting(prepared, options))
-    return generate(vlm, prepared, None, remember, options)[0]
-
-
-def conversation(messages: Any) -> tuple[list[list[Mapping[str, Any]]], list[list[Any]], list[list[Any]]]:
-    """Chat messages (one conversation, or a list of them), and the images and videos inside each."""
-    if not isinstance(messages, list | tuple) or len(messages) == 0:
-        raise PromptError("expected a list of messages, at least one")
-    talks = [messages] if isinstance(messages[0], Mapping) else list(messages)
-    clean, images, videos = [], [], []
-    for talk in talks:
-        if not isinstance(talk, list | tuple) or len(talk) == 0:
-            raise PromptError("expected conversations as lists of messages, none of them empty")
-        found: dict[str, list[Any]] = {"image": [], "video": []}
-        clean.append([_message(message, found) for message in talk])
-        images.append(found["image"])
-        videos.append(found["video"])
-    return clean, images, videos
-
-
-def _message(message: Any, found: dict[str, list[Any]]) -> Mapping[str, Any]:
-    """A message without its pictures, which go into `found`."""
-    if not isinstance(message, Mapping) or "role" not in message or "content" not in message:
-        raise PromptError("expected messages as dicts with role and content")
-    content = message["content"]
-    if isinstance(content, str):
-        return message
-    if not isinstance(content, list | tuple) or not all(isinstance(part, Mapping) for part in content):
-        raise PromptError("expected a message's content as text or a list of parts with a type each")
-    parts = []
-    for part in content:
-        kind = part.get("type")
-        if kind in found:
-            if part.get(kind) is None:
-                raise PromptError(f"expected the {kind} itself under {kind!r} in the message")
-            if "fps" in part:
-                raise PromptError("expected fps beside the messages, got it inside one")
-            found[kind].append(part[kind])
-        elif kind == "text" and not isinstance(part.get("text"), str):
-            raise PromptError("expected the words under 'text' in the message's part")
-        parts.append({"type": kind} if kind in found else part)
-    return {**message, "content": parts}
-
-
-def last_words(talk: Sequence[Mapping[str, Any]]) -> str:
-    """The text of a conversation's last message."""
-    content = talk[-1]["content"]
-    if isinstance(content, str):
-        return content
-    return " ".join(part["text"] for part in content if part.get("type") == "text")
-
-
-def timed(vlm: VLM, inputs: dict[str, Any], watch: Stopwatch, options: dict[str, Any]) -> Any:
-    """`model.generate`, its time split at the first token."""
-    start = watch.mark()
-    first: list[Any] = []
-    callbacks = logits_callback(lambda: first.append(watch.mark()), options.get("logits_processor"))
-    own = dict(options) | {"logits_processor": callbacks}
-    if own.get("generation_config") is not None:
-        own["generation_config"] = copy.deepcopy(own["generation_config"])
-        own["generation_config"].return_dict_in_generate = True
-        own.pop("return_dict_in_generate", None)
-    else:
-        own["return_dict_in_generate"] = True
-    result = vlm.model.generate(**inputs, **own)
-    end = watch.mark()
-    watch.add("prefill", start, first[0] if first else end)
-    watch.add("decode", first[0] if first else end, end)
-    return result
-
-
-def _answer_ids(vlm: VLM, ids: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
-    """The answer's tokens without the padding that a batch's longer answers left behind it."""
-    config = options.get("generation_config") or vlm.model.generation_config
+def _answer_ids(model: Any, ids: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+    """The answer's tokens up to its end token, without the padding of a batch."""
+    config = options.get("generation_config") or model.generation_config
     ends = options.get("eos_token_id", config.eos_token_id)
     ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
     stops = torch.isin(ids, torch.tensor(ends, device=ids.device)).nonzero() if ends else ids.new_zeros(0, 1)
     return ids[: int(stops[0, 0])] if len(stops) else ids
 
 
-def _turn(vlm: VLM, prepared: Prepared, inputs: Mapping[str, Any], cache: Any, ids: torch.Tensor) -> Turn:
-    """Everything up to the answer's last token, the end token left out: the next turn's template brings its own."""
+def _turn(
+    prompter: PromptProcessor, prepared: Prepared, inputs: Mapping[str, Any], cache: Any, ids: torch.Tensor
+) -> Turn:
+    """State up to the answer's last token. The end token is left out: the next turn's template adds its own."""
     steps = torch.arange(1, len(ids) + 1, device=ids.device)
-    # The cache holds the answer but for its last token; what lies behind the kept text is cut off by the next prompt.
     length = prepared.length + len(ids)
     if cache.get_seq_length() > length:
         cache.crop(length)
-    answer = vlm.prompter.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    answer = prompter.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return Turn(
         ids=torch.cat([inputs["input_ids"], ids[None]], 1),
         mask=torch.cat([inputs["attention_mask"], torch.ones_like(ids)[None]], 1),
@@ -189,3 +182,84 @@ def _turn(vlm: VLM, prepared: Prepared, inputs: Mapping[str, Any], cache: Any, i
         source=torch.cat([prepared.source, (prepared.source.max() + steps.cpu())[None]], 1),
         places=prepared.places,
     )
+
+
+class AnswerStream(Iterator[str]):
+    """Pieces of one answer, in order. `answer` is the whole of it after the last piece.
+
+    The model runs in its own thread. `close()`, or leaving the `with` block, stops it at its next token.
+    """
+
+    def __init__(self, run: Callable[[Any, Any], Answer], decode: Callable[[torch.Tensor], str]) -> None:
+        """`run(streamer, stop)` generates; `decode(ids)` is the text of all tokens `[T]` so far."""
+        self._pieces: queue.Queue[str | BaseException | Answer] = queue.Queue()
+        self._decode = decode
+        self._run = run
+        self._ids: list[torch.Tensor] = []
+        self._text = ""
+        self._skip_prompt = True  # transformers streams the prompt first
+        self._closed = threading.Event()
+        self._answer: Answer | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    @property
+    def answer(self) -> Answer:
+        if self._answer is None:
+            raise PromptError("this answer is still being generated: iterate over all of its pieces first")
+        return self._answer
+
+    def __next__(self) -> str:
+        if self._answer is not None or self._closed.is_set():
+            raise StopIteration
+        piece = self._pieces.get()
+        if isinstance(piece, BaseException):
+            self._closed.set()
+            raise piece
+        if isinstance(piece, Answer):
+            self._answer = piece
+            raise StopIteration
+        return piece
+
+    def close(self) -> None:
+        """Stop the model at its next token."""
+        self._closed.set()
+        self._thread.join()
+
+    def __enter__(self) -> AnswerStream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # The interfaces of a transformers streamer and stopping criterion.
+
+    def put(self, ids: torch.Tensor) -> None:
+        if self._skip_prompt:
+            self._skip_prompt = False
+            return
+        self._ids.append(ids.flatten().cpu())
+        text = self._decode(torch.cat(self._ids))
+        if text.startswith(self._text) and not text.endswith(INCOMPLETE):
+            self._emit(text)
+
+    def end(self) -> None:
+        """The rest comes with the answer, which knows where it ends."""
+
+    def __call__(self, ids: torch.Tensor, scores: Any, **options: Any) -> torch.Tensor:
+        return torch.full((len(ids),), self._closed.is_set(), dtype=torch.bool, device=ids.device)
+
+    def _emit(self, text: str) -> None:
+        if len(text) > len(self._text):
+            self._pieces.put(text[len(self._text) :])
+            self._text = text
+
+    def _work(self) -> None:
+        try:
+            answer = self._run(self, self)
+            if not answer.text.startswith(self._text):
+                raise PromptError(f"the pieces {self._text!r} are not the start of the answer {answer.text!r}")
+            self._emit(answer.text)
+            self._pieces.put(answer)
+        except BaseException as error:  # raised again in the thread that iterates
+            self._pieces.put(error)

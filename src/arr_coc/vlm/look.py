@@ -1,62 +1,46 @@
-"""A look: pictures preprocessed and encoded once, ready for any number of questions."""
+"""`Look`: images and videos preprocessed once, for any number of questions. Encodings are cached here."""
 
 from __future__ import annotations
 
-import threading
+import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from arr_coc.adapters.base import Encoded
-from arr_coc.adapters.processor import VisionInputs
+import numpy as np
+import torch
+from PIL import Image
+
+from arr_coc.adapters.base import Encoded, Visual
+from arr_coc.adapters.processor import PromptProcessor, VisionInputs
+from arr_coc.embedding.embeddings import Embeddings
+from arr_coc.errors import ImageError, PromptError
+from arr_coc.frames.clip import Clip
+from arr_coc.selectors.base import ImageSource
 from arr_coc.texture import TextureArray
 from arr_coc.timing import Stopwatch
+from arr_coc.types.image import ImageLike, read_picture
 
-if TYPE_CHECKING:
-    from arr_coc.embedding.embeddings import Embeddings
+EXIF_ORIENTATION = 0x0112
 
 
-class Source:
-    """An original picture (or a video's frames), and its texture, built when first asked for."""
-
-    def __init__(
-        self,
-        picture: Any,
-        size: tuple[int, int] | None,
-        embeddings: Embeddings | None = None,
-        texture: TextureArray | None = None,
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        self.picture = picture
-        self.size = size  # width, height
-        self.embeddings = embeddings  # what fills the texture's embedding channels
-        self.notes = notes  # what was done to it, or is wrong with it
-        self._texture = texture
-        self._lock = threading.Lock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}  # a lock does not travel
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state | {"_lock": threading.Lock()}
+class TokenCodec(Protocol):
+    """A transform between encoder and language model: the form in which a look caches tokens."""
 
     @property
-    def built(self) -> TextureArray | None:
-        """The texture, if anybody has asked for it."""
-        return self._texture
+    def key(self) -> str:
+        """Tokens cached under one key cannot be used under another."""
 
-    def texture(self, watch: Stopwatch | None = None) -> TextureArray:
-        with self._lock:
-            if self._texture is None:
-                with nullcontext() if watch is None else watch.stage("texture"):
-                    self._texture = TextureArray.from_image(self.picture, embeddings=self.embeddings)
-            return self._texture
+    def encode(self, visual: Visual, tokens: Encoded) -> Encoded:
+        """The form to cache."""
+
+    def decode(self, stored: Encoded) -> Encoded:
+        """What selectors and the language model read."""
 
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """The encoder's answer for every picture of a look, with the depths whose attention it holds."""
+    """The encoder's output for all images of a look, and the depths whose attention it holds."""
 
     tokens: Sequence[Encoded]
     depths: frozenset[float]
@@ -64,24 +48,107 @@ class Encoding:
 
 @dataclass(eq=False)
 class Look:
-    """The pictures of a prompt after preprocessing; encoded when a question first needs it, then kept."""
+    """The images of a prompt after preprocessing. They are encoded when a question first needs it, then kept."""
 
     vision: VisionInputs
-    images: tuple[tuple[Source, ...], ...]  # by row
-    videos: tuple[tuple[Source, ...], ...]
+    images: tuple[tuple[ImageSource, ...], ...]  # by row
+    videos: tuple[tuple[ImageSource, ...], ...]
     fps: float
-    model: Any = field(repr=False)  # whose encodings these are
-    attention_at: tuple[float, ...] = ()  # encoder depths whose attention is kept for selectors that want to see it
+    model: Any = field(repr=False)  # the model that made the encodings
+    attention_at: tuple[float, ...] = ()  # encoder depths whose attention is recorded for selectors
     encoded: dict[Any, Encoding] = field(default_factory=dict, repr=False)
 
     @property
     def rows(self) -> int:
         return len(self.images)
 
-    def sources(self, kind: str) -> list[Source]:
-        """All originals of a kind, in the order of the batch."""
+    def sources(self, kind: str) -> list[ImageSource]:
+        """All originals of a kind ("image" or "video"), in the order of the batch."""
         return [source for row in (self.images if kind == "image" else self.videos) for source in row]
 
     def sizes(self) -> Mapping[str, list[tuple[int, int]]]:
+        """(width, height) of the originals by kind, where all are known."""
         known = {kind: [source.size for source in self.sources(kind)] for kind in ("image", "video")}
         return {kind: [s for s in sizes if s is not None] for kind, sizes in known.items() if None not in sizes}
+
+
+def take_look(
+    model: Any,
+    prompter: PromptProcessor,
+    images: Sequence[Sequence[Any]],
+    videos: Sequence[Sequence[Any]],
+    fps: float,
+    watch: Stopwatch,
+    embeddings: Embeddings | None = None,
+) -> Look:
+    """Run every row's images and videos through the processor."""
+    with watch.stage("preprocess"):
+        still = tuple(tuple(image_source(image, embeddings) for image in row) for row in images)
+        moving = tuple(tuple(video_source(video, embeddings) for video in row) for row in videos)
+        return Look(preprocess(prompter, still, moving, fps), still, moving, fps, model)
+
+
+def preprocess(
+    prompter: PromptProcessor,
+    images: Sequence[Sequence[ImageSource]],
+    videos: Sequence[Sequence[ImageSource]],
+    fps: float,
+) -> VisionInputs:
+    return prompter.process(
+        [[s.picture for s in row] for row in images], [[s.picture for s in row] for row in videos], fps
+    )
+
+
+def image_source(image: ImageLike, embeddings: Embeddings | None = None) -> ImageSource:
+    """Any image as RGB, upright, transparency blended with white."""
+    picture = _rgb(image)
+    return ImageSource(picture, picture.size, embeddings)
+
+
+def original_source(image: ImageLike | TextureArray, embeddings: Embeddings | None = None) -> ImageSource:
+    """The original of an image that was preprocessed already. A tensor stays on its device."""
+    if isinstance(image, TextureArray):
+        height, width = image.original_size
+        return ImageSource(None, (width, height), embeddings, image)
+    if isinstance(image, torch.Tensor):
+        return ImageSource(image, (image.shape[-1], image.shape[-2]), embeddings)
+    return image_source(image, embeddings)
+
+
+def video_source(video: Any, embeddings: Embeddings | None = None) -> ImageSource:
+    """Frames (a list, an array `[T, H, W, 3]`, a tensor `[T, 3, H, W]`) or a clip, as RGB images of one size."""
+    if isinstance(video, str | os.PathLike):
+        raise PromptError(
+            "expected a video as frames (a list of images, an array or a tensor), got a path: pass it as video="
+        )
+    notes: tuple[str, ...] = ()
+    if isinstance(video, Clip):
+        video, notes = video.frames, video.notes
+    frames = list(video) if isinstance(video, list | tuple | np.ndarray | torch.Tensor) else None
+    if not frames:
+        raise PromptError(f"expected a video as frames, at least one, got {type(video).__name__}")
+    pictures = []
+    for number, frame in enumerate(frames, start=1):
+        try:
+            pictures.append(_rgb(frame))
+        except ImageError as error:
+            raise ImageError(f"frame {number} of {len(frames)}: {error}") from None
+    sizes = {picture.size for picture in pictures}
+    if len(sizes) > 1:
+        raise PromptError(f"expected frames of one size, got {', '.join(f'{w}x{h}' for w, h in sorted(sizes))}")
+    return ImageSource(pictures, pictures[0].size, embeddings, notes=notes)
+
+
+def downscaled_source(source: ImageSource, share: float) -> ImageSource:
+    """The image scaled to a share of its area. `size` stays the original's, so that boxes do, too."""
+    width, height = source.picture.size
+    side = min(1.0, max(share, 0.0) ** 0.5)
+    size = (max(1, round(width * side)), max(1, round(height * side)))
+    return ImageSource(source.picture.resize(size, Image.Resampling.BICUBIC), source.size, source.embeddings)
+
+
+def _rgb(image: ImageLike) -> Image.Image:
+    if isinstance(image, Image.Image) and image.mode == "RGB" and image.getexif().get(EXIF_ORIENTATION, 1) == 1:
+        return image
+    pixels = read_picture(image, max_side=None).pixels  # [3, H, W] in [0, 1]
+    return Image.fromarray(pixels.mul(255).round().byte().permute(1, 2, 0).contiguous().cpu().numpy())

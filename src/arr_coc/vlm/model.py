@@ -1,45 +1,51 @@
-"""A vision-language model that reads only the visual tokens it needs.
+"""`VLM`: a wrapped vision-language model that reads only the visual tokens it needs.
 
-The model stays as it is: it is called, never changed, and nothing of a call is kept on it.
+One answer runs through this package top to bottom:
+
+    request -> look -> glance -> encode -> gaze -> prompt -> generate -> answer
+
+The model is called, never modified, and keeps no state of a call.
 """
 
 from __future__ import annotations
 
+import copy
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack, overload
 
 import torch
 
-from arr_coc.adapters import layer_pruning as inside
+from arr_coc.adapters import layer_pruning
 from arr_coc.adapters.attention_probe import locate_answer
 from arr_coc.adapters.families import adapter as adapter_of
-from arr_coc.adapters.processor import PromptProcessor, user_message
+from arr_coc.adapters.processor import PromptProcessor
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import ModelError, PromptError, SelectorError
 from arr_coc.frames.clip import load_clip, model_fps
 from arr_coc.frames.reader import VideoSource
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer import identity as fitting
+from arr_coc.layer import identity as layer_identity
+from arr_coc.relevance.selector import ArrCoc
 from arr_coc.selectors import SelectorLike
 from arr_coc.selectors import selector as selector_of
 from arr_coc.timing import Stopwatch
 from arr_coc.types.answer import Answer, Prepared
 from arr_coc.types.budget import Budget
 from arr_coc.types.image import ImageLike
-from arr_coc.vlm import prompt as preparing
-from arr_coc.vlm import sources
-from arr_coc.vlm.generation import conversation, follow_up, generate, last_words
-from arr_coc.vlm.look import Look
-from arr_coc.vlm.request import Wish
-from arr_coc.vlm.streaming import Stream
+from arr_coc.vlm import generation, prompt, stages
+from arr_coc.vlm.generation import AnswerStream, GenerationOptions
+from arr_coc.vlm.look import Look, TokenCodec, take_look
+from arr_coc.vlm.prompt import PrunedPrompt
+from arr_coc.vlm.request import Request, is_image, is_video, listed, parse_request
 
-DEFAULT = "arr-coc"  # the selector, unless told
+DEFAULT_SELECTOR = ArrCoc.name
 
 
 class VLM:
-    """A model and its processor, wrapped. `arr_coc.wrap(model, processor)` and `arr_coc.load(folder)` make one."""
+    """A model and its processor. `arr_coc.wrap(model, processor)` and `arr_coc.load(folder)` create one."""
 
     def __init__(
         self,
@@ -49,20 +55,20 @@ class VLM:
         batch_windows: bool = False,
         embeddings: Embeddings | str | None = None,
         layer: ArrCocLayer | str | Path | None = None,
+        codec: TokenCodec | None = None,
     ) -> None:
-        """`batch_windows`: whole pictures, too, are encoded with all windows in one call; equal to the stock encoder to
-        rounding, and much faster on a GPU where its attention is divided into windows (Qwen2.5-VL). `embeddings`: what
-        selectors may ask about picture and question before the model sees either; or an encoder's name. `layer`: what
-        `arr-coc train` learned for this model, or its folder."""
+        """See `arr_coc.wrap`. `codec`: a transform of the visual tokens between encoder and language model."""
         self.model = model
-        self.adapter = adapter_of(model)
-        self.adapter.batched = batch_windows
+        self.processor = processor
+        self.adapter = adapter_of(
+            model, image_processor=getattr(processor, "image_processor", None), batch_windows=batch_windows
+        )
         self.embeddings = Embeddings(embeddings) if isinstance(embeddings, str) else embeddings
+        self.layer: ArrCocLayer | None = None  # None: relevance without training
         if layer is not None:
             made = layer if isinstance(layer, ArrCocLayer) else ArrCocLayer.from_pretrained(layer)
-            self.adapter.layer = fitting.check(made, self.adapter)
-        self.processor = processor
-        self.adapter.image_processor = getattr(processor, "image_processor", None)
+            self.layer = layer_identity.check(made, self.adapter)
+        self.codec = codec
         self._prompter = (
             None if processor is None else PromptProcessor(processor, self.adapter.kinds, self.adapter.images_by_row)
         )
@@ -70,27 +76,151 @@ class VLM:
             self._prompter.check(self.adapter)
 
     @property
-    def layer(self) -> ArrCocLayer | None:
-        """What was learned for this model; None: nothing was, and relevance is worked out without training."""
-        return self.adapter.layer
-
-    @property
     def device(self) -> torch.device:
         return self.adapter.device
 
-    def look(
-        self, images: Any = None, *, videos: Any = None, video: VideoSource | None = None, fps: float | None = None,
-        frames: int | None = None, attention_at: Sequence[float] = (),
-    ) -> Look:  # fmt: skip
-        """Preprocess pictures once, for any number of questions: `vlm.ask(look, question)`.
+    @property
+    def prompter(self) -> PromptProcessor:
+        """The model's processor, chat template and tokenizer."""
+        if self._prompter is None:
+            raise ModelError("this model was wrapped without a processor: pass one, or call prepare(inputs=...)")
+        return self._prompter
 
-        They are encoded once, too, when a question first needs it; with `attention_at`, so that selectors which want to
-        see the encoder's attention at those depths (0 to 1) share that encoding.
+    def with_codec(self, codec: TokenCodec) -> VLM:
+        """The same model, reading its visual tokens through `codec`."""
+        other = copy.copy(self)
+        other.codec = codec
+        return other
+
+    @overload
+    def ask(
+        self, images: ImageLike | Look | Sequence[ImageLike] | None, question: str, *, after: Answer | None = None,
+        videos: Any = None, video: VideoSource | None = None, fps: float | None = None, frames: int | None = None,
+        budget: Budget | Sequence[Budget] = "all", glance: Budget | Sequence[Budget] = "all",
+        selector: SelectorLike = DEFAULT_SELECTOR, glance_selector: SelectorLike | None = None, allocation: Any = None,
+        shared: bool = False, seed: int = 0, raw: bool = False, remember: bool | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Answer: ...  # fmt: skip
+
+    @overload
+    def ask(
+        self, images: ImageLike | Look | Sequence[ImageLike] | None, question: list[str] | tuple[str, ...], *, after: Answer | None = None,
+        videos: Any = None, video: VideoSource | None = None, fps: float | None = None, frames: int | None = None,
+        budget: Budget | Sequence[Budget] = "all", glance: Budget | Sequence[Budget] = "all",
+        selector: SelectorLike = DEFAULT_SELECTOR, glance_selector: SelectorLike | None = None, allocation: Any = None,
+        shared: bool = False, seed: int = 0, raw: bool = False, remember: bool | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> list[Answer]: ...  # fmt: skip
+
+    def ask(
+        self,
+        images: ImageLike | Look | Sequence[ImageLike] | None,
+        question: str | Sequence[str],
+        *,
+        after: Answer | None = None,
+        videos: Any = None,
+        video: VideoSource | None = None,
+        fps: float | None = None,
+        frames: int | None = None,
+        budget: Budget | Sequence[Budget] = "all",
+        glance: Budget | Sequence[Budget] = "all",
+        selector: SelectorLike = DEFAULT_SELECTOR,
+        glance_selector: SelectorLike | None = None,
+        allocation: Any = None,
+        shared: bool = False,
+        seed: int = 0,
+        raw: bool = False,
+        remember: bool | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Answer | list[Answer]:
+        """Answer a question about an image, several images, or a look; a list of questions gives a list of answers.
+
+        Every question is about all of the images. For different images per question, call `generate`.
+
+        Args:
+            images: An image (path, PIL, numpy, torch), a list of them, a `Look`, or None for no image.
+            question: One question, or several about the same images, which are encoded once.
+            after: Continue from this answer, which was asked with `remember=True`: `vlm.ask(None, "And?", after=answer)`.
+            videos: Frames of a video, or a list of such, shown as they are.
+            video: A clip (file, camera or frames) from which `fps` frames a second are sampled, at most `frames`.
+            fps: Frames a second (2).
+            frames: Maximum number of frames of `video` (32).
+            budget: How many visual tokens the language model reads: a count (128), a share ("12.5%"), the fewest that
+                hold a share of the relevance ("mass 90%"), "auto" or "all". A list has one per image.
+            glance: How many cells the vision encoder encodes at all; same forms.
+            selector: Which selector chooses: a name (`arr_coc.selectors.names()`), a `Selector`, or a function.
+            glance_selector: A different selector for the glance.
+            allocation: Cells chosen beforehand: an `Allocation`, cell numbers or a mask, one per image.
+            shared: One budget for all images of a prompt.
+            seed: For selectors that draw at random.
+            raw: `question` is a whole prompt that contains the image tokens.
+            remember: Keep the KV cache in the answer, for follow-up questions.
+            **options: Options of the model's own `generate`, such as `max_new_tokens` or `num_beams`.
+
+        Returns:
+            An `Answer` with its text, its tokens and timings, and the allocation of each image. A list of questions, or
+            `num_return_sequences` above 1, gives a list.
         """
-        videos, fps = load_clip(video, videos, fps, frames, self._together)
-        rows = [_listed(images, sources.is_image)], [_listed(videos, sources.is_video)]
-        seen = self._look(*rows, model_fps(fps), Stopwatch(self.device))
-        return replace(seen, attention_at=tuple(attention_at))
+        if after is not None:
+            if images is not None or not isinstance(question, str):
+                raise PromptError("a follow-up is one question about the same pictures: pass None as the image")
+            late = _changed(VLM.ask, locals())
+            if late:
+                raise PromptError(f"a follow-up keeps the cells that were kept: {', '.join(late)} cannot change now")
+            return generation.follow_up(self.adapter, self.prompter, after, question, remember, options)
+        several = not isinstance(question, str)
+        look = images if isinstance(images, Look) else None
+        if look is None and several:
+            look = self.look(images, videos=videos, video=video, fps=fps, frames=frames)
+            videos = video = fps = frames = None
+        request = self._request(
+            None if look is not None else images, question, look=look, videos=videos, video=video, fps=fps, frames=frames,
+            budget=budget, glance=glance, selector=selector, glance_selector=glance_selector, allocation=allocation,
+            shared=shared, seed=seed, raw=raw,
+        )  # fmt: skip
+        answers = self._answer(request, bool(remember), options)
+        return answers if several or len(answers) > 1 else answers[0]
+
+    def generate(
+        self,
+        images: Any = None,
+        text: str | Sequence[str] | None = None,
+        *,
+        videos: Any = None,
+        video: VideoSource | None = None,
+        fps: float | None = None,
+        frames: int | None = None,
+        messages: Sequence[Any] | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        originals: Sequence[Any] | None = None,
+        look: Look | None = None,
+        budget: Budget | Sequence[Budget] = "all",
+        glance: Budget | Sequence[Budget] = "all",
+        selector: SelectorLike = DEFAULT_SELECTOR,
+        glance_selector: SelectorLike | None = None,
+        allocation: Any = None,
+        shared: bool = False,
+        seed: int = 0,
+        raw: bool = False,
+        remember: bool = False,
+        **options: Unpack[GenerationOptions],
+    ) -> list[Answer]:
+        """Answers for a batch: one per row and returned sequence.
+
+        Takes what `prepare` takes, or its result as the first argument, and the options of the model's own `generate`.
+        `remember=True` keeps the KV cache for follow-up questions.
+        """
+        if isinstance(images, Prepared):
+            late = _changed(VLM.generate, locals())
+            if late:
+                raise PromptError(f"these inputs are prepared already: {', '.join(late)} comes too late")
+            return generation.generate(self.adapter, self._prompter, images, None, remember, options)
+        request = self._request(
+            images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
+            originals=originals, look=look, budget=budget, glance=glance, selector=selector,
+            glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, raw=raw,
+        )  # fmt: skip
+        return self._answer(request, remember, options)
 
     def prepare(
         self,
@@ -107,7 +237,7 @@ class VLM:
         look: Look | None = None,
         budget: Budget | Sequence[Budget] = "all",
         glance: Budget | Sequence[Budget] = "all",
-        selector: SelectorLike = DEFAULT,
+        selector: SelectorLike = DEFAULT_SELECTOR,
         glance_selector: SelectorLike | None = None,
         allocation: Any = None,
         shared: bool = False,
@@ -115,203 +245,179 @@ class VLM:
         gradients: bool = False,
         raw: bool = False,
     ) -> Prepared:
-        """Keyword arguments for `model.generate`, with only the visual tokens that were kept.
+        """Keyword arguments for `model.generate`, with only the kept visual tokens.
 
-        Pictures and words come as `images`/`videos` and `text` (lists for a batch), as chat `messages`, as a `look` and
-        `text`, or as `inputs`, a processor's output; `originals`, the images behind these (or their textures), and `text`, the
-        question alone, then let a selector see what it decides about. `budget` is what to keep and `glance` what to encode at all, of all
-        cells: a count, a share ("12.5%"), as few as hold a share of the relevance ("mass 90%"), "auto" or "all"; a list
-        has one for each picture. `shared`: one budget for all pictures of a prompt. `allocation`: cells decided beforehand.
-        `gradients`: let them flow back through the encoder.
-        `video`: a clip's file, of which `fps` frames a second (2) are shown, or frames of any kind; at most `frames` of them
-        (32); where they move, the model gets each of them by itself. `videos`: lists of frames, all of which are shown as they are,
-        `fps` a second. `raw`: the text is a whole prompt with the picture tokens in it.
+        Args:
+            images: Images of one prompt, or a list of such for a batch.
+            text: The question of each row.
+            messages: Chat messages with images and videos inside, instead of `images` and `text`.
+            inputs: A processor's output, instead of `images`. With `originals` (the images behind it, or their textures)
+                and `text` (the question alone), selectors that need pixels or words work, too.
+            originals: See `inputs`.
+            look: A look at the images (`vlm.look`), instead of `images`.
+            gradients: Let gradients flow back through the encoder.
+            raw: `text` is a whole prompt that contains the image tokens.
+
+        The other arguments are those of `ask`.
         """
-        chosen = selector_of(selector)
-        wish = Wish(
-            chosen, chosen if glance_selector is None else selector_of(glance_selector),
-            budget, glance, allocation, shared, seed,
+        request = self._request(
+            images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
+            originals=originals, look=look, budget=budget, glance=glance, selector=selector,
+            glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, raw=raw,
         )  # fmt: skip
+        chosen = request.selection.selector
         if chosen.depths:
             raise SelectorError(
                 f"selector {chosen.name!r} works inside the language model, which inputs alone cannot carry: "
                 "call generate or ask instead of prepare"
             )
-        if video is not None and not isinstance(text, str):
-            raise PromptError("expected one question beside video=: for several, take vlm.look(video=...) first")
-        videos, fps = load_clip(video, videos, fps, frames, self._together)
-        with torch.set_grad_enabled(gradients):
-            return self._prepare(images, text, videos, fps, messages, inputs, originals, look, wish, raw)
+        return self._prepare(request, gradients)
 
-    def generate(self, *args: Any, **options: Any) -> list[Answer]:
-        """Answers, one per row and returned sequence. Takes what `prepare` takes (or its result) and what the model's own
-        `generate` takes (`max_new_tokens`, `num_beams`, `streamer`, ...); `remember=True` allows follow-up questions."""
-        remember = options.pop("remember", False)
-        if args and isinstance(args[0], Prepared):
-            wrong = sorted(set(options) & PREPARE_OPTIONS)
-            if wrong or len(args) > 1:
-                what = ", ".join(wrong) or "anything beside them"
-                raise PromptError(f"these inputs are prepared already: {what} comes too late")
-            return generate(self, args[0], None, remember, options)
-        chosen = selector_of(options.get("selector", DEFAULT))
-        own = {name: options.pop(name) for name in list(options) if name in PREPARE_OPTIONS}
-        if not chosen.depths:
-            return generate(self, self.prepare(*args, **own), None, remember, options)
-        if remember:
-            raise SelectorError(
-                f"selector {chosen.name!r} leaves a cache that cannot be gone on from: drop remember=True"
-            )
-        budget, shared = own.pop("budget", "all"), own.pop("shared", False)
-        Wish(chosen, chosen, budget, shared=shared)  # complains now, not after encoding
-        late = inside.PruningRequest(chosen, budget, shared, own.get("seed", 0))
-        inside.check_options(chosen, options)
-        own["selector"] = "all"
-        return generate(self, self.prepare(*args, **own), late, remember, options)
+    def look(
+        self,
+        images: Any = None,
+        *,
+        videos: Any = None,
+        video: VideoSource | None = None,
+        fps: float | None = None,
+        frames: int | None = None,
+        attention_at: Sequence[float] = (),
+    ) -> Look:
+        """Preprocess images and videos once, for any number of questions: `vlm.ask(look, question)`.
 
-    def ask(
+        They are encoded once, too, when a question first needs it. `attention_at`: encoder depths (0 to 1) whose
+        attention is recorded in that encoding, for selectors that use it.
+        """
+        videos, fps = load_clip(video, videos, fps, frames, self._frames_per_patch)
+        rows = [listed(images, is_image)], [listed(videos, is_video)]
+        look = self._take_look(*rows, model_fps(fps), Stopwatch(self.device))
+        return replace(look, attention_at=tuple(attention_at))
+
+    def stream(
         self,
         images: ImageLike | Look | Sequence[ImageLike] | None,
-        question: str | Sequence[str],
+        question: str,
         *,
         after: Answer | None = None,
-        **options: Any,
-    ) -> Any:
-        """An answer about an image, several, or a look (None: no picture); for a list of questions, a list of answers.
-
-        Every question is about all of the pictures; `generate` takes a list of pictures for each question.
-        `after=answer` goes on from an answer that was asked for with `remember=True`: `vlm.ask(None, "And?", after=answer)`.
-        """
-        if after is not None:
-            if images is not None or not isinstance(question, str):
-                raise PromptError("a follow-up is one question about the same pictures: pass None as the image")
-            return follow_up(self, after, question, options)
-        several = not isinstance(question, str)
-        if isinstance(images, Look):
-            answers = self.generate(look=images, text=question, **options)
-        elif several:
-            shown = {name: options.pop(name) for name in ("videos", "video", "fps", "frames") if name in options}
-            answers = self.generate(look=self.look(images, **shown), text=question, **options)
-        else:
-            answers = self.generate(images, question, **options)
-        return answers if several or len(answers) > 1 else answers[0]
-
-    def stream(self, images: ImageLike | Look | Sequence[ImageLike] | None, question: str, **options: Any) -> Stream:
-        """What `ask` answers, piece by piece: iterate for text, then read `.answer`. Takes what `ask` takes, for one question."""
+        videos: Any = None,
+        video: VideoSource | None = None,
+        fps: float | None = None,
+        frames: int | None = None,
+        budget: Budget | Sequence[Budget] = "all",
+        glance: Budget | Sequence[Budget] = "all",
+        selector: SelectorLike = DEFAULT_SELECTOR,
+        glance_selector: SelectorLike | None = None,
+        allocation: Any = None,
+        shared: bool = False,
+        seed: int = 0,
+        raw: bool = False,
+        remember: bool | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> AnswerStream:
+        """What `ask` answers to one question, piece by piece: iterate over the text, then read `.answer`."""
         if not isinstance(question, str):
             raise PromptError(f"expected one question to stream an answer to, got {type(question).__name__}")
         for name in ("num_beams", "num_return_sequences"):
-            if options.get(name, 1) != 1:
-                raise PromptError(f"expected {name}=1 for an answer in pieces, got {options[name]!r}: call ask instead")
-        stops = list(options.pop("stopping_criteria", ()))
+            if (count := options.get(name, 1)) != 1:
+                raise PromptError(f"expected {name}=1 for a streamed answer, got {count!r}: call ask instead")
 
         def run(streamer: Any, stop: Any) -> Answer:
-            return self.ask(images, question, streamer=streamer, stopping_criteria=[*stops, stop], **options)
+            criteria = [*(options.get("stopping_criteria") or ()), stop]
+            own: GenerationOptions = {**options, "streamer": streamer, "stopping_criteria": criteria}
+            return self.ask(
+                images, question, after=after, videos=videos, video=video, fps=fps, frames=frames, budget=budget,
+                glance=glance, selector=selector, glance_selector=glance_selector, allocation=allocation, shared=shared,
+                seed=seed, raw=raw, remember=remember, **own,
+            )  # fmt: skip
 
-        return Stream(run, self.prompter.decode)
+        return AnswerStream(run, self.prompter.decode)
 
     def point(self, prepared: Prepared, answer: Answer) -> list[torch.Tensor]:
-        """Where an answer stands: for each picture the attention `[N]`, 0 to 1, that its cells got while it was written."""
+        """Where an answer is: each image's attention map `[N]` in [0, 1] while the answer was generated."""
         return locate_answer(self.adapter, prepared, answer.ids)
 
-    def _prepare(
-        self, images: Any, text: Any, videos: Any, fps: float | None, messages: Any, inputs: Any, originals: Any,
-        look: Any, wish: Wish, raw: bool,
-    ) -> Prepared:  # fmt: skip
+    # One answer, stage by stage.
+
+    def _answer(self, request: Request, remember: bool, options: Mapping[str, Any]) -> list[Answer]:
+        """request -> look -> glance -> encode -> gaze -> prompt (`_prepare`) -> generate -> answer."""
+        request, pruning = _split_layer_pruning(request, remember, options)
+        prepared = self._prepare(request)
+        return generation.generate(self.adapter, self._prompter, prepared, pruning, remember, options)
+
+    def _prepare(self, request: Request, gradients: bool = False) -> Prepared:
+        """request -> look -> glance -> encode -> gaze -> prompt."""
         watch = Stopwatch(self.device)
-        pictures = images is not None or videos is not None
-        if sum((inputs is not None, messages is not None, text is not None and inputs is None)) != 1:
-            raise PromptError("expected one of text, messages or inputs to hold the question")
-        if (pictures or look is not None) and (text is None or inputs is not None):
-            raise PromptError("expected the pictures inside the messages or inputs, got them beside")
-        if look is not None and (pictures or fps is not None):
-            raise PromptError("a look holds its pictures: leave images, videos and fps out beside it")
-        if originals is not None and inputs is None:
-            raise PromptError("expected originals beside inputs only: pictures come as images")
-        if raw and (text is None or inputs is not None):
-            raise PromptError("expected raw=True beside text only")
-        rate = model_fps(fps)
-        if inputs is not None:
-            texts = None if text is None else _texts(text)
-            made = preparing.draft_inputs(
-                self.adapter,
-                self._prompter,
-                inputs,
-                wish,
-                watch,
-                texts=texts,
-                originals=originals,
-                embeddings=self.embeddings,
-            )
-        elif messages is not None:
-            talks, images, videos = conversation(messages)
-            seen = self._look(images, videos, rate, watch)
-            made = self._draft(seen, [last_words(talk) for talk in talks], talks, wish, watch)
-        else:
-            texts = _texts(text)
-            if look is not None:
-                made = self._questions(look, texts, wish, watch, raw)
-            else:
-                images = sources.rows_of(images, len(texts), "image", sources.is_image)
-                videos = sources.rows_of(videos, len(texts), "video", sources.is_video)
-                talks = [[user_message(t, len(i), len(v))] for t, i, v in zip(texts, images, videos, strict=True)]
-                seen = self._look(images, videos, rate, watch)
-                made = self._draft(seen, texts, talks, wish, watch, raw)
-        return made.prepared(self.adapter, watch)
+        with torch.set_grad_enabled(gradients):
+            pruned: list[PrunedPrompt] = []
+            for context in self._contexts(request, watch):
+                plan = stages.glance(context)
+                if plan.downscale:
+                    context, plan = prompt.downscale(context, plan)
+                encoded = stages.encode(context, plan)
+                result = stages.gaze(context, plan, encoded)
+                pruned.append(prompt.build(context, result))
+            return prompt.join(pruned, self.adapter.pad_token).prepared(self.adapter, watch)
 
-    @property
-    def _together(self) -> int:
-        """How many frames the model sees as one."""
-        return int(getattr(getattr(self.processor, "video_processor", None), "temporal_patch_size", 1))
-
-    def _look(self, images: Sequence[Any], videos: Sequence[Any], fps: float, watch: Stopwatch) -> Look:
-        return preparing.look(self.model, self.prompter, images, videos, fps, watch, self.embeddings)
-
-    def _questions(self, look: Any, texts: list[str], wish: Wish, watch: Stopwatch, raw: bool) -> preparing.Draft:
-        """Several questions about the same pictures, encoded once."""
-        if not isinstance(look, Look) or look.rows != 1:
-            raise PromptError(f"expected a look at one prompt's pictures (vlm.look), got {type(look).__name__}")
-        if look.model is not self.model:
+    def _contexts(self, request: Request, watch: Stopwatch) -> Any:
+        """The prompts of a request with their images preprocessed."""
+        if request.inputs is not None:
+            return [
+                prompt.context_for_inputs(
+                    request, self.adapter, self._prompter, self.layer, self.codec, self.embeddings, watch
+                )
+            ]
+        look = request.look
+        if look is None:
+            look = self._take_look(request.images, request.videos, request.fps, watch)
+        elif look.model is not self.model:
             raise PromptError("this look was taken with another model: take one with this model's own look(...)")
-        drafts = []
-        for text in texts:
-            talk = [user_message(text, len(look.images[0]), len(look.videos[0]))]
-            drafts.append(self._draft(look, [text], [talk], wish, watch, raw))
-        return preparing.batch(self.adapter, drafts)
+        return prompt.contexts(request, look, self.adapter, self.prompter, self.layer, self.codec, watch)
 
-    def _draft(
-        self,
-        look: Look,
-        texts: list[str],
-        talks: Sequence[Sequence[Any]],
-        wish: Wish,
-        watch: Stopwatch,
-        raw: bool = False,
-    ) -> preparing.Draft:
-        return preparing.draft(self.adapter, self.prompter, look, texts, talks, wish, watch, raw)
+    def _take_look(self, images: Sequence[Any], videos: Sequence[Any], fps: float, watch: Stopwatch) -> Look:
+        return take_look(self.model, self.prompter, images, videos, fps, watch, self.embeddings)
+
+    def _request(
+        self, images: Any, text: Any, *, messages: Any = None, inputs: Any = None, originals: Any = None, **given: Any
+    ) -> Request:
+        return parse_request(
+            images, text, messages=messages, inputs=inputs, originals=originals,
+            frames_per_patch=self._frames_per_patch, **given,
+        )  # fmt: skip
 
     @property
-    def prompter(self) -> PromptProcessor:
-        if self._prompter is None:
-            raise ModelError("this model was wrapped without a processor: pass one, or call prepare(inputs=...)")
-        return self._prompter
+    def _frames_per_patch(self) -> int:
+        """How many frames the model encodes as one."""
+        return int(getattr(getattr(self.processor, "video_processor", None), "temporal_patch_size", 1))
 
     def __repr__(self) -> str:
         return f"VLM({self.adapter.family}, {type(self.model).__name__} on {self.device})"
 
 
-PREPARE_OPTIONS = frozenset({
-    "images", "text", "videos", "video", "fps", "frames", "messages", "inputs", "originals", "look", "budget", "glance", "selector",
-    "glance_selector",
-    "allocation", "shared", "seed", "gradients", "raw",
-})  # fmt: skip
+def _split_layer_pruning(
+    request: Request, remember: bool, options: Mapping[str, Any]
+) -> tuple[Request, layer_pruning.PruningRequest | None]:
+    """A selector that works inside the language model: keep everything before it, and prune during generation."""
+    selection = request.selection
+    chosen = selection.selector
+    if not chosen.depths:
+        return request, None
+    if remember:
+        raise SelectorError(f"selector {chosen.name!r} leaves a cache that cannot be continued: drop remember=True")
+    layer_pruning.check_options(chosen, options)
+    everything = selector_of("all")
+    glancing = everything if selection.glance_selector is chosen else selection.glance_selector
+    before = replace(selection, selector=everything, glance_selector=glancing, budget="all", shared=False)
+    pruning = layer_pruning.PruningRequest(chosen, selection.budget, selection.shared, selection.seed)
+    return replace(request, selection=before), pruning
 
 
-def _listed(things: Any, is_one: Any) -> tuple[Any, ...]:
-    return () if things is None else (things,) if is_one(things) else tuple(things)
-
-
-def _texts(text: Any) -> list[str]:
-    texts = [text] if isinstance(text, str) else list(text) if isinstance(text, list | tuple) else []
-    if not texts or not all(isinstance(one, str) for one in texts):
-        raise PromptError("expected a question as text, or a list of them")
-    return texts
+def _changed(function: Any, given: Mapping[str, Any]) -> list[str]:
+    """Names of keyword arguments in `given` that differ from the function's defaults, apart from `after` and `remember`."""
+    found = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in ("self", "images", "question", "after", "remember") or parameter.kind == parameter.VAR_KEYWORD:
+            continue
+        value = given[name]
+        if value is not parameter.default and not (isinstance(value, str | int | float) and value == parameter.default):
+            found.append(name)
+    return sorted(found)

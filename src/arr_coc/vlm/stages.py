@@ -1,292 +1,294 @@
-"""From pictures and a question to kept cells: glance, encode, gaze, for every picture of a prompt."""
+"""The three stages that choose cells: glance (what to encode), encode, gaze (what to keep).
+
+    plan = glance(context)
+    encoded = encode(context, plan)
+    result = gaze(context, plan, encoded)
+
+Each stage handles all images of a prompt and uses only the results of the stages before it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
 
 import torch
 
 from arr_coc.adapters.attention_probe import probe_layers, prompt_attention
 from arr_coc.adapters.base import Adapter, Encoded, Inputs, Visual
-from arr_coc.embedding.embeddings import Embeddings
+from arr_coc.adapters.processor import Message, PromptProcessor
 from arr_coc.errors import SelectorError
-from arr_coc.layer.inference import Judgement, judged
+from arr_coc.layer.inference import LayerPredictor
 from arr_coc.layer.model import ArrCocLayer
-from arr_coc.selectors import Choice, Sight, Smaller, Words
-from arr_coc.selectors.coupling import couple
+from arr_coc.selectors.base import Choice, Downscale, ImageSource, Question, SelectionInput
+from arr_coc.selectors.coupling import EmbeddingScorer
 from arr_coc.timing import Stopwatch
 from arr_coc.types.allocation import Allocation
-from arr_coc.types.budget import Limit, divide
-from arr_coc.vlm import fallback as choosing
-from arr_coc.vlm import request as wishes
-from arr_coc.vlm.look import Encoding, Look, Source
-from arr_coc.vlm.request import Wish
+from arr_coc.types.budget import Limit, divide, limits, rows
+from arr_coc.vlm.fallback import call_gaze, call_glance, call_relevance
+from arr_coc.vlm.look import Encoding, Look, TokenCodec
+from arr_coc.vlm.request import SelectionRequest, given_cells
 
-CACHED_ENCODINGS = 4  # of one look
-SEED_STEP = 7919  # between the pictures of a row, so that equal grids do not draw equal lots
-
-
-@dataclass(eq=False)
-class Looked:
-    """Every picture's kept cells, and the encoder's tokens for them."""
-
-    visuals: list[Visual]
-    encoded: list[Encoded]
-    allocations: list[Allocation]
-    replaced: list[torch.Tensor | None]
-
-    @property
-    def keeps(self) -> list[torch.Tensor]:
-        return [allocation.keep for allocation in self.allocations]
+CACHED_ENCODINGS = 4  # per look
+SEED_STEP = 7919  # added per image of a row: images with equal grids get different random cells
 
 
 @dataclass(eq=False)
-class Shrink:
-    """A selector wants some pictures smaller, and what is to be done with them then."""
-
-    cells: dict[int, int] = field(default_factory=dict)  # place in the list of pictures -> cells, at most
-    limits: list[Limit] | None = None  # what to keep of the smaller pictures; None: all of their cells
-    notes: list[str] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class Scene:
-    """The pictures of a prompt with everything that a selector may want to know about them."""
+class PromptContext:
+    """A prompt before pruning, and everything that the stages need."""
 
     adapter: Adapter
-    inputs: Inputs
+    inputs: Inputs  # as a processor returns them
     visuals: list[Visual]
-    sources: Sequence[Source | None]
-    words: Sequence[Words]  # each row's question
-    wish: Wish
+    sources: Sequence[ImageSource | None]  # originals of the visuals; None: only the inputs are known
+    questions: Sequence[Question]  # by row
+    request: SelectionRequest
     watch: Stopwatch
-    seen: Look | None = None  # where an encoding may be kept for the next question
-    scouted: dict[int, float] = field(
-        default_factory=dict
-    )  # picture -> cells that a language layer has read on average
-
-    def sight(
-        self, number: int, bound: Limit, seen: Encoded | None = None, everything: Sequence[Encoded] = ()
-    ) -> Sight:
-        """What is known about a picture: before the encoder, or with its answer (and that for all pictures)."""
-        visual, source = self.visuals[number], self.sources[number]
-        place = sum(other.row == visual.row for other in self.visuals[:number])
-        known: dict[str, Any] = {}
-        if seen is not None:
-            known = {"tokens": seen.tokens, "attention": seen.attention}
-            known["send"] = partial(self.scout, number, everything)
-        return Sight(
-            visual.grid, bound.k, torch.arange(visual.n) if seen is None else seen.cells, self.words[visual.row],
-            picture=None if source is None else lambda: source.texture(self.watch),
-            couple=None if source is None or source.embeddings is None else partial(self.couple, source.embeddings),
-            learned=None if source is None or self.adapter.layer is None else partial(self.judge, self.adapter.layer),
-            kind=visual.kind, seed=self.wish.seed + SEED_STEP * place, mass=bound.mass, **known,
-        )  # fmt: skip
-
-    def scout(
-        self, number: int, encoded: Sequence[Encoded], cells: torch.Tensor, depths: tuple[float, ...]
-    ) -> torch.Tensor:
-        """What the language model looks for among some cells of a picture: `[K]`."""
-        layers = len(self.adapter.text_model.layers)
-        self.scouted[number] = self.scouted.get(number, 0.0) + len(cells) * probe_layers(depths, layers)[-1] / layers
-        with self.watch.stage("scout"):
-            return prompt_attention(self.adapter, self.inputs, self.visuals, encoded, number, cells, depths)
-
-    def judge(self, layer: ArrCocLayer, sight: Sight) -> Judgement:
-        """What the layer that was trained for the model says about the candidates."""
-        with self.watch.stage("judge"):
-            if layer.mean.device != self.adapter.device:  # the model has moved since
-                layer.to(self.adapter.device)
-            return judged(layer, sight)
-
-    def couple(self, embeddings: Embeddings, sight: Sight) -> torch.Tensor:
-        """What the question has in common with each candidate: `[M]`."""
-        with self.watch.stage("embed"):
-            return couple(embeddings, sight)
+    layer: ArrCocLayer | None = None
+    codec: TokenCodec | None = None
+    prompter: PromptProcessor | None = None
+    look: Look | None = None  # caches encodings for the next question
+    conversations: tuple[tuple[Message, ...], ...] = ()
+    prompts: tuple[str, ...] = ()
 
 
-def look_at(scene: Scene, shrunk: Shrink | None = None) -> Looked | Shrink:
-    """All stages for all pictures of a batch; `shrunk`: they were made smaller as a selector wished."""
-    wish, visuals = scene.wish, scene.visuals
-    given = wishes.given(wish.allocation, visuals)
-    limits = wishes.limits(wish.budget, visuals, "budget", wish.shared) if shrunk is None else _after(shrunk, visuals)
-    reasons = [""] * len(visuals) if shrunk is None else shrunk.reasons
-    notes = [[] if not bound.note else [bound.note] for bound in limits]
-    choices: list[Choice] | None = None  # once the cells to keep are known
-    cells: list[torch.Tensor] | None = None  # to encode; None: all
-    if given is not None:
-        choices = [Choice(keep) for keep, _ in given]
-        cells = [encode for _, encode in given]
-    elif shrunk is None:
-        answer = _glance(scene, limits, reasons, notes)
-        if isinstance(answer, Shrink):
-            return answer
-        if answer is not None:
-            cells = [choice.keep for choice in answer]
-            choices = answer if wish.selector.early else None
-    gazing = choices is None and not all(bound.everything for bound in limits)
-    encoded = _handed_on(scene, _encode(scene, cells, wish.selector.attention_at if gazing else ()))
-    if gazing:
-        with scene.watch.stage("gaze"):
-            choices = _gaze(scene, encoded, limits, reasons)
-    elif choices is None:
-        choices = [Choice(seen.cells) for seen in encoded]
-    name = "given" if given is not None else wish.selector.name
-    allocations = []
-    for number, (choice, seen, bound) in enumerate(zip(choices, encoded, limits, strict=True)):
-        if given is None and bound.k is not None and len(seen.cells) < bound.k < bound.n:
-            notes[number].append(
-                f"budget of {bound.k} cells is more than the {len(seen.cells)} encoded ones: all of these are kept"
+@dataclass(eq=False)
+class Plan:
+    """The glance's result for each visual: the cells to encode, and the limits for the gaze."""
+
+    limits: list[Limit]
+    reasons: list[str]  # why a selector's own choice was replaced
+    notes: list[list[str]]
+    cells: list[torch.Tensor] | None = None  # cells to encode; None: all
+    choices: list[Choice] | None = None  # set if the cells to keep are decided already
+    given: bool = False  # the caller chose the cells
+    downscale: dict[int, int] = field(default_factory=dict)  # visual -> maximum number of cells: encode a smaller image
+    keep_downscaled: bool = False  # the gaze still applies to the smaller images
+
+
+@dataclass(eq=False)
+class StageResult:
+    """The kept cells of every visual, and the encoder's tokens."""
+
+    encoded: list[Encoded]
+    allocations: list[Allocation]
+    features: list[torch.Tensor | None]  # tokens that replace the encoder's (merging)
+
+
+class CellProbe:
+    """The language model's attention to some cells of one visual, before it answers."""
+
+    def __init__(self, context: PromptContext, number: int, encoded: Sequence[Encoded]) -> None:
+        self.context, self.number, self.encoded = context, number, encoded
+        self.cells_read = 0.0  # cells read per language layer, on average
+
+    def __call__(self, cells: torch.Tensor, depths: tuple[float, ...]) -> torch.Tensor:
+        context = self.context
+        layers = len(context.adapter.text_model.layers)
+        self.cells_read += len(cells) * probe_layers(depths, layers)[-1] / layers
+        with context.watch.stage("probe"):
+            return prompt_attention(
+                context.adapter, context.inputs, context.visuals, self.encoded, self.number, cells, depths
             )
-        allocations.append(_allocation(scene, number, choice, seen, name, reasons[number], notes[number]))
-    return Looked(visuals, encoded, allocations, [choice.features for choice in choices])
 
 
-def _after(shrunk: Shrink, visuals: list[Visual]) -> list[Limit]:
-    """What to keep of pictures that were made smaller: as many cells as of the large ones, or all."""
-    if shrunk.limits is None:
-        return [Limit(visual.n, visual.n, note) for visual, note in zip(visuals, shrunk.notes, strict=True)]
-    return [
-        replace(bound, n=visual.n, k=None if bound.k is None else min(bound.k, visual.n), note=bound.note or note)
-        for visual, bound, note in zip(visuals, shrunk.limits, shrunk.notes, strict=True)
-    ]
-
-
-def _glance(
-    scene: Scene, limits: list[Limit], reasons: list[str], notes: list[list[str]]
-) -> list[Choice] | Shrink | None:
-    """What to encode of each picture; None: everything."""
-    wish = scene.wish
-    if wish.selector.early:  # it re-encodes: its budget decides before the encoder
-        bounds, selector = limits, wish.selector
-    else:
-        bounds, selector = wishes.limits(wish.glance, scene.visuals, "glance", False), wish.glance_selector
-        for number, bound in enumerate(bounds):
-            notes[number] += [bound.note] if bound.note else []
+def glance(context: PromptContext) -> Plan:
+    """What to encode of each visual."""
+    request, visuals = context.request, context.visuals
+    bounds = limits(request.budget, visuals, "budget", request.shared)
+    plan = Plan(bounds, [""] * len(visuals), [[bound.note] if bound.note else [] for bound in bounds])
+    given = given_cells(request.allocation, [visual.grid for visual in visuals])
+    if given is not None:
+        plan.choices, plan.cells, plan.given = [Choice(keep) for keep, _ in given], [cells for _, cells in given], True
+        return plan
+    selector = request.selector
+    if not selector.early:  # an early selector spends the budget itself before encoding
+        bounds, selector = limits(request.glance, visuals, "glance", False), request.glance_selector
+        for notes, bound in zip(plan.notes, bounds, strict=True):
+            notes += [bound.note] if bound.note else []
     if all(bound.everything for bound in bounds):
-        return None
-    open_ = all(bound.k is None and bound.mass is None for bound in bounds)
-    if open_ and not wish.selector.early and not (scene.adapter.glances and selector.glances):
-        return None  # nobody can choose
-    if not scene.adapter.glances and not wish.selector.early:
-        raise SelectorError(f"{scene.adapter.family} encodes whole pictures only: leave glance out and set a budget")
-    with scene.watch.stage("glance"):
-        answers: list[Choice | Smaller] = []
+        return plan
+    automatic = all(bound.k is None and bound.mass is None for bound in bounds)
+    if automatic and not request.selector.early and not (context.adapter.glances and selector.glances):
+        return plan  # neither the model nor the selector can decide what to encode: encode all
+    if not context.adapter.glances and not request.selector.early:
+        raise SelectorError(f"{context.adapter.family} encodes whole pictures only: leave glance out and set a budget")
+    results: list[Choice | Downscale] = []
+    with context.watch.stage("glance"):
         for number, bound in enumerate(bounds):
-            answer, reasons[number] = choosing.glance(selector, scene.sight(number, bound))
-            answers.append(answer)
-    if not any(isinstance(answer, Smaller) for answer in answers):
-        return [answer for answer in answers if isinstance(answer, Choice)]
-    if any(visual.kind != "image" for visual in scene.visuals):
-        raise SelectorError(f"selector {selector.name!r} re-encodes images, not videos")
-    shrink = Shrink(limits=None if wish.selector.early else limits, reasons=reasons)
-    for number, (answer, bound) in enumerate(zip(answers, bounds, strict=True)):
-        if isinstance(answer, Smaller):
-            shrink.cells[number] = answer.cells
-        elif reasons[number]:  # the selector failed on this one: as small as the others may be
-            shrink.cells[number] = bound.k if bound.k is not None else scene.visuals[number].n
+            result, plan.reasons[number] = call_glance(selector, selection_input(context, number, bound))
+            results.append(result)
+    if any(isinstance(result, Downscale) for result in results):
+        plan.downscale = _downscale(context, selector.name, results, bounds, plan.reasons)
+        plan.keep_downscaled = not request.selector.early
+        return plan
+    choices = [result for result in results if isinstance(result, Choice)]
+    plan.cells = [choice.keep for choice in choices]
+    plan.choices = choices if request.selector.early else None
+    return plan
+
+
+def encode(context: PromptContext, plan: Plan) -> list[Encoded]:
+    """The encoder's tokens for the planned cells, from the look's cache where possible."""
+    if not context.visuals:
+        return []
+    gazes = plan.choices is None and not all(bound.everything for bound in plan.limits)
+    depths = context.request.selector.attention_at if gazes else ()
+    codec, look = context.codec, context.look
+    if look is None or torch.is_grad_enabled():  # an autograd graph must not be shared
+        return _decode(context, _run_encoder(context, plan.cells, depths))
+    weights = context.adapter.model.get_input_embeddings().weight
+    chosen = None if plan.cells is None else tuple(cells.numpy().tobytes() for cells in plan.cells)
+    key = (chosen, weights.dtype, weights.device, None if codec is None else codec.key)
+    known = look.encoded.get(key)
+    if known is None or not set(depths) <= known.depths:
+        wanted = set(depths) | set(look.attention_at) | (known.depths if known is not None else set())
+        while len(look.encoded) >= CACHED_ENCODINGS:
+            look.encoded.pop(next(iter(look.encoded)))
+        tokens = _run_encoder(context, plan.cells, tuple(sorted(wanted)))
+        known = look.encoded[key] = Encoding(tokens, frozenset(wanted))
+    return _decode(context, list(known.tokens))
+
+
+def gaze(context: PromptContext, plan: Plan, encoded: list[Encoded]) -> StageResult:
+    """What to keep of each visual."""
+    choices, probes = plan.choices, [CellProbe(context, number, encoded) for number in range(len(encoded))]
+    if choices is None and all(bound.everything for bound in plan.limits):
+        choices = [Choice(tokens.cells) for tokens in encoded]
+    elif choices is None:
+        with context.watch.stage("gaze"):
+            choices = _choose(context, plan, encoded, probes)
+    name = "given" if plan.given else context.request.selector.name
+    allocations = []
+    for number, (choice, tokens, bound) in enumerate(zip(choices, encoded, plan.limits, strict=True)):
+        if not plan.given and bound.k is not None and len(tokens.cells) < bound.k < bound.n:
+            plan.notes[number].append(
+                f"budget of {bound.k} cells is more than the {len(tokens.cells)} encoded ones: all of these are kept"
+            )
+        visual, source = context.visuals[number], context.sources[number]
+        read = probes[number].cells_read
+        allocations.append(
+            Allocation(
+                grid=visual.grid,
+                keep=choice.keep,
+                encoded=tokens.cells,
+                selector=name,
+                size=None if source is None else source.size,
+                kind=visual.kind,
+                row=visual.row,
+                relevance=choice.relevance,
+                scores=choice.scores,
+                tensions=choice.tensions,
+                strategy=choice.strategy or name,
+                fallback=plan.reasons[number],
+                notes=(*(() if source is None else source.notes), *plan.notes[number]),
+                read=len(choice.keep) + read if read else None,
+            )
+        )
+    return StageResult(encoded, allocations, [choice.features for choice in choices])
+
+
+def selection_input(
+    context: PromptContext, number: int, bound: Limit, tokens: Encoded | None = None, probe: CellProbe | None = None
+) -> SelectionInput:
+    """What a selector gets for one visual: before encoding, or with its tokens."""
+    visual, source = context.visuals[number], context.sources[number]
+    place = sum(other.row == visual.row for other in context.visuals[:number])
+    embeddings = None if source is None else source.embeddings
+    layer = None if source is None else context.layer
+    return SelectionInput(
+        grid=visual.grid,
+        k=bound.k,
+        candidates=torch.arange(visual.n) if tokens is None else tokens.cells,
+        question=context.questions[visual.row],
+        tokens=None if tokens is None else tokens.tokens,
+        attention={} if tokens is None else tokens.attention,
+        source=source,
+        kind=visual.kind,
+        seed=context.request.seed + SEED_STEP * place,
+        scorer=None if embeddings is None else EmbeddingScorer(embeddings),
+        probe=probe,
+        layer=None if layer is None else LayerPredictor(layer, context.adapter.device),
+        mass=bound.mass,
+        watch=context.watch,
+    )
+
+
+def _downscale(
+    context: PromptContext,
+    name: str,
+    results: Sequence[Choice | Downscale],
+    bounds: Sequence[Limit],
+    reasons: Sequence[str],
+) -> dict[int, int]:
+    """The maximum number of cells of each visual that a selector wants smaller."""
+    if any(visual.kind != "image" for visual in context.visuals):
+        raise SelectorError(f"selector {name!r} re-encodes images, not videos")
+    wanted: dict[int, int] = {}
+    for number, (result, bound) in enumerate(zip(results, bounds, strict=True)):
+        if isinstance(result, Downscale):
+            wanted[number] = result.cells
+        elif reasons[number]:  # the selector failed on this one: use its budget
+            wanted[number] = bound.k if bound.k is not None else context.visuals[number].n
         else:
             raise SelectorError(
-                f"selector {selector.name!r} wants some pictures smaller and cells of others: expected one of both"
+                f"selector {name!r} wants some pictures smaller and cells of others: expected one kind of result"
             )
-    return shrink
+    return wanted
 
 
-def _gaze(scene: Scene, encoded: list[Encoded], limits: list[Limit], reasons: list[str]) -> list[Choice]:
-    """What to keep of each picture."""
-    ks = [bound.k for bound in limits]
-    if scene.wish.shared:
-        ks = _shared(scene, encoded, limits, reasons)
+def _run_encoder(context: PromptContext, cells: list[torch.Tensor] | None, depths: Sequence[float]) -> list[Encoded]:
+    """The encoder's tokens, in the codec's form if there is one."""
+    with context.watch.stage("encode"):
+        found = context.adapter.encode(context.inputs, context.visuals, cells, depths)
+        if context.codec is None:
+            return found
+        return [context.codec.encode(visual, one) for visual, one in zip(context.visuals, found, strict=True)]
+
+
+def _decode(context: PromptContext, stored: list[Encoded]) -> list[Encoded]:
+    if context.codec is None:
+        return stored
+    with context.watch.stage("assemble"):
+        return [context.codec.decode(one) for one in stored]
+
+
+def _choose(context: PromptContext, plan: Plan, encoded: list[Encoded], probes: Sequence[CellProbe]) -> list[Choice]:
+    """Call the selector on every visual."""
+    bounds = plan.limits if not context.request.shared else _share_budget(context, plan, encoded, probes)
     choices = []
-    for number, (bound, k, seen) in enumerate(zip(limits, ks, encoded, strict=True)):
-        choice, why = choosing.gaze(scene.wish.selector, scene.sight(number, replace(bound, k=k), seen, encoded))
-        reasons[number] = "; ".join(part for part in (reasons[number], why) if part)
+    for number, (bound, tokens) in enumerate(zip(bounds, encoded, strict=True)):
+        selection = selection_input(context, number, bound, tokens, probes[number])
+        choice, why = call_gaze(context.request.selector, selection)
+        _add_reason(plan, number, why)
         choices.append(choice)
     return choices
 
 
-def _shared(scene: Scene, encoded: list[Encoded], limits: list[Limit], reasons: list[str]) -> list[int | None]:
-    """Each row's budget divided among its pictures: by relevance where the selector has one, else by their sizes."""
-    ks: list[int | None] = [bound.k for bound in limits]
-    for members in wishes.rows(scene.visuals):
-        total = sum(limits[i].k or 0 for i in members)
-        worth: list[torch.Tensor | None] = []
+def _share_budget(
+    context: PromptContext, plan: Plan, encoded: list[Encoded], probes: Sequence[CellProbe]
+) -> list[Limit]:
+    """Each row's budget divided among its visuals: by relevance if the selector has one, else by size."""
+    bounds = list(plan.limits)
+    for members in rows(context.visuals):
+        total = sum(plan.limits[i].k or 0 for i in members)
+        scores: list[torch.Tensor] = []
         for i in members:
-            sight = scene.sight(i, limits[i], encoded[i], encoded)
-            values, why = choosing.relevance(scene.wish.selector, sight)
-            reasons[i] = "; ".join(part for part in (reasons[i], why) if part)
-            worth.append(values)
+            selection = selection_input(context, i, plan.limits[i], encoded[i], probes[i])
+            values, why = call_relevance(context.request.selector, selection)
+            _add_reason(plan, i, why)
+            scores += [] if values is None else [values]
         sizes = [len(encoded[i].cells) for i in members]
-        known = [values for values in worth if values is not None]
-        if len(known) == len(members):
+        if len(scores) == len(members):
             owner = torch.repeat_interleave(torch.arange(len(members)), torch.tensor(sizes))
-            best = torch.cat(known).argsort(descending=True, stable=True)[:total]
+            best = torch.cat(scores).argsort(descending=True, stable=True)[:total]
             quotas = torch.bincount(owner[best], minlength=len(members)).tolist()
         else:
             quotas = divide(total, sizes)
         for i, quota in zip(members, quotas, strict=True):
-            ks[i] = quota
-    return ks
+            bounds[i] = replace(plan.limits[i], k=quota)
+    return bounds
 
 
-def _encode(scene: Scene, cells: list[torch.Tensor] | None, depths: Sequence[float]) -> list[Encoded]:
-    """The encoder's tokens in the form in which they are kept, from the look's memory where it has them."""
-    if not scene.visuals:
-        return []
-    medium = scene.adapter.medium
-
-    def encode(wanted: Sequence[float]) -> list[Encoded]:
-        with scene.watch.stage("encode"):
-            found = scene.adapter.encode(scene.inputs, scene.visuals, cells, wanted)
-            if medium is None:
-                return found
-            return [medium.store(visual, one) for visual, one in zip(scene.visuals, found, strict=True)]
-
-    seen = scene.seen
-    if seen is None or torch.is_grad_enabled():  # a graph is not kept for others
-        return encode(depths)
-    weights = scene.adapter.model.get_input_embeddings().weight
-    chosen = None if cells is None else tuple(some.numpy().tobytes() for some in cells)
-    key = (chosen, weights.dtype, weights.device, None if medium is None else medium.key)
-    known = seen.encoded.get(key)
-    if known is None or not set(depths) <= known.depths:
-        wanted = set(depths) | set(seen.attention_at) | (known.depths if known is not None else set())
-        while len(seen.encoded) >= CACHED_ENCODINGS:
-            seen.encoded.pop(next(iter(seen.encoded)))
-        known = seen.encoded[key] = Encoding(encode(tuple(sorted(wanted))), frozenset(wanted))
-    return list(known.tokens)
-
-
-def _handed_on(scene: Scene, stored: list[Encoded]) -> list[Encoded]:
-    """What selectors and the language model see of what is kept."""
-    medium = scene.adapter.medium
-    if medium is None:
-        return stored
-    with scene.watch.stage("assemble"):
-        return [medium.hand_on(one) for one in stored]
-
-
-def _allocation(
-    scene: Scene, number: int, choice: Choice, seen: Encoded, name: str, why: str, notes: list[str]
-) -> Allocation:
-    visual, source = scene.visuals[number], scene.sources[number]
-    return Allocation(
-        grid=visual.grid,
-        keep=choice.keep,
-        encoded=seen.cells,
-        selector=name,
-        size=None if source is None else source.size,
-        kind=visual.kind,
-        row=visual.row,
-        relevance=choice.relevance,
-        scores=choice.scores,
-        tensions=choice.tensions,
-        strategy=choice.strategy or name,
-        fallback=why,
-        notes=(*(() if source is None else source.notes), *notes),
-        read=len(choice.keep) + scene.scouted[number] if number in scene.scouted else None,
-    )
+def _add_reason(plan: Plan, number: int, why: str) -> None:
+    plan.reasons[number] = "; ".join(part for part in (plan.reasons[number], why) if part)

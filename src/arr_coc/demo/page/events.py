@@ -17,7 +17,7 @@ from arr_coc.demo.page.layout import ADD_TAB, Controls, Parts, add_actions, add_
 from arr_coc.demo.session import trim_memory
 from arr_coc.demo.state import PageState, format_weights
 from arr_coc.errors import ArrCocError, ImageError, first_line
-from arr_coc.relevance.balancing import WAYS
+from arr_coc.relevance.balancing import SCORES
 
 HEAD = "<header class='top'><h1>ARR-COC</h1><p>which visual tokens a model needs for a question, and why</p></header>"
 FOOT = (
@@ -301,12 +301,12 @@ class PageEvents:
             return f"{float(value):g}", ""  # the weights depend on it: they are computed again
 
         def set_weights(*values: float) -> str:
-            return format_weights({way: round(float(value), 2) for way, value in zip(WAYS, values, strict=True)})
+            return format_weights({way: round(float(value), 2) for way, value in zip(SCORES, values, strict=True)})
 
         options: dict[str, Any] = {"queue": False, "api_visibility": "private"}
         slider, reset = parts["knowing_exploit"], parts["knowing_reset"]
         show_on(slider.release(set_exploit, [slider], [exploit, weights], **options).then)
-        sliders = [parts[f"knowing_{way}"] for way in WAYS]
+        sliders = [parts[f"knowing_{way}"] for way in SCORES]
         for slider in sliders:
             show_on(slider.release(set_weights, sliders, [weights], **options).then)
         show_on(reset.click(lambda: ("", ""), None, [exploit, weights], **options).then)

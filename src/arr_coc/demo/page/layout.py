@@ -12,7 +12,7 @@ from arr_coc.demo.app import AppState
 from arr_coc.demo.state import MAX_SELECTORS, SLIDER_STOPS, PageState
 from arr_coc.demo.tab_compare import selector_names
 from arr_coc.errors import ArrCocError
-from arr_coc.relevance.balancing import WAYS
+from arr_coc.relevance.balancing import SCORES
 from arr_coc.texture import FULL40
 
 UPLOADED = ("my image", "")
@@ -197,7 +197,7 @@ def add_knowing_tab(app: AppState, controls: Controls, parts: Parts) -> None:
             _add_html(parts, "knowing_bars")
         with gr.Column(min_width=280):
             gr.HTML("<h4>Set by hand</h4>")
-            for name in ("exploit", *WAYS):
+            for name in ("exploit", *SCORES):
                 label = name if name == "exploit" else f"weight of {name}"
                 parts[f"knowing_{name}"] = gr.Slider(0, 1, value=0, step=0.01, label=label, elem_id=f"knowing-{name}")
     controls.add("exploit", gr.Textbox("", visible=False))

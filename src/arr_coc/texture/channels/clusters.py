@@ -27,7 +27,7 @@ from arr_coc.texture import filters
 from arr_coc.texture.kernels import planes as kernels
 from arr_coc.texture.layout import channel
 from arr_coc.texture.pooling import pool
-from arr_coc.types.tensors import as_tensor
+from arr_coc.types.image import as_tensor
 
 if TYPE_CHECKING:
     from arr_coc.texture.array import TextureArray

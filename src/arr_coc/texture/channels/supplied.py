@@ -17,9 +17,7 @@ from arr_coc.errors import ChannelError
 from arr_coc.texture.kernels import planes as kernels
 from arr_coc.texture.layout import EMBEDDING_NAMES, all_channels, channel, nearest_name
 from arr_coc.texture.pooling import resample
-from arr_coc.types.image import ImageLike, read_picture
-from arr_coc.types.picture import Picture
-from arr_coc.types.tensors import as_tensor
+from arr_coc.types.image import ImageLike, Picture, as_tensor, read_picture
 
 if TYPE_CHECKING:
     from arr_coc.texture.array import TextureArray

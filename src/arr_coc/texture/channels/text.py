@@ -24,7 +24,7 @@ from arr_coc.texture import filters
 from arr_coc.texture.kernels.cuda_graph import GraphCache, can_capture
 from arr_coc.texture.layout import channel
 from arr_coc.texture.pooling import pool, resample
-from arr_coc.types.tensors import as_tensor
+from arr_coc.types.image import as_tensor
 
 if TYPE_CHECKING:
     from arr_coc.texture.array import TextureArray

@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from arr_coc.devices import placed
+from arr_coc.devices import to_device
 from arr_coc.errors import ArrCocError
 
 RULE_CODES = {"mean": 0, "max": 1, "nearest": 2}
@@ -38,7 +38,7 @@ def plane_table(planes: Sequence[torch.Tensor]) -> torch.Tensor:
                 f"{first.device} and {list(plane.shape)} {plane.dtype} on {plane.device}"
             )
     rows = [[plane.data_ptr(), plane.stride(0), plane.stride(1)] for plane in planes]
-    return placed(torch.tensor(rows, dtype=torch.int64), first.device)
+    return to_device(torch.tensor(rows, dtype=torch.int64), first.device)
 
 
 def rule_codes(names: Sequence[str], device: torch.device) -> torch.Tensor:

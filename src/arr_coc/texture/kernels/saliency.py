@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from arr_coc.devices import placed
+from arr_coc.devices import to_device
 from arr_coc.texture.channels.saliency import FLAT, centre_surround_pairs
 from arr_coc.texture.kernels.pooling import _part, needs_int64, plane_table, rule_codes, touched_pixels, write_cells
 from arr_coc.texture.pooling import level_count, level_size
@@ -42,7 +42,7 @@ class CentreSurround:
             [made.data_ptr(), *(each for level in pair for each in (self.levels[level].data_ptr(), *sizes[level]))]
             for pair, made in zip(self.pairs, self.differences, strict=True)
         ]
-        self.table = placed(torch.tensor(rows, dtype=torch.int64), device)
+        self.table = to_device(torch.tensor(rows, dtype=torch.int64), device)
         self.total = torch.empty(batch, *sizes[self.finest], dtype=torch.float32, device=device)
         self.ranges = torch.empty(batch, 2, RANGE_BLOCKS, dtype=torch.float32, device=device)
 

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from arr_coc.devices import placed
+from arr_coc.devices import to_device
 from arr_coc.texture.kernels.pooling import needs_int64, plane_table, rule_codes, triton_dtype
 
 BLOCK = 256  # px of a program that warps
@@ -28,7 +28,7 @@ class MipTable:
         self.levels = [list(level) for level in levels]  # keeps the memory that the table points to
         self.table = torch.stack([plane_table(level) for level in self.levels])  # [L, C, 3]
         sizes = [[int(level[0].shape[0]), int(level[0].shape[1])] for level in self.levels]
-        self.sizes = placed(torch.tensor(sizes, dtype=torch.int32), first.device)
+        self.sizes = to_device(torch.tensor(sizes, dtype=torch.int32), first.device)
         self.rules = rule_codes(rules, first.device)
         self.dtype = first.dtype
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from arr_coc import TextureArray
-from arr_coc.selectors import Choice, Oracle, Selector, Sight, Words, selector
+from arr_coc.selectors import Choice, ImageSource, Oracle, Question, SelectionInput, Selector, selector
 from arr_coc.selectors.hiprune import MIDDLE
 from arr_coc.types.grid import Cells, Grid, Mosaic
 from tests.conftest import structured
@@ -33,15 +33,15 @@ def tokens(count: int, seed: int = 0, kind: str = "random") -> torch.Tensor:
     return {"random": made, "same": made[:1].expand(count, -1), "zeros": torch.zeros_like(made)}[kind]
 
 
-def words(seed: int = 0, count: int = 5) -> Words:
+def words(seed: int = 0, count: int = 5) -> Question:
     table = torch.randn(count, DIMENSIONS, generator=torch.Generator().manual_seed(1000 + seed))
-    return Words("What?", torch.arange(count), lambda ids: table)
+    return Question("What?", torch.arange(count), lambda ids: table)
 
 
-def sight(
+def selection(
     grid: Cells, k: int | None, candidates: torch.Tensor | None = None, seed: int = 0, like: str = "random",
     pixels: torch.Tensor | None = None, **changes: Any,
-) -> Sight:  # fmt: skip
+) -> SelectionInput:  # fmt: skip
     cells = torch.arange(grid.n) if candidates is None else candidates
     dice = torch.Generator().manual_seed(2000 + seed)
     level = torch.rand if like == "random" else lambda count, generator: torch.ones(count)
@@ -49,9 +49,9 @@ def sight(
     image = structured(60, 90) if pixels is None else pixels
     texture = TextureArray.from_image(image)
     known: dict[str, Any] = {
-        "words": words(seed), "tokens": tokens(len(cells), seed, like), "attention": seen, "picture": lambda: texture,
+        "question": words(seed), "tokens": tokens(len(cells), seed, like), "attention": seen, "source": ImageSource(texture=texture),
     }  # fmt: skip
-    return Sight(grid, k, cells, seed=seed, **known | changes)
+    return SelectionInput(grid, k, cells, seed=seed, **known | changes)
 
 
 def choice(chosen: Choice | torch.Tensor) -> Choice:
