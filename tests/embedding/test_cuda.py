@@ -24,7 +24,8 @@ from arr_coc.vlm.texture_vlm import TextureEmbeddingVLM
 from arr_coc.vlm.vlm_tokens import VlmTokens
 from tests.adapters import families, tiny_vlm
 from tests.adapters.tiny_vlm import picture
-from tests.embedding import test_open_clip, tiny
+from tests.embedding import tiny
+from tests.embedding.test_checkpoints import open_clip_checkpoint
 from tests.precision import full_precision
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -100,7 +101,7 @@ def test_windows_in_several_batches_are_one_batch() -> None:
 
 @pytest.mark.parametrize("dtype", list(APART))
 def test_an_open_clip_folder(tmp_path: Path, dtype: torch.dtype) -> None:
-    name = f"open_clip:{test_open_clip.checkpoint(tmp_path)}"
+    name = f"open_clip:{open_clip_checkpoint(tmp_path)}"
     slow, fast = open_encoder(name), open_encoder(name, DEVICE, dtype)
     alike(fast.dense(photo()).features, slow.dense(photo()).features, dtype, dim=0)
     alike(fast.text(QUESTIONS), slow.text(QUESTIONS), dtype, dim=1)

@@ -1,4 +1,4 @@
-"""The reader: a small vision-language model of our own that reads receipts and simple documents. It ships with the package.
+"""The reader: a small vision-language model that reads receipts and simple documents. It ships with the package.
 
 vlm = arr_coc.load("reader")
 """
@@ -6,4 +6,4 @@ vlm = arr_coc.load("reader")
 from pathlib import Path
 
 NAME = "reader"
-WEIGHTS = Path(__file__).parent / "weights"  # a model folder that transformers loads by itself
+WEIGHTS = Path(__file__).parent / "weights"  # a model folder for transformers

@@ -1,7 +1,7 @@
-"""Writing the reader as a model folder that `transformers` loads by itself.
+"""Writing the reader as a model folder that `transformers` loads without this package.
 
 The folder holds the configuration, half-precision weights, a character-level tokenizer, the image processor's settings,
-the chat template and generation defaults. Nothing in it refers to this package.
+the chat template and generation defaults.
 """
 
 import json
@@ -16,14 +16,44 @@ from transformers import Qwen2VLForConditionalGeneration
 from arr_coc.reader import vocabulary
 from arr_coc.reader.model import CELL, PATCH
 
-# White paper is 0.83 and black ink -2.5: most of a page sits near one value, and ink stands out from it.
+# White paper becomes 0.83 and black ink -2.5: most of a page is near one value, and ink differs strongly from it.
 IMAGE_MEAN, IMAGE_STD = 0.75, 0.3
 MIN_CELLS, MAX_CELLS = 64, 900
 MAX_ANSWER = 160
 
+NAMED_TOKENS = {
+    "image_token": "<|image_pad|>",
+    "video_token": "<|video_pad|>",
+    "vision_bos_token": "<|vision_start|>",
+    "vision_eos_token": "<|vision_end|>",
+    "user_token": "<|user|>",
+    "assistant_token": "<|assistant|>",
+    "system_token": "<|system|>",
+}
+IMAGE_PROCESSOR = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "processor_class": "Qwen2VLProcessor",
+    "size": {"shortest_edge": MIN_CELLS * CELL**2, "longest_edge": MAX_CELLS * CELL**2},
+    "image_mean": [IMAGE_MEAN] * 3,
+    "image_std": [IMAGE_STD] * 3,
+    "rescale_factor": 1 / 255,
+    "resample": 3,
+    "do_convert_rgb": True,
+    "patch_size": PATCH,
+    "temporal_patch_size": 2,
+    "merge_size": CELL // PATCH,
+}
+GENERATION = {
+    "bos_token_id": vocabulary.USER,
+    "eos_token_id": vocabulary.END,
+    "pad_token_id": vocabulary.PAD,
+    "do_sample": False,
+    "max_new_tokens": MAX_ANSWER,
+}
+
 
 def tokenizer() -> Tokenizer:
-    """A character-level tokenizer: every character is its own word of a fixed vocabulary."""
+    """A tokenizer with one token per character."""
     tokens = Tokenizer(models.WordLevel(vocabulary.vocabulary(), unk_token="<|unknown|>"))
     tokens.normalizer = normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents()])
     tokens.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -33,84 +63,41 @@ def tokenizer() -> Tokenizer:
 
 
 def _tokenizer_config() -> dict[str, Any]:
-    names = [name for name in vocabulary.SPECIAL_TOKENS if name not in ("<|pad|>", "<|end|>", "<|unknown|>")]
+    roles = {"pad_token": "<|pad|>", "eos_token": "<|end|>", "unk_token": "<|unknown|>"}
+    names = [name for name in vocabulary.SPECIAL_TOKENS if name not in roles.values()]
+    flags = {"special": True, "lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "pad_token": "<|pad|>",
-        "eos_token": "<|end|>",
-        "unk_token": "<|unknown|>",
-        "extra_special_tokens": {
-            "image_token": "<|image_pad|>",
-            "video_token": "<|video_pad|>",
-            "vision_bos_token": "<|vision_start|>",
-            "vision_eos_token": "<|vision_end|>",
-            "user_token": "<|user|>",
-            "assistant_token": "<|assistant|>",
-            "system_token": "<|system|>",
-        },
+        **roles,
+        "extra_special_tokens": NAMED_TOKENS,
         "padding_side": "left",
         "model_max_length": 4096,
         "clean_up_tokenization_spaces": False,
         "added_tokens_decoder": {
-            str(vocabulary.SPECIAL_TOKENS[name]): {
-                "content": name,
-                "special": True,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "single_word": False,
-            }
-            for name in [*names, "<|pad|>", "<|end|>", "<|unknown|>"]
+            str(vocabulary.SPECIAL_TOKENS[name]): {"content": name, **flags} for name in [*names, *roles.values()]
         },
     }
-
-
-def _image_processor_config() -> dict[str, Any]:
-    return {
-        "image_processor_type": "Qwen2VLImageProcessor",
-        "processor_class": "Qwen2VLProcessor",
-        "size": {"shortest_edge": MIN_CELLS * CELL**2, "longest_edge": MAX_CELLS * CELL**2},
-        "image_mean": [IMAGE_MEAN] * 3,
-        "image_std": [IMAGE_STD] * 3,
-        "rescale_factor": 1 / 255,
-        "resample": 3,
-        "do_convert_rgb": True,
-        "patch_size": PATCH,
-        "temporal_patch_size": 2,
-        "merge_size": CELL // PATCH,
-    }
-
-
-def _generation_config() -> dict[str, Any]:
-    return {
-        "bos_token_id": vocabulary.USER,
-        "eos_token_id": vocabulary.END,
-        "pad_token_id": vocabulary.PAD,
-        "do_sample": False,
-        "max_new_tokens": MAX_ANSWER,
-    }
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def write(model: Qwen2VLForConditionalGeneration, folder: Path, dtype: torch.dtype = torch.float16) -> Path:
     """Write `model` to `folder`, its weights in `dtype`; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    saved_as = model.config.to_dict() | {"dtype": str(dtype).removeprefix("torch.")}
-    _write_json(folder / "config.json", saved_as | {"architectures": ["Qwen2VLForConditionalGeneration"]})
-    # The output layer shares the embedding's weights, so it is not stored a second time.
+    config = {"dtype": str(dtype).removeprefix("torch."), "architectures": ["Qwen2VLForConditionalGeneration"]}
+    for name, content in (
+        ("config.json", model.config.to_dict() | config),
+        ("tokenizer_config.json", _tokenizer_config()),
+        ("preprocessor_config.json", IMAGE_PROCESSOR),
+        ("generation_config.json", GENERATION),
+    ):
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+    # The output layer is tied to the embedding, so it is not stored a second time.
     weights = {
         name: tensor.detach().to("cpu", dtype).contiguous()
         for name, tensor in model.state_dict().items()
         if name != "lm_head.weight"
     }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.safetensors").chmod(0o644)  # safetensors leaves it readable by its owner only
+    (folder / "model.safetensors").chmod(0o644)  # safetensors makes it readable for its owner only
     tokenizer().save(str(folder / "tokenizer.json"))
-    _write_json(folder / "tokenizer_config.json", _tokenizer_config())
-    _write_json(folder / "preprocessor_config.json", _image_processor_config())
     (folder / "chat_template.jinja").write_text(vocabulary.CHAT_TEMPLATE)
-    _write_json(folder / "generation_config.json", _generation_config())
     return folder

@@ -1,7 +1,4 @@
-"""The reader's shape: a small network of the Qwen2-VL architecture, built from scratch.
-
-The default has about 19 million parameters, which is 39 MB in half precision.
-"""
+"""The reader's network: a small Qwen2-VL, by default with about 19 million parameters (39 MB in half precision)."""
 
 from dataclasses import dataclass
 
@@ -28,14 +25,13 @@ class ReaderShape:
 
     def __post_init__(self) -> None:
         for name in ("vision_width", "width"):
-            if getattr(self, name) % self.head_width:
-                raise ValueError(
-                    f"expected {name} to be a multiple of head_width={self.head_width}, got {getattr(self, name)}"
-                )
-        if (self.width // self.head_width) % self.key_heads:
+            width = getattr(self, name)
+            if width % self.head_width:
+                raise ValueError(f"expected {name} to be a multiple of head_width={self.head_width}, got {width}")
+        heads = self.width // self.head_width
+        if heads % self.key_heads:
             raise ValueError(
-                f"expected key_heads to divide the {self.width // self.head_width} heads of width={self.width}, "
-                f"got {self.key_heads}"
+                f"expected key_heads to divide the {heads} heads of width={self.width}, got {self.key_heads}"
             )
 
 
@@ -44,7 +40,7 @@ TINY = ReaderShape(vision_depth=2, vision_width=64, depth=2, width=64, key_heads
 
 
 def mrope_section(head_width: int) -> list[int]:
-    """How the rotary frequencies are shared by time, row and column: a quarter, and three eighths each."""
+    """The rotary frequencies of time, row and column: a quarter, and three eighths each."""
     rows = head_width // 2 * 3 // 8
     return [head_width // 2 - 2 * rows, rows, rows]
 
@@ -90,5 +86,5 @@ def config(shape: ReaderShape = STANDARD) -> Qwen2VLConfig:
 
 
 def build(shape: ReaderShape = STANDARD) -> Qwen2VLForConditionalGeneration:
-    """A freshly initialised reader in float32."""
+    """A reader with random weights in float32."""
     return Qwen2VLForConditionalGeneration._from_config(config(shape), attn_implementation="sdpa")

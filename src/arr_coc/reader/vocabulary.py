@@ -1,8 +1,7 @@
-"""The reader's alphabet: one token per printable ASCII character, and a few special ones.
+"""The reader's vocabulary: one token per printable ASCII character, and a few special tokens.
 
-A character's token id is its ASCII code, so a target built from text needs no look-up table. The ids below 32, which no
-printable character uses, carry the special tokens. Characters outside ASCII are first reduced to their closest ASCII
-form (`é` to `e`); what cannot be reduced becomes the unknown token.
+A character's token id is its ASCII code; ids below 32 are the special tokens. Other characters are first reduced to
+their closest ASCII form (`é` to `e`); what cannot be reduced becomes the unknown token.
 """
 
 import unicodedata
@@ -24,18 +23,9 @@ NEWLINE = ord("\n")
 FIRST_CHARACTER, LAST_CHARACTER = 32, 126
 VOCABULARY_SIZE = 128
 
-PAD = SPECIAL_TOKENS["<|pad|>"]
-END = SPECIAL_TOKENS["<|end|>"]
-USER = SPECIAL_TOKENS["<|user|>"]
-ASSISTANT = SPECIAL_TOKENS["<|assistant|>"]
-VISION_START = SPECIAL_TOKENS["<|vision_start|>"]
-VISION_END = SPECIAL_TOKENS["<|vision_end|>"]
-IMAGE = SPECIAL_TOKENS["<|image_pad|>"]
-VIDEO = SPECIAL_TOKENS["<|video_pad|>"]
-UNKNOWN = SPECIAL_TOKENS["<|unknown|>"]
+PAD, END, USER, ASSISTANT, VISION_START, VISION_END, IMAGE, VIDEO, UNKNOWN, _SYSTEM = SPECIAL_TOKENS.values()
 
-# The shipped chat template puts pictures first whatever the order of the message's parts, because the reader was only
-# ever asked about a picture that it has already seen.
+# Pictures come first, whatever the order of the message's parts: the reader was trained that way.
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
     "{%- if message['role'] == 'assistant' -%}<|assistant|>"
@@ -56,7 +46,7 @@ CHAT_TEMPLATE = (
 
 
 def vocabulary() -> dict[str, int]:
-    """Every token and its id, all ids from 0 to `VOCABULARY_SIZE - 1` taken."""
+    """Every token and its id; all ids from 0 to `VOCABULARY_SIZE - 1` are used."""
     tokens = dict(SPECIAL_TOKENS)
     tokens["\n"] = NEWLINE
     tokens |= {chr(code): code for code in range(FIRST_CHARACTER, LAST_CHARACTER + 1)}
@@ -80,7 +70,7 @@ def encode(text: str) -> list[int]:
 
 
 def decode(ids: Sequence[int]) -> str:
-    """Text of token ids up to the first end token, special tokens left out."""
+    """The text of token ids up to the first end token, without special tokens."""
     characters = []
     for code in ids:
         if code == END:

@@ -20,12 +20,13 @@ from PIL import Image
 
 from arr_coc import Embeddings, Projection
 from arr_coc.cli import main
-from arr_coc.embedding import storage
-from arr_coc.embedding.projection import TEXT_WEIGHT
+from arr_coc.embedding import open_encoder, storage
+from arr_coc.embedding.projection import TENSORS, TEXT_WEIGHT
 from arr_coc.training.projection import fit as fitting
 from arr_coc.training.projection import gather as gathering
 from arr_coc.training.projection import report as fit_report
 from arr_coc.training.projection.quality import QualityThresholds
+from tests.embedding import tiny
 from tests.embedding.fake import NAMES, Colours, make, photo
 
 FAKE = "tests.embedding.fake:make"
@@ -86,14 +87,6 @@ def test_json(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (said["dims"], said["pictures"], said["unreadable"]) == (8, 41, [])
     assert said["report"] == str(tmp_path / "r")
     assert {"variance", "error", "overlap", "survival", "kept", "found", "largest", "missed"} <= said["tried"][0].keys()
-
-
-def test_workers_give_the_same(pictures: Path, tmp_path: Path) -> None:
-    assert fit(pictures, tmp_path / "one.safetensors") == 0
-    assert fit(pictures, tmp_path / "two.safetensors", "--workers", "2") == 0
-    one, two = (Projection.load(tmp_path / f"{name}.safetensors") for name in ("one", "two"))
-    for name in ("components", "dual", "image_mean", "text_mean", "variance"):
-        torch.testing.assert_close(getattr(one, name), getattr(two, name), atol=1e-6, rtol=1e-6)
 
 
 def test_questions_of_ones_own_and_sampled_cells(
@@ -394,3 +387,28 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"0 to 1 ({TEXT_WEIGHT:g})" in said
     for words in ("examples:", "open_clip:FOLDER", "vlm:NAME", "--workers", "--fresh", "exit code is 1", "held out"):
         assert words in said
+
+
+def test_worker_processes_open_a_checkpoint_and_give_the_same_projection(tmp_path: Path) -> None:
+    pictures, folder = tmp_path / "pictures", tmp_path / "clip"
+    pictures.mkdir()
+    for number in range(24):
+        photo(30, 40, seed=number).save(pictures / f"{number:02d}.png")
+    tiny.checkpoint("clip", folder)
+    found = []
+    for workers in ("1", "2"):
+        out = tmp_path / f"{workers}.safetensors"
+        command = ["fit-embeddings", str(pictures), "-o", str(out), "--encoder", str(folder), "--workers", workers]
+        assert main(command) == 0
+        found.append(Projection.load(out))
+    for name in TENSORS:
+        torch.testing.assert_close(getattr(found[0], name), getattr(found[1], name), atol=1e-6, rtol=1e-6)
+    embeddings = Embeddings(open_encoder(folder), out)
+    assert embeddings.scores(photo(seed=90), ["a", "b"], grid=(3, 3)).shape == (2, 9)
+
+
+@pytest.mark.parametrize("kind", ["siglip", "siglip2"])
+def test_other_checkpoints_are_fitted(kind: str, pictures: Path, tmp_path: Path) -> None:
+    folder, out = tiny.checkpoint(kind, tmp_path / kind), tmp_path / "e.safetensors"
+    assert main(["fit-embeddings", str(pictures), "-o", str(out), "--encoder", str(folder), "--dims", "8"]) == 0
+    assert Embeddings(open_encoder(folder), out).scores(photo(seed=90), ["a", "b"], grid=(3, 3)).shape == (2, 9)

@@ -6,6 +6,7 @@ import pickle
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ import torch
 import arr_coc
 from arr_coc import EmbeddingCache, Embeddings, Projection, TextureArray
 from arr_coc.embedding import embeddings as module
+from arr_coc.embedding import open_encoder
+from arr_coc.embedding.embeddings import SHIPPED
 from arr_coc.embedding.field import Field
 from arr_coc.embedding.projection import Moments, fit_projection
 from arr_coc.errors import ArrCocError, ProjectionError
@@ -21,7 +24,9 @@ from arr_coc.texture.layout import EMBEDDING_NAMES
 from arr_coc.types.grid import Grid
 from tests.conftest import noise
 from tests.embedding.fake import NAMES, Colours, blocks, photo
+from tests.embedding.test_labels import installed
 
+PLACES = ["Where is the cat?", "Where is the traffic light?"]
 QUESTIONS = [f"Where is something {name}?" for name in NAMES]
 
 
@@ -308,3 +313,42 @@ def test_bad_input_is_one_sentence(embeddings: Embeddings) -> None:
         Embeddings(Colours(), projection(Colours()), mode="slow")  # type: ignore[arg-type]
     with pytest.raises(arr_coc.ImageError):
         embeddings.scores("/no/such/file.png", QUESTIONS)
+
+
+# The projection that ships
+
+
+def test_the_shipped_projection_is_small_and_says_where_it_comes_from() -> None:
+    path = SHIPPED / "labels.safetensors"
+    assert path.stat().st_size < 60_000
+    found = Projection.load(path)
+    assert (found.dims, found.width) == (32, 384)
+    assert found.pictures > 20
+    assert found.questions > 90
+    assert found.is_pca
+
+
+@pytest.fixture(scope="module")
+def labels() -> Any:
+    return open_encoder("labels")
+
+
+@installed
+def test_the_shipped_projection_fits_the_encoder_as_it_is_now(labels: Any) -> None:
+    """If this fails, the encoder has changed: run benchmarks/fit_shipped_projection.py."""
+    assert Projection.load(SHIPPED / "labels.safetensors").encoder == labels.identity
+    assert Embeddings(labels).dims == 32
+
+
+@installed
+def test_a_cat_is_found_where_it_is(labels: Any) -> None:
+    """Its face fills the middle of the picture; the question about something else finds nothing there."""
+    image = pytest.importorskip("skimage.data").chelsea()
+    embeddings = Embeddings(labels)
+    texture = TextureArray.from_image(image, embeddings=embeddings)
+    cat, light = embeddings.scores(texture, PLACES, grid=(6, 9)).reshape(2, 6, 9)
+    assert float(cat.max()) > 0.4 > float(light.max())
+    assert float(cat[1:5, 2:7].mean()) > float(cat.mean())
+    dense = labels.dense(texture.pixels)
+    full = embeddings.projection.full_scores(dense.features, labels.text(PLACES))
+    assert torch.corrcoef(torch.stack([embeddings.scores(texture, PLACES)[0], full[0]]))[0, 1] > 0.95

@@ -1,4 +1,4 @@
-"""The projection: principal components, and more where questions are known; scores that estimate the full cosine."""
+"""The projection: PCA without questions, the optimum with them, and scores that estimate the full cosine."""
 
 from __future__ import annotations
 
@@ -9,11 +9,51 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from arr_coc.embedding import projection as projection_module
 from arr_coc.embedding import storage
 from arr_coc.embedding.projection import Moments, Projection, fit_projection, spectrum
 from arr_coc.errors import ProjectionError
-from tests.embedding.spaces import WIDTH, basis, low_rank, questions, spearman, unit
+
+WIDTH = 48
+
+
+def unit(rows: torch.Tensor) -> torch.Tensor:
+    return F.normalize(rows, dim=-1)
+
+
+def low_rank(
+    count: int, rank: int = 12, width: int = WIDTH, noise: float = 0.05, seed: int = 0, gap: float = 0.5
+) -> torch.Tensor:
+    """Features `[count, width]` of length 1 that vary in `rank` directions, around a mean that is far from zero."""
+    dice = torch.Generator().manual_seed(seed)
+    directions = basis(width)[:rank]
+    strength = torch.linspace(1.0, 0.3, rank)
+    made = (torch.randn(count, rank, generator=dice) * strength) @ directions
+    made = made + noise * torch.randn(count, width, generator=dice)
+    return unit(made + gap * width**0.5 * basis(width)[-1] / 4)
+
+
+def basis(width: int = WIDTH) -> torch.Tensor:
+    """An orthonormal basis `[width, width]`, always the same."""
+    return torch.linalg.qr(torch.randn(width, width, generator=torch.Generator().manual_seed(7)))[0].T.contiguous()
+
+
+def questions(count: int, among: slice = slice(0, 12), width: int = WIDTH, seed: int = 1) -> torch.Tensor:
+    """Questions `[count, width]` of length 1 in some directions of the basis, around a mean of their own."""
+    dice = torch.Generator().manual_seed(seed)
+    directions = basis(width)[among]
+    made = torch.randn(count, len(directions), generator=dice) @ directions
+    return unit(made + 2.0 * basis(width)[-2])
+
+
+def spearman(a: torch.Tensor, b: torch.Tensor) -> float:
+    """By the book, for rows without equal values."""
+    ranks = [x.argsort().argsort().double() for x in (a, b)]
+    return float(torch.corrcoef(torch.stack(ranks))[0, 1])
 
 
 def plain(features: torch.Tensor, dims: int = 16) -> Projection:
@@ -312,3 +352,94 @@ def test_other_widths_are_refused() -> None:
         found.transform_text(torch.zeros(2, 16))
     with pytest.raises(ProjectionError, match="1 to 16"):
         found.first(17)
+
+
+# Moments
+
+
+def vectors(count: int, width: int, seed: int = 0, far: float = 0.0) -> torch.Tensor:
+    dice = torch.Generator().manual_seed(seed)
+    return torch.randn(count, width, generator=dice, dtype=torch.float64) + far
+
+
+def direct(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    around = rows - rows.mean(0)
+    return rows.mean(0), around.T @ around
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cuts=st.lists(st.integers(0, 40), max_size=6), width=st.integers(1, 9), seed=st.integers(0, 99),
+    far=st.sampled_from([0.0, 1.0, 1e4]),
+)  # fmt: skip
+def test_any_cut_in_any_order_gives_the_same(cuts: list[int], width: int, seed: int, far: float) -> None:
+    rows = vectors(40, width, seed, far)
+    parts = torch.tensor_split(rows, sorted(cuts))
+    found = Moments.empty(width)
+    for number in torch.randperm(len(parts), generator=torch.Generator().manual_seed(seed)):
+        found = found + Moments.of(parts[number])
+    mean, scatter = direct(rows)
+    assert found.count == 40
+    torch.testing.assert_close(found.mean, mean, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found.scatter, scatter, rtol=1e-9, atol=1e-9)
+
+
+def test_merging_is_associative() -> None:
+    a, b, c = (Moments.of(vectors(n, 5, n)) for n in (3, 50, 11))
+    left, right = (a + b) + c, a + (b + c)
+    torch.testing.assert_close(left.scatter, right.scatter, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(left.mean, right.mean, rtol=1e-13, atol=1e-13)
+
+
+def test_features_far_from_zero_lose_nothing() -> None:
+    """A difference of large sums would: the scatter here is 1e-16 of the sum of squares."""
+    rows = vectors(1000, 4, far=1e8)
+    torch.testing.assert_close(Moments.of(rows).scatter, direct(rows)[1], rtol=1e-6, atol=1e-6)
+
+
+def test_many_rows_come_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = vectors(100, 6)
+    whole = Moments.of(rows)
+    monkeypatch.setattr(projection_module, "ROWS_PER_CHUNK", 7)
+    torch.testing.assert_close(Moments.of(rows).scatter, whole.scatter, rtol=1e-12, atol=1e-12)
+
+
+def test_covariance() -> None:
+    rows = vectors(30, 3, far=2)
+    found = Moments.of(rows.float())
+    torch.testing.assert_close(found.covariance, torch.cov(rows.float().double().T, correction=0))
+
+
+def test_two_kinds_can_count_alike() -> None:
+    few, many = vectors(10, 3, seed=1, far=4), vectors(500, 3, seed=2)
+    both = Moments.of(few).with_count(500) + Moments.of(many)
+    repeated = Moments.of(torch.cat([few.repeat(50, 1), many]))
+    assert both.count == 1000
+    torch.testing.assert_close(both.mean, repeated.mean, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(both.scatter, repeated.scatter, rtol=1e-10, atol=1e-8)
+
+
+def test_nothing_seen() -> None:
+    nothing = Moments.empty(4)
+    some = Moments.of(vectors(3, 4))
+    assert (nothing + some) is some
+    assert (some + nothing) is some
+    assert Moments.of(torch.zeros(0, 4)).count == 0
+    assert nothing.covariance.abs().sum() == 0
+
+
+def test_into_a_file_and_back() -> None:
+    some = Moments.of(vectors(9, 4))
+    back = Moments.from_tensors(some.to_tensors("image"), "image")
+    assert back.count == 9
+    assert torch.equal(back.scatter, some.scatter)
+    assert torch.equal(back.mean, some.mean)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    with pytest.raises(ProjectionError, match="4 dimensions, got 5"):
+        Moments.of(vectors(3, 4)) + Moments.of(vectors(3, 5))
+    with pytest.raises(ProjectionError, match="NaN"):
+        Moments.of(torch.tensor([[float("nan"), 1.0]]))
+    with pytest.raises(ProjectionError, match=r"\[N, D\]"):
+        Moments.of(torch.zeros(3))
