@@ -14,7 +14,7 @@ from transformers import Qwen2VLForConditionalGeneration
 
 from arr_coc.embedding.projection import TENSORS, Projection
 from arr_coc.errors import ArrCocError
-from arr_coc.vlm.lift import Lift, language_weights, unexplained, with_own
+from arr_coc.vlm.token_codec import Lift, language_weights, unexplained, with_own
 from recipes.reader.batches import Batch
 from recipes.reader.forward import ReaderForward
 from recipes.reader.losses import answer_loss

@@ -17,7 +17,7 @@ from arr_coc.errors import ArrCocError
 from arr_coc.reader import vocabulary
 from arr_coc.training.journal import Journal
 from arr_coc.training.stopping import Stopping
-from arr_coc.vlm import lift as lifts
+from arr_coc.vlm.token_codec import encoder_identity, write_folder
 from recipes.reader import source
 from recipes.reader.batches import Batch
 from recipes.reader.clock import Clock
@@ -67,7 +67,7 @@ class Experiment:
         self.settings, self.common, self.reader = settings, settings.common, reader
         self.library, self.sheets, self.out, self.kinds = library, sheets, out, kinds
         self.journal, self.stop = journal or Journal(out), Stopping()
-        self.encoder = lifts.encoder_identity(reader, reader.model.language_model)
+        self.encoder = encoder_identity(reader, reader.model.language_model)
         self.shared = ReaderForward(reader, self.common.compiled)  # encodes for all branches
         self.state, self.branches, self.pictures, self.cells = State(), list[Branch](), 0, 0
 
@@ -190,7 +190,7 @@ class Experiment:
         self._save()
         for branch in self.branches:
             language = None if stage == LIFT else branch.adapted()
-            lifts.write(self.out / f"texture{branch.dims}", branch.projection, branch.lift, language)
+            write_folder(self.out / f"texture{branch.dims}", branch.projection, branch.lift, language)
         return True
 
     def step(self, batch: Batch, learning: float) -> list[TextureLosses]:

@@ -50,7 +50,7 @@ def key(number: int) -> str:
 @given(
     asked=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40)), max_size=60), room=st.integers(0, 60),
 )  # fmt: skip
-def test_it_is_a_bounded_lru(asked: list[tuple[int, int]], room: int) -> None:
+def test_memory_is_a_bounded_lru(asked: list[tuple[int, int]], room: int) -> None:
     """Beside the obvious model: a list of what was used, oldest first."""
     cache = EmbeddingCache(memory=4 * room)
     model: list[tuple[str, int]] = []
@@ -73,7 +73,7 @@ def test_it_is_a_bounded_lru(asked: list[tuple[int, int]], room: int) -> None:
         assert len(cache) == len(model)
 
 
-def test_what_is_handed_out_is_ones_own() -> None:
+def test_get_returns_a_copy() -> None:
     cache = EmbeddingCache()
     given_in = value(3)
     cache.get("a", lambda: given_in).zero_()
@@ -82,7 +82,7 @@ def test_what_is_handed_out_is_ones_own() -> None:
     assert torch.equal(cache.get("a", never), value(3))
 
 
-def test_many_threads_make_a_value_once() -> None:
+def test_concurrent_requests_compute_a_value_once() -> None:
     cache = EmbeddingCache(memory=0)  # nothing is kept: those who come meanwhile still share
     gate = threading.Barrier(8)
     made: list[int] = []
@@ -124,7 +124,7 @@ def test_threads_with_many_keys_agree() -> None:
     assert cache.counts.made + cache.counts.memory == 1800
 
 
-def test_a_failure_is_passed_on_and_not_kept() -> None:
+def test_an_error_is_raised_and_not_cached() -> None:
     cache = EmbeddingCache()
     with pytest.raises(AssertionError, match="asked to make"):
         cache.get("a", never)
@@ -134,7 +134,7 @@ def test_a_failure_is_passed_on_and_not_kept() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, "1 GB", True])
-def test_bounds_are_bytes(wrong: object) -> None:
+def test_limits_are_numbers_of_bytes(wrong: object) -> None:
     with pytest.raises(ArrCocError, match="number of bytes"):
         EmbeddingCache(memory=wrong)  # type: ignore[arg-type]
 
@@ -142,7 +142,7 @@ def test_bounds_are_bytes(wrong: object) -> None:
 # Keys
 
 
-def test_the_same_picture_has_the_same_key_whatever_it_comes_in(tmp_path: Path) -> None:
+def test_the_key_does_not_depend_on_the_image_format(tmp_path: Path) -> None:
     array = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
     Image.fromarray(array).save(tmp_path / "a.png")
     tensor = torch.from_numpy(array).permute(2, 0, 1)
@@ -152,7 +152,7 @@ def test_the_same_picture_has_the_same_key_whatever_it_comes_in(tmp_path: Path) 
     assert len(keys) == 1
 
 
-def test_whatever_changes_the_features_changes_the_key() -> None:
+def test_the_key_depends_on_pixels_size_and_settings() -> None:
     pixels = noise(12, 18)
     first = content_key(pixels, "e", "p", "fast")
     one = pixels.clone()
@@ -175,7 +175,7 @@ def test_whatever_changes_the_features_changes_the_key() -> None:
 # On disk
 
 
-def test_the_next_process_finds_it_on_disk(tmp_path: Path) -> None:
+def test_a_second_cache_reads_the_file(tmp_path: Path) -> None:
     EmbeddingCache(folder=tmp_path).get(key(1), lambda: value(1))
     again = EmbeddingCache(folder=tmp_path)
     assert torch.equal(again.get(key(1), never), value(1))
@@ -212,7 +212,7 @@ def damaged(path: Path, how: str) -> None:
 @pytest.mark.parametrize(
     "how", ["one bit", "truncated", "empty", "longer", "another's", "another shape", "no features"]
 )
-def test_a_poisoned_file_is_thrown_away_and_made_anew(tmp_path: Path, how: str) -> None:
+def test_a_damaged_file_is_deleted_and_computed_again(tmp_path: Path, how: str) -> None:
     EmbeddingCache(folder=tmp_path).get(key(1), lambda: value(1))
     damaged(files(tmp_path)[0], how)
     cache = EmbeddingCache(folder=tmp_path)
@@ -223,7 +223,7 @@ def test_a_poisoned_file_is_thrown_away_and_made_anew(tmp_path: Path, how: str) 
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
-def test_a_disk_that_takes_no_more_is_said_once_and_answers_go_on(
+def test_a_full_disk_warns_once_and_is_not_used_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def full(path: Path, data: bytes) -> int:
@@ -243,7 +243,7 @@ def test_a_disk_that_takes_no_more_is_said_once_and_answers_go_on(
     assert torch.equal(cache.get(key(1), never), value(1))
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     cache = EmbeddingCache(folder=tmp_path / "file" / "cache")
     with pytest.warns(CacheWarning, match="not kept on disk"):
@@ -254,7 +254,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
-def test_a_folder_for_reading_only(tmp_path: Path) -> None:
+def test_a_read_only_folder(tmp_path: Path) -> None:
     EmbeddingCache(folder=tmp_path).get(key(1), lambda: value(1))
     for path in [*tmp_path.rglob("*"), tmp_path]:
         path.chmod(0o555 if path.is_dir() else 0o444)
@@ -264,7 +264,7 @@ def test_a_folder_for_reading_only(tmp_path: Path) -> None:
         cache.get(key(300), lambda: value(2))
 
 
-def test_the_folder_stays_below_its_bytes_and_the_oldest_go_first(tmp_path: Path) -> None:
+def test_the_folder_stays_below_its_limit_and_evicts_the_oldest(tmp_path: Path) -> None:
     """Entries of about 4.3 kB with room for about 23 of them."""
     room = 100_000
     cache = EmbeddingCache(memory=0, folder=tmp_path, disk=room)
@@ -279,13 +279,13 @@ def test_the_folder_stays_below_its_bytes_and_the_oldest_go_first(tmp_path: Path
     assert cache.counts.made == 60
 
 
-def test_what_never_fits_is_not_written(tmp_path: Path) -> None:
+def test_a_value_above_the_limit_is_not_written(tmp_path: Path) -> None:
     cache = EmbeddingCache(memory=0, folder=tmp_path, disk=1000)
     assert cache.get(key(1), lambda: value(1, 1024)).numel() == 1024
     assert not files(tmp_path)
 
 
-def test_abandoned_halves_are_swept_up(tmp_path: Path) -> None:
+def test_abandoned_temporary_files_are_deleted(tmp_path: Path) -> None:
     old, fresh = (tmp_path / "00" / f"{key(n)}.safetensors{storage.TEMPORARY}1-ab" for n in (7, 8))
     old.parent.mkdir()
     for path in (old, fresh):
@@ -296,7 +296,7 @@ def test_abandoned_halves_are_swept_up(tmp_path: Path) -> None:
     assert fresh.exists()
 
 
-def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+def test_other_files_are_not_evicted(tmp_path: Path) -> None:
     others = [
         tmp_path / "model.safetensors",
         tmp_path / "00" / "model.safetensors",
@@ -341,7 +341,7 @@ def test_several_processes_share_a_folder(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in files(tmp_path)) <= 40_000 * 1.2
 
 
-def test_a_copy_for_another_process_starts_empty(tmp_path: Path) -> None:
+def test_a_pickled_cache_has_the_same_limits_and_an_empty_memory(tmp_path: Path) -> None:
     cache = EmbeddingCache(memory=5000, folder=tmp_path)
     cache.get(key(1), lambda: value(1))
     there = pickle.loads(pickle.dumps(cache))

@@ -38,7 +38,7 @@ def folder(request: Any, tmp_path: Path) -> Path:
     return tiny.checkpoint(request.param, tmp_path)
 
 
-def test_a_folder_opens_as_what_was_saved(folder: Path) -> None:
+def test_a_folder_gives_the_encoder_that_was_saved(folder: Path) -> None:
     opened = open_encoder(folder)
     tower = TOWERS[opened.name](tiny.model(opened.name))
     made = ContrastiveEncoder(tower, AutoTokenizer.from_pretrained(folder), tiny.MEAN, tiny.DEVIATION, tiny.CPU)
@@ -56,7 +56,7 @@ def test_a_copied_folder_is_the_same_encoder(folder: Path, tmp_path_factory: Any
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_text_is_the_models_own_of_a_caption(kind: str) -> None:
+def test_text_equals_the_stock_model_on_a_caption(kind: str) -> None:
     encoder = tiny.encoder(kind)
     words = encoder.tokenizer(
         ["a photo of dog"], padding="max_length" if kind != "clip" else False, max_length=40, return_tensors="pt"
@@ -69,7 +69,7 @@ def test_text_is_the_models_own_of_a_caption(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_questions_do_not_change_one_another(kind: str) -> None:
+def test_batching_does_not_change_a_question(kind: str) -> None:
     encoder = tiny.encoder(kind)
     together, alone = encoder.text(QUESTIONS), torch.cat([encoder.text([question]) for question in QUESTIONS])
     assert torch.allclose(together, alone, atol=1e-5)
@@ -78,7 +78,7 @@ def test_questions_do_not_change_one_another(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pixels_are_normalised_by_the_checkpoints_own_numbers(kind: str) -> None:
+def test_pixels_are_normalised_by_the_checkpoints_mean_and_deviation(kind: str) -> None:
     encoder = tiny.encoder(kind)
     image = torch.rand(3, tiny.SIDE, tiny.SIDE)
     by_hand = (image - torch.tensor(tiny.MEAN).view(3, 1, 1)) / torch.tensor(tiny.DEVIATION).view(3, 1, 1)
@@ -101,7 +101,7 @@ def test_half_precision_only_rounds(kind: str, dtype: torch.dtype, tolerance: fl
     assert half.identity == full.identity
 
 
-def test_identity_names_weights_and_settings() -> None:
+def test_identity_covers_weights_and_settings() -> None:
     def made(seed: int = 0, path: Any = "value", mean: list[float] = tiny.MEAN) -> str:
         tower = ClipTower(tiny.model("clip", seed), path)
         return ContrastiveEncoder(tower, tiny.tokenizer(), mean, tiny.DEVIATION, tiny.CPU).identity
@@ -189,14 +189,14 @@ def clip_reference(model: Any, pixels: torch.Tensor, path: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("path", ["value", "block"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_clip_gives_each_place_the_last_blocks_value(shape: tuple[int, int], path: Any) -> None:
+def test_clip_uses_the_last_blocks_value_path(shape: tuple[int, int], path: Any) -> None:
     model, pixels = tiny.model("clip"), pictures(*shape)
     with torch.no_grad():
         found = ClipTower(model, path).patch_features(pixels)
         assert torch.allclose(found, clip_reference(model, pixels, path), atol=1e-5)
 
 
-def test_clip_value_differs_from_what_attention_made_of_it() -> None:
+def test_clip_value_differs_from_the_hidden_state() -> None:
     model, pixels = tiny.model("clip"), pictures(24, 24)
     with torch.no_grad():
         hidden = model.vision_model(pixels).last_hidden_state[:, 1:]
@@ -206,7 +206,7 @@ def test_clip_value_differs_from_what_attention_made_of_it() -> None:
         assert (value - other).abs().mean() > 0.1 * value.abs().mean()
 
 
-def test_clip_is_the_stock_model_where_attention_looks_at_one_place_only() -> None:
+def test_clip_equals_the_stock_block_on_a_single_token() -> None:
     """A picture of one cell, its class token the same as the cell: then attention has nothing else to gather."""
     model = tiny.model("clip")
     with torch.no_grad():
@@ -220,7 +220,7 @@ def test_clip_is_the_stock_model_where_attention_looks_at_one_place_only() -> No
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_siglip_gives_each_place_the_stock_head_of_that_place_alone(shape: tuple[int, int]) -> None:
+def test_siglip_equals_the_stock_head_on_each_patch(shape: tuple[int, int]) -> None:
     model, pixels = tiny.model("siglip"), pictures(*shape)
     with torch.no_grad():
         hidden = model.vision_model(pixels, interpolate_pos_encoding=True).last_hidden_state
@@ -230,7 +230,7 @@ def test_siglip_gives_each_place_the_stock_head_of_that_place_alone(shape: tuple
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_siglip2_sees_patches_as_its_own_processor_cuts_them(shape: tuple[int, int]) -> None:
+def test_siglip2_patches_equal_its_processors(shape: tuple[int, int]) -> None:
     from transformers.models.siglip2.image_processing_pil_siglip2 import convert_image_to_patches
 
     model, pixels = tiny.model("siglip2"), pictures(*shape)
@@ -249,7 +249,7 @@ def test_siglip_without_its_head_is_refused() -> None:
         SiglipTower(SiglipModel(config))
 
 
-def test_a_part_of_the_picture_moves_its_own_places_most() -> None:
+def test_a_change_in_a_corner_changes_that_corner_most() -> None:
     """Features are for localisation: what changes in a corner must be seen in that corner."""
     for kind in ("clip", "siglip", "siglip2"):
         encoder = tiny.encoder(kind)
@@ -381,7 +381,7 @@ def test_an_open_clip_folder_computes_what_open_clip_does(tmp_path: Path, quick:
     assert encoder.dense(torch.rand(3, 30, 50)).features.shape[0] == JOINT
 
 
-def test_swapped_projections_would_be_noticed() -> None:
+def test_the_reference_notices_swapped_projections() -> None:
     """The oracle can fail: queries in place of values give another vector."""
     stored = open_clip_weights()
     wrong = dict(stored)

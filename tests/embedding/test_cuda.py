@@ -80,7 +80,7 @@ def embeddings(kind: str, device: torch.device, dtype: torch.dtype = torch.float
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", list(APART))
 @pytest.mark.parametrize("mode", ["fast", "native"])
-def test_towers_see_what_they_see_on_the_cpu(kind: str, dtype: torch.dtype, mode: Mode) -> None:
+def test_towers_equal_the_cpu(kind: str, dtype: torch.dtype, mode: Mode) -> None:
     slow, fast = tiny.encoder(kind), tiny.encoder(kind, dtype, DEVICE)
     assert fast.identity == slow.identity
     seen = fast.dense(photo(), mode).features
@@ -192,7 +192,7 @@ def test_a_cache_holds_no_memory_of_the_device(tmp_path: Path) -> None:
 
 
 @wrapping
-def test_coupling_chooses_the_cells_of_the_cpu() -> None:
+def test_coupling_keeps_the_same_cells_as_on_the_cpu() -> None:
     kept = []
     for device in (tiny.CPU, DEVICE):
         model = families.model("qwen2_vl").to(device)
@@ -232,7 +232,7 @@ def test_reading_from_the_texture_in_half_precision(tmp_path: Path) -> None:
     assert answers[0].ids.tolist() == answers[1].ids.tolist()
 
 
-def test_the_command_fits_what_it_fits_on_the_cpu(tmp_path: Path) -> None:
+def test_the_command_fits_the_same_as_on_the_cpu(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(24):
         photo(seed=number).save(tmp_path / "in" / f"{number:02d}.png")

@@ -80,7 +80,7 @@ def test_the_channels_hold_the_compressed_features(embeddings: Embeddings) -> No
 
 @pytest.mark.parametrize("size", [(96, 128), (61, 47), (5, 7)])  # the last is smaller than the encoder's own grid
 @pytest.mark.parametrize("grid", [(1, 1), (7, 5), (13, 17), (40, 60)])
-def test_scores_by_cell_are_those_of_the_texture(
+def test_scores_by_cell_equal_the_textures(
     embeddings: Embeddings, size: tuple[int, int], grid: tuple[int, int]
 ) -> None:
     texture = TextureArray.from_image(noise(*size), embeddings=embeddings)
@@ -91,7 +91,7 @@ def test_scores_by_cell_are_those_of_the_texture(
 
 
 @pytest.mark.parametrize("level", [0, 1, 3, 6])
-def test_scores_by_level_are_those_of_the_texture(embeddings: Embeddings, level: int) -> None:
+def test_scores_by_level_equal_the_textures(embeddings: Embeddings, level: int) -> None:
     texture = TextureArray.from_image(noise(61, 94), embeddings=embeddings)
     channels = texture.level(EMBEDDING_NAMES, level).flatten(1)
     asked = embeddings.query(QUESTIONS)
@@ -99,7 +99,7 @@ def test_scores_by_level_are_those_of_the_texture(embeddings: Embeddings, level:
     torch.testing.assert_close(embeddings.scores(texture, QUESTIONS, level=level), by_hand, atol=1e-5, rtol=1e-4)
 
 
-def test_scores_by_point_are_those_of_the_texture(embeddings: Embeddings) -> None:
+def test_scores_by_point_equal_the_textures(embeddings: Embeddings) -> None:
     texture = TextureArray.from_image(noise(61, 94), embeddings=embeddings)
     points = torch.rand(50, 2, generator=torch.Generator().manual_seed(0))
     levels = torch.linspace(0, 6, 50)
@@ -111,7 +111,7 @@ def test_scores_by_point_are_those_of_the_texture(embeddings: Embeddings) -> Non
     torch.testing.assert_close(embeddings.scores(texture, QUESTIONS, xy=points), finest, atol=1e-5, rtol=1e-4)
 
 
-def test_a_part_of_the_picture(embeddings: Embeddings) -> None:
+def test_a_view_of_a_part_of_the_image(embeddings: Embeddings) -> None:
     """A model's tile covers a part, and may reach beyond the picture."""
     texture = TextureArray.from_image(noise(60, 80), embeddings=embeddings)
     view = Grid(1, 4, 3, (0.25, 0.5, 0.75, 1.25))
@@ -120,7 +120,7 @@ def test_a_part_of_the_picture(embeddings: Embeddings) -> None:
         torch.testing.assert_close(found[number], area_mean(texture[name], view).float(), atol=1e-5, rtol=1e-4)
 
 
-def test_scores_are_near_those_in_full_and_find_colours(embeddings: Embeddings) -> None:
+def test_scores_approximate_the_full_scores_and_find_colours(embeddings: Embeddings) -> None:
     picture = torch.full((3, 64, 64), 0.5)
     picture[:, 16:32, 40:56] = torch.tensor([1.0, 0.0, 0.0])[:, None, None]
     picture[:, 40:56, 8:24] = torch.tensor([0.0, 0.0, 1.0])[:, None, None]
@@ -150,7 +150,7 @@ def test_more_dimensions_than_channels_are_used_in_scores() -> None:
     assert errors[0] < errors[1]
 
 
-def test_fewer_dimensions_than_channels_leave_zeros() -> None:
+def test_fewer_dimensions_than_channels_are_padded_with_zeros() -> None:
     encoder = Colours()
     embeddings = Embeddings(encoder, projection(encoder, 8))
     texture = TextureArray.from_image(blocks(), embeddings=embeddings)
@@ -189,7 +189,7 @@ def test_a_batch_takes_embeddings_too(embeddings: Embeddings) -> None:
 # Questions
 
 
-def test_questions_are_encoded_in_one_batch_and_remembered(embeddings: Embeddings) -> None:
+def test_questions_are_encoded_in_one_batch_and_cached(embeddings: Embeddings) -> None:
     found = embeddings.query([*QUESTIONS, QUESTIONS[0]])
     assert found.shape == (11, 16)
     assert torch.equal(found[0], found[10])
@@ -204,7 +204,7 @@ def test_questions_are_encoded_in_one_batch_and_remembered(embeddings: Embedding
     assert embeddings.scores(blocks(), []).shape == (0, 64)
 
 
-def test_only_so_many_questions_are_remembered(embeddings: Embeddings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_question_cache_is_bounded(embeddings: Embeddings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CACHED_QUESTIONS", 3)
     embeddings.query(["a", "b", "c"])
     embeddings.query(["a"])
@@ -218,7 +218,7 @@ def test_only_so_many_questions_are_remembered(embeddings: Embeddings, monkeypat
 # One picture, many questions
 
 
-def test_a_later_question_costs_its_text_and_hardly_more(embeddings: Embeddings) -> None:
+def test_a_further_question_costs_little_more_than_its_text(embeddings: Embeddings) -> None:
     """At most 2 ms beyond the encoding of the text, on a texture of 1024 px and a grid of 44 x 44."""
     texture = TextureArray.from_image(noise(1024, 1024), embeddings=embeddings)
     embeddings.scores(texture, ["first"], grid=(44, 44))
@@ -235,7 +235,7 @@ def test_a_later_question_costs_its_text_and_hardly_more(embeddings: Embeddings)
     assert embeddings.runs.pictures == 1
 
 
-def test_the_cache_knows_a_picture_by_its_content(embeddings: Embeddings, tmp_path: Path) -> None:
+def test_the_cache_finds_an_image_by_its_content(embeddings: Embeddings, tmp_path: Path) -> None:
     image = photo()
     image.save(tmp_path / "a.png")
     first = embeddings.scores(image, QUESTIONS)
@@ -249,7 +249,7 @@ def test_the_cache_knows_a_picture_by_its_content(embeddings: Embeddings, tmp_pa
     assert embeddings.cache.counts.made == 2
 
 
-def test_another_mode_or_projection_is_another_entry() -> None:
+def test_mode_and_projection_have_their_own_cache_entries() -> None:
     encoder = Colours()
     cache = EmbeddingCache()
     fitted = projection(encoder)
@@ -261,7 +261,7 @@ def test_another_mode_or_projection_is_another_entry() -> None:
     assert cache.counts.made == 3
 
 
-def test_threads_encode_a_picture_once(embeddings: Embeddings) -> None:
+def test_threads_encode_an_image_once(embeddings: Embeddings) -> None:
     gate = threading.Barrier(6)
     found = []
 
@@ -278,7 +278,7 @@ def test_threads_encode_a_picture_once(embeddings: Embeddings) -> None:
     assert all(torch.equal(one, found[0]) for one in found)
 
 
-def test_it_travels_to_another_process(embeddings: Embeddings) -> None:
+def test_embeddings_can_be_pickled(embeddings: Embeddings) -> None:
     embeddings.query(["a"])
     there = pickle.loads(pickle.dumps(embeddings))
     assert torch.equal(there.scores(blocks(), QUESTIONS), embeddings.scores(blocks(), QUESTIONS))
@@ -318,7 +318,7 @@ def test_bad_input_is_one_sentence(embeddings: Embeddings) -> None:
 # The projection that ships
 
 
-def test_the_shipped_projection_is_small_and_says_where_it_comes_from() -> None:
+def test_the_shipped_projection_is_small_and_has_its_history() -> None:
     path = SHIPPED / "labels.safetensors"
     assert path.stat().st_size < 60_000
     found = Projection.load(path)
@@ -334,7 +334,7 @@ def labels() -> Any:
 
 
 @installed
-def test_the_shipped_projection_fits_the_encoder_as_it_is_now(labels: Any) -> None:
+def test_the_shipped_projection_matches_the_encoder(labels: Any) -> None:
     """If this fails, the encoder has changed: run benchmarks/fit_shipped_projection.py."""
     assert Projection.load(SHIPPED / "labels.safetensors").encoder == labels.identity
     assert Embeddings(labels).dims == 32

@@ -32,7 +32,7 @@ class Zero(Encoder):
         return torch.zeros(len(questions), 4)
 
 
-def test_what_has_no_direction_is_zero_and_not_nan() -> None:
+def test_a_zero_vector_stays_zero() -> None:
     assert torch.equal(Zero().dense(torch.rand(3, 5, 5)).features, torch.zeros(4, 2, 2))
     assert torch.equal(Zero().text(["x"]), torch.zeros(1, 4))
     assert Zero().text([]).shape == (0, 4)
@@ -47,12 +47,12 @@ def test_what_has_no_direction_is_zero_and_not_nan() -> None:
         ("a dog", "into brackets"),
     ],
 )
-def test_questions_that_are_none(questions: Any, said: str) -> None:
+def test_invalid_questions(questions: Any, said: str) -> None:
     with pytest.raises(EncoderError, match=said):
         Zero().text(questions)
 
 
-def test_images_that_are_none() -> None:
+def test_invalid_images() -> None:
     for image in (
         torch.rand(3, 0, 5),
         Image.new("RGB", (0, 3)),
@@ -73,14 +73,14 @@ def test_unknown_names_get_one_sentence(name: str) -> None:
     assert "expected" in str(raised.value)
 
 
-def test_devices_and_precisions_that_are_not_there() -> None:
+def test_unknown_devices_and_dtypes() -> None:
     with pytest.raises(ArrCocError, match="no device"):
         open_encoder("labels", device="abacus")
     with pytest.raises(EncoderError, match=r"torch\.float64"):
         open_encoder("labels", dtype=torch.float64)
 
 
-def test_dense_takes_what_the_texture_takes() -> None:
+def test_dense_reads_the_same_images_as_the_texture() -> None:
     encoder = tiny.encoder("siglip")
     pixels = np.random.default_rng(1).integers(0, 256, (30, 40, 3), dtype=np.uint8)
     image = Image.fromarray(pixels)
@@ -93,7 +93,7 @@ def test_dense_takes_what_the_texture_takes() -> None:
     assert similar.abs().max() <= 1 + 1e-5
 
 
-def test_results_are_ordinary_tensors() -> None:
+def test_results_allow_gradients_of_other_tensors() -> None:
     """A projection may be trained on them."""
     encoder = tiny.encoder("clip")
     weight = torch.ones(encoder.width, requires_grad=True)
@@ -105,7 +105,7 @@ def test_results_are_ordinary_tensors() -> None:
 # Opening by name
 
 
-def test_names_with_a_colon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_own_encoder_is_imported_from_the_working_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "my_encoders.py").write_text(
         "from tests.embedding.fake import Colours\n\n\nclass Mine(Colours):\n    pass\n\n\ndef broken():\n    raise OSError('gone')\n"
     )

@@ -72,7 +72,7 @@ def test_a_folder_without_a_sentence_encoder_gets_one_sentence(tmp_path: Path) -
 
 
 @installed
-def test_a_place_is_the_convex_combination_of_its_labels(encoder: LabelsEncoder) -> None:
+def test_a_cell_is_the_convex_combination_of_its_labels(encoder: LabelsEncoder) -> None:
     image = torch.rand(1, 3, 64, 96)
     with torch.no_grad():
         scores = encoder.classifier((image * 255 - 127) / 128)[0]  # [1000, 2, 3]
@@ -88,7 +88,7 @@ def test_a_place_is_the_convex_combination_of_its_labels(encoder: LabelsEncoder)
 
 
 @installed
-def test_it_knows_what_is_in_a_photograph(encoder: LabelsEncoder, photographs: dict[str, np.ndarray]) -> None:
+def test_the_classifier_recognises_photographs(encoder: LabelsEncoder, photographs: dict[str, np.ndarray]) -> None:
     names = read_labels()
     expected = {"cat": {"cat"}, "coffee": {"drink", "cup"}}
     for what, photograph in photographs.items():
@@ -101,7 +101,7 @@ def test_it_knows_what_is_in_a_photograph(encoder: LabelsEncoder, photographs: d
 
 @installed
 @pytest.mark.parametrize("mode", ["fast", "native"])
-def test_it_says_where_things_are(encoder: LabelsEncoder, photographs: dict[str, np.ndarray], mode: Any) -> None:
+def test_scores_locate_objects(encoder: LabelsEncoder, photographs: dict[str, np.ndarray], mode: Any) -> None:
     high = 300
     left, right = photographs["cat"][:high, 60:360], photographs["coffee"][50 : 50 + high, 120:420]
     both = np.concatenate([left, right], axis=1)
@@ -142,7 +142,7 @@ def test_half_precision_only_rounds(
 
 
 @installed
-def test_identity_names_the_settings(encoder: LabelsEncoder) -> None:
+def test_identity_covers_the_settings(encoder: LabelsEncoder) -> None:
     parts = encoder.classifier, encoder.sentences, encoder.labels, encoder.device
     assert LabelsEncoder(*parts).identity == encoder.identity
     assert (
@@ -158,7 +158,7 @@ def test_identity_names_the_settings(encoder: LabelsEncoder) -> None:
 
 
 @installed
-def test_questions_are_asked_by_what_they_name(encoder: LabelsEncoder) -> None:
+def test_stop_words_do_not_change_a_question(encoder: LabelsEncoder) -> None:
     dog, same, other = encoder.text(["Where is the dog?", "dog", "Where is the traffic light?"])
     assert torch.allclose(dog, same, atol=1e-6)
     assert float(dog @ other) < 0.5
@@ -239,20 +239,20 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("size", [(64, 96), (33, 50), (32, 1)])
-def test_it_computes_the_published_network(file: Path, size: tuple[int, int]) -> None:
+def test_the_classifier_equals_the_published_network(file: Path, size: tuple[int, int]) -> None:
     x = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(1)) * 2 - 1
     with torch.no_grad():
         found = load_classifier(file)(x).flatten(2)
         assert torch.allclose(found, reference(drawn(), x), atol=1e-4)
 
 
-def test_padding_alike_on_both_sides_would_be_noticed(file: Path) -> None:
+def test_the_reference_notices_symmetric_padding(file: Path) -> None:
     x = torch.rand(1, 3, 64, 64) * 2 - 1
     with torch.no_grad():
         assert not torch.allclose(load_classifier(file)(x).flatten(2), reference(drawn(), x, even=True), atol=1e-2)
 
 
-def test_the_input_is_left_alone(file: Path) -> None:
+def test_the_input_is_not_modified(file: Path) -> None:
     x = torch.rand(1, 3, 64, 64).contiguous(memory_format=torch.channels_last)
     kept = x.clone()
     with torch.no_grad():
@@ -260,7 +260,7 @@ def test_the_input_is_left_alone(file: Path) -> None:
     assert torch.equal(x, kept)
 
 
-def test_other_weights_are_refused(tmp_path: Path) -> None:
+def test_missing_or_broken_weights_are_refused(tmp_path: Path) -> None:
     stored = drawn()
     del stored["_blocks.3._project_conv.weight"]
     torch.save(stored, tmp_path / "less.pth")

@@ -83,7 +83,7 @@ def test_without_questions_it_is_the_textbook_pca() -> None:
     assert found.is_pca
 
 
-def test_what_is_lost_is_what_the_variance_says() -> None:
+def test_the_reconstruction_error_matches_the_variance() -> None:
     features, asked = low_rank(800, noise=0.2), questions(60)
     total = float((features - features.mean(0)).square().sum(1).mean())
     for found in (plain(features), aware(features, asked)):
@@ -108,7 +108,7 @@ def test_components_are_uncorrelated_of_length_one_and_nested(weight: float) -> 
     torch.testing.assert_close(first.transform(features), narrow.transform(features), atol=1e-5, rtol=0)
 
 
-def test_no_pair_of_maps_keeps_scores_better() -> None:
+def test_the_fit_minimises_the_error_of_dot_products() -> None:
     """Against PCA, against either modality's own directions, and against small changes of the fitted maps."""
     features, asked = low_rank(700, rank=30, noise=0.3), questions(100, slice(10, 40))
     best = aware(features, asked, 8, weight=1.0)
@@ -152,7 +152,7 @@ def test_scores_are_cosines_of_centred_vectors() -> None:
     )
 
 
-def test_what_is_wrong_with_a_dot_product_is_what_the_reconstruction_misses() -> None:
+def test_dot_products_equal_those_of_the_reconstruction() -> None:
     features, asked = low_rank(200), questions(10)
     found = aware(features, asked)
     z = found.transform(features)
@@ -173,7 +173,7 @@ def test_rankings_survive_on_features_of_low_rank() -> None:
         assert sum(spearman(a, b) for a, b in zip(worse, full, strict=True)) / 40 < 0.9
 
 
-def test_centring_takes_out_what_ranks_places_alike() -> None:
+def test_centring_removes_what_all_questions_share() -> None:
     """A direction that all questions share and places vary in would decide every ranking; particular ones should."""
     dice = torch.Generator().manual_seed(3)
     strength = torch.cat([torch.full((WIDTH - 2,), 0.3), torch.tensor([2.0, 0.3])])
@@ -236,7 +236,7 @@ def test_each_modality_has_its_own_mean() -> None:
     torch.testing.assert_close(found.transform(features).mean(0), torch.zeros(16), atol=1e-5, rtol=0)
 
 
-def test_a_few_questions_have_no_say() -> None:
+def test_fewer_than_eight_questions_are_not_used() -> None:
     """The mean of one question is that question: taken out, nothing would be left of it."""
     features = low_rank(300)
     few = aware(features, questions(7))
@@ -247,7 +247,7 @@ def test_a_few_questions_have_no_say() -> None:
         aware(features, questions(10), weight=1.0)
 
 
-def test_dense_and_rows_are_the_same() -> None:
+def test_dense_and_rows_give_the_same() -> None:
     features = low_rank(200)
     found = plain(features)
     dense = features[:60].T.reshape(WIDTH, 6, 10)
@@ -262,7 +262,7 @@ def test_dense_and_rows_are_the_same() -> None:
     assert found.transform(dense.half()).dtype == torch.float32
 
 
-def test_a_fit_is_the_same_every_time() -> None:
+def test_a_fit_is_deterministic() -> None:
     features = low_rank(300)
     torch.testing.assert_close(plain(features).components, plain(features.flip(0)).components, atol=1e-5, rtol=0)
     assert plain(features).identity == plain(features).identity
@@ -285,7 +285,7 @@ def test_saved_and_loaded(tmp_path: Path, weight: float) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["p.safetensors"]
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_invalid_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "p.safetensors"
     made = plain(low_rank(200))
     with pytest.raises(ProjectionError, match="cannot read"):
@@ -312,7 +312,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         made.save(tmp_path / "nowhere" / "p.safetensors")
 
 
-def test_the_history_is_json_in_the_header(tmp_path: Path) -> None:
+def test_the_header_holds_the_history_as_json(tmp_path: Path) -> None:
     replace(plain(low_rank(200)), pictures=9).save(tmp_path / "p.safetensors")
     data = (tmp_path / "p.safetensors").read_bytes()
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
@@ -330,12 +330,12 @@ def test_the_history_is_json_in_the_header(tmp_path: Path) -> None:
         (100, 2.5, "1 to 48"),
     ],
 )
-def test_what_cannot_be_fitted(count: int, dims: int, complaint: str) -> None:
+def test_invalid_counts_and_dimensions(count: int, dims: int, complaint: str) -> None:
     with pytest.raises(ProjectionError, match=complaint):
         plain(low_rank(count), dims)
 
 
-def test_features_that_do_not_vary() -> None:
+def test_features_of_too_low_rank() -> None:
     with pytest.raises(ProjectionError, match="vary in 0 directions"):
         plain(low_rank(1).expand(100, -1))
     with pytest.raises(ProjectionError, match="vary in 3 directions"):
@@ -372,7 +372,7 @@ def direct(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     cuts=st.lists(st.integers(0, 40), max_size=6), width=st.integers(1, 9), seed=st.integers(0, 99),
     far=st.sampled_from([0.0, 1.0, 1e4]),
 )  # fmt: skip
-def test_any_cut_in_any_order_gives_the_same(cuts: list[int], width: int, seed: int, far: float) -> None:
+def test_moments_do_not_depend_on_chunks_and_order(cuts: list[int], width: int, seed: int, far: float) -> None:
     rows = vectors(40, width, seed, far)
     parts = torch.tensor_split(rows, sorted(cuts))
     found = Moments.empty(width)
@@ -397,7 +397,7 @@ def test_features_far_from_zero_lose_nothing() -> None:
     torch.testing.assert_close(Moments.of(rows).scatter, direct(rows)[1], rtol=1e-6, atol=1e-6)
 
 
-def test_many_rows_come_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_processed_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = vectors(100, 6)
     whole = Moments.of(rows)
     monkeypatch.setattr(projection_module, "ROWS_PER_CHUNK", 7)
@@ -410,7 +410,7 @@ def test_covariance() -> None:
     torch.testing.assert_close(found.covariance, torch.cov(rows.float().double().T, correction=0))
 
 
-def test_two_kinds_can_count_alike() -> None:
+def test_with_count_gives_two_sets_equal_weight() -> None:
     few, many = vectors(10, 3, seed=1, far=4), vectors(500, 3, seed=2)
     both = Moments.of(few).with_count(500) + Moments.of(many)
     repeated = Moments.of(torch.cat([few.repeat(50, 1), many]))
@@ -419,7 +419,7 @@ def test_two_kinds_can_count_alike() -> None:
     torch.testing.assert_close(both.scatter, repeated.scatter, rtol=1e-10, atol=1e-8)
 
 
-def test_nothing_seen() -> None:
+def test_empty_moments() -> None:
     nothing = Moments.empty(4)
     some = Moments.of(vectors(3, 4))
     assert (nothing + some) is some
@@ -428,7 +428,7 @@ def test_nothing_seen() -> None:
     assert nothing.covariance.abs().sum() == 0
 
 
-def test_into_a_file_and_back() -> None:
+def test_moments_as_tensors_and_back() -> None:
     some = Moments.of(vectors(9, 4))
     back = Moments.from_tensors(some.to_tensors("image"), "image")
     assert back.count == 9
@@ -436,7 +436,7 @@ def test_into_a_file_and_back() -> None:
     assert torch.equal(back.mean, some.mean)
 
 
-def test_what_does_not_fit_is_said() -> None:
+def test_invalid_vectors_are_refused() -> None:
     with pytest.raises(ProjectionError, match="4 dimensions, got 5"):
         Moments.of(vectors(3, 4)) + Moments.of(vectors(3, 5))
     with pytest.raises(ProjectionError, match="NaN"):

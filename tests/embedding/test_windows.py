@@ -49,7 +49,7 @@ def test_weights_are_a_partition_of_unity(rows: int, columns: int, window: int, 
 
 @settings(max_examples=200, deadline=None)
 @given(length=sides, window=st.integers(1, 20), overlap=shares)
-def test_neighbours_share_what_was_asked(length: int, window: int, overlap: float) -> None:
+def test_neighbours_overlap_as_requested(length: int, window: int, overlap: float) -> None:
     windows = plan_windows((length, 1), (window, 1), overlap)
     side = windows.window[0]
     assert windows.tops[0] == 0
@@ -64,13 +64,13 @@ def test_weights_fall_towards_the_edges() -> None:
     assert torch.allclose(share, share.flip(0, 1), atol=1e-6)
 
 
-def test_features_that_depend_on_the_cell_alone_come_through_unchanged() -> None:
+def test_blending_keeps_features_that_depend_on_one_cell_only() -> None:
     image = torch.rand(3, 100, 72)
     found = Pooled().dense(image, "native").features
     assert torch.allclose(found, l2_normalize(torch.nn.functional.avg_pool2d(image, 4), dim=0), atol=1e-6)
 
 
-def test_windows_go_in_one_batch_or_in_parts_with_the_same_result() -> None:
+def test_batch_size_does_not_change_the_result() -> None:
     image = torch.rand(3, 132, 100)
     one, parts = Pooled(), Pooled(cells_per_batch=100)
     assert torch.allclose(one.dense(image, "native").features, parts.dense(image, "native").features, atol=1e-6)
@@ -87,7 +87,7 @@ def test_one_window_is_the_fast_mode(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip", "siglip2"])
-def test_native_mode_is_the_mean_of_its_windows(kind: str) -> None:
+def test_native_mode_is_the_weighted_mean_of_its_windows(kind: str) -> None:
     """Against the windows encoded one by one and summed by hand."""
     encoder = tiny.encoder(kind)
     image = torch.rand(3, 36, 24)  # 9 x 6 cells: two windows of 6 x 6, three rows apart
@@ -117,7 +117,7 @@ def test_any_size(size: tuple[int, int], mode: str) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(height=st.integers(1, 10_000), width=st.integers(1, 10_000), own=st.integers(2, 40))
-def test_grids_have_the_pictures_shape_and_a_bounded_number_of_cells(height: int, width: int, own: int) -> None:
+def test_grids_keep_the_aspect_ratio_and_bound_the_cells(height: int, width: int, own: int) -> None:
     rows, columns = fit_grid(height, width, own * own)
     assert 1 <= rows * columns <= 1.5 * own * own
     if min(rows, columns) > 3:  # where a cell more or less is not much
@@ -126,13 +126,13 @@ def test_grids_have_the_pictures_shape_and_a_bounded_number_of_cells(height: int
     assert max(rows, columns) * 16 <= MAX_SIDE
 
 
-def test_a_picture_of_the_right_size_is_not_resampled() -> None:
+def test_an_image_of_the_right_size_is_not_resampled() -> None:
     image = torch.rand(3, 16, 24)
     assert resize(image, (16, 24)) is image
     assert resize(image, (8, 12)).shape == (3, 8, 12)
 
 
-def test_blending_needs_whole_windows() -> None:
+def test_blend_returns_the_grid() -> None:
     windows = plan_windows((4, 4), (2, 2))
     seen = blend(windows, torch.rand(9, 3, 2, 2))
     assert seen.shape == (3, 4, 4)

@@ -15,7 +15,7 @@ def path(tmp_path_factory):
     return folder.write(build(TINY), tmp_path_factory.mktemp("reader"))
 
 
-def test_the_tokenizer_is_the_alphabet(path):
+def test_the_tokenizer_equals_the_vocabulary(path):
     tokenizer = AutoTokenizer.from_pretrained(path)
     for text in ("Total: RM 9.00", "two  spaces\nand a line", "caf\u00e9", "\u65e5", "".join(map(chr, range(32, 127)))):
         assert tokenizer(text).input_ids == vocabulary.encode(text)
@@ -53,6 +53,6 @@ def test_the_default_reader_fits_into_40_megabytes(tmp_path):
     )
 
 
-def test_a_folder_without_a_model_is_named(tmp_path):
+def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(ModelError, match="cannot load the processor"):
         load_processor(tmp_path)

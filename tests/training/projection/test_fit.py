@@ -89,7 +89,7 @@ def test_json(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert {"variance", "error", "overlap", "survival", "kept", "found", "largest", "missed"} <= said["tried"][0].keys()
 
 
-def test_questions_of_ones_own_and_sampled_cells(
+def test_own_questions_and_sampled_cells(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, asked = tmp_path / "e.safetensors", tmp_path / "q.txt"
@@ -106,7 +106,7 @@ def test_questions_of_ones_own_and_sampled_cells(
     assert Projection.load(out).questions == 0
 
 
-def test_the_step_up_is_said(
+def test_the_step_up_is_reported(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     real = fitting.fit_images
@@ -128,7 +128,7 @@ def test_the_step_up_is_said(
     assert "**not good enough**" in (tmp_path / "f_report" / "report.md").read_text()
 
 
-def test_no_step_up_without_pictures_for_it(
+def test_no_step_up_with_too_few_pictures(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     some = [str(path) for path in sorted(pictures.iterdir())[:20]]
@@ -159,7 +159,7 @@ def test_unreadable_files_are_counted_listed_and_skipped(
     assert "2 files could not be read" in (tmp_path / "e_report" / "report.md").read_text()
 
 
-def test_held_out_pictures_that_are_all_unreadable_do_not_end_the_run(
+def test_unreadable_held_out_pictures_do_not_end_the_run(
     copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, held, _ = fitting.split_images(gathering.find_images([copied]), 16)
@@ -184,7 +184,7 @@ def test_many_unreadable_files_are_not_all_printed(
     assert "and 10 more" in (tmp_path / "e_report" / "report.md").read_text()
 
 
-def test_an_interrupted_run_goes_on(
+def test_an_interrupted_run_resumes(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fit(pictures, tmp_path / "whole.safetensors") == 0
@@ -211,7 +211,7 @@ def test_an_interrupted_run_goes_on(
     assert Projection.load(out).identity == Projection.load(tmp_path / "whole.safetensors").identity
 
 
-def test_a_run_interrupted_while_it_is_judged_has_nothing_to_encode_again(
+def test_a_run_interrupted_in_validation_encodes_nothing_again(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stopping(*args: Any) -> Any:
@@ -226,7 +226,7 @@ def test_a_run_interrupted_while_it_is_judged_has_nothing_to_encode_again(
 
 
 @pytest.mark.filterwarnings("always")
-def test_a_full_disk_on_the_way_is_said_once(
+def test_a_full_disk_is_reported_once(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*args: Any) -> int:
@@ -274,7 +274,7 @@ def test_ctrl_c_in_a_shell(pictures: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="worker processes are watched through /proc")
-def test_a_worker_that_is_starting_does_not_hear_ctrl_c(pictures: Path, tmp_path: Path) -> None:
+def test_a_starting_worker_does_not_receive_ctrl_c(pictures: Path, tmp_path: Path) -> None:
     running = fit_slowly(pictures, tmp_path / "e.safetensors")
     wait_for(lambda: bool(importing_workers(running.pid)), running)
     for worker in importing_workers(running.pid):
@@ -325,7 +325,7 @@ def test_bad_input_is_one_sentence(
     assert not list(tmp_path.iterdir())
 
 
-def test_places_that_are_not_there(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_folders(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for place, out, complaint in (
         (tmp_path / "no", tmp_path / "e.safetensors", "no file or folder"),
         (tmp_path, tmp_path / "e.safetensors", "found none"),
@@ -349,7 +349,7 @@ def test_fewer_readable_pictures_than_dimensions(
     assert said.count("\n") == 1
 
 
-def test_pictures_that_are_all_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_identical_pictures_cannot_be_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in").mkdir()
     for number in range(20):
         Image.new("RGB", (40, 40), (90, 20, 10)).save(tmp_path / "in" / f"{number}.png")
@@ -379,7 +379,7 @@ def test_the_plot_shows_what_was_fitted(pictures: Path) -> None:
     )
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main(["fit-embeddings", "--help"])
     assert done.value.code == 0

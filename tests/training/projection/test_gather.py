@@ -50,7 +50,7 @@ def test_pictures_are_found_once_and_in_order(folder: Path, tmp_path: Path) -> N
         find_images([tmp_path / "empty"])
 
 
-def test_the_moments_are_those_of_all_cells_at_once(folder: Path) -> None:
+def test_moments_equal_those_of_all_cells(folder: Path) -> None:
     images, encoder = find_images([folder]), Colours()
     total, resumed = gather_moments(images, encoder)
     rows = torch.cat([encoder.dense(image).features.flatten(1).T for image in images])
@@ -60,7 +60,7 @@ def test_the_moments_are_those_of_all_cells_at_once(folder: Path) -> None:
     torch.testing.assert_close(total.features.mean, direct.mean, rtol=1e-12, atol=1e-12)
 
 
-def test_workers_give_the_same_sums_at_the_same_time(
+def test_workers_run_in_parallel_and_give_the_same_sums(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAMPS", str(tmp_path))
@@ -81,7 +81,7 @@ def test_workers_give_the_same_sums_at_the_same_time(
         gather_moments(images, Colours(), workers=2)
 
 
-def test_a_stop_is_gone_on_from_exactly(folder: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_exactly(folder: Path, tmp_path: Path) -> None:
     images, state = find_images([folder]), tmp_path / "run.part"
     whole, _ = gather_moments(images, Colours())
 
@@ -112,7 +112,7 @@ def interrupted(images: list[Path], state: Path, rules: CellSampling = CellSampl
         gather_moments(images, Colours(), rules, state=state, progress=stop)
 
 
-def test_another_run_is_not_gone_on_from(folder: Path, tmp_path: Path) -> None:
+def test_the_state_of_another_run_is_ignored(folder: Path, tmp_path: Path) -> None:
     images, state = find_images([folder]), tmp_path / "run.part"
     interrupted(images, state)
     left = state.read_bytes()
@@ -130,14 +130,14 @@ def test_another_run_is_not_gone_on_from(folder: Path, tmp_path: Path) -> None:
     assert resumed(images, Colours()) == 0
 
 
-def test_a_picture_that_changed_makes_it_another_run(folder: Path, tmp_path: Path) -> None:
+def test_a_changed_picture_starts_another_run(folder: Path, tmp_path: Path) -> None:
     images, state = find_images([folder]), tmp_path / "run.part"
     interrupted(images, state)
     photo(50, 64, seed=99).save(images[-1])
     assert gather_moments(images, Colours(), state=state)[1] == 0
 
 
-def test_a_state_that_cannot_be_kept_is_said(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_cannot_be_written_warns(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "SAVE_EVERY", 0.0)
     with pytest.warns(UserWarning, match="cannot be kept"):
         total, _ = gather_moments(find_images([folder]), Colours(), state=tmp_path / "nowhere" / "run.part")
@@ -155,7 +155,7 @@ def test_sampled_cells_are_the_same_every_time(folder: Path) -> None:
     )
 
 
-def test_unreadable_files_are_named_and_left_out(tmp_path: Path) -> None:
+def test_unreadable_files_are_named_and_skipped(tmp_path: Path) -> None:
     for number in range(12):
         photo(seed=number).save(tmp_path / f"{number:02d}.png")
     (tmp_path / "03.png").write_bytes(b"")
@@ -216,7 +216,7 @@ def test_a_worker_that_dies_is_one_sentence(folder: Path) -> None:
         gather_moments(find_images([folder]), Colours(), workers=2, make=dying)
 
 
-def test_the_same_from_a_single_block(folder: Path) -> None:
+def test_a_single_block_needs_no_workers(folder: Path) -> None:
     images = find_images([folder])[:3]
     assert torch.equal(
         gather_moments(images, Colours(), workers=4, make=make)[0].features.scatter,
@@ -231,7 +231,7 @@ def test_parts_add_up() -> None:
     assert (both.pictures, both.features.count, both.unreadable) == (3, 3, (("a", "why"),))
 
 
-def test_deep_and_odd_pictures_are_read(tmp_path: Path) -> None:
+def test_16_bit_and_tiny_pictures_are_read(tmp_path: Path) -> None:
     Image.fromarray(np.full((20, 30), 40_000, np.uint16)).save(tmp_path / "deep.png")
     Image.new("RGBA", (1, 1), (255, 0, 0, 0)).save(tmp_path / "one.png")
     total, _ = gather_moments(find_images([tmp_path]), Colours())

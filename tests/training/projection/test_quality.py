@@ -114,7 +114,7 @@ def test_more_dimensions_are_better() -> None:
     assert [one.error for one in found.values()] == sorted((one.error for one in found.values()), reverse=True)
 
 
-def test_pictures_without_ranking_and_questions_that_are_missing() -> None:
+def test_flat_pictures_and_missing_questions_give_none() -> None:
     flat = torch.full((3, 20, 20), 0.5)
     found = validate_projection(Colours(), fitted(), [flat], QUESTIONS)
     assert (found.survival, found.survival_ci, found.kept, found.found) == (None, None, None, None)
@@ -137,7 +137,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         compare_projections(Colours(), {"": fitted()}, [tmp_path / "a.png"], QUESTIONS, unreadable=[])
 
 
-def test_thresholds_say_what_was_missed() -> None:
+def test_missed_thresholds_are_named() -> None:
     good = ProjectionQuality(16, 0.95, 0.01, 0.9, 0.98, (0.97, 0.99), 0.8, 0.9, 0.2, 10, 10)
     assert QualityThresholds().missed(good) == []
     bad = replace(good, variance=0.1, error=0.9, overlap=0.01, survival=0.2, largest=0.99)
@@ -147,7 +147,7 @@ def test_thresholds_say_what_was_missed() -> None:
     assert QualityThresholds().missed(replace(good, overlap=None, survival=None)) == []
 
 
-def test_pictures_are_held_out_where_there_are_enough() -> None:
+def test_pictures_are_held_out_if_there_are_enough() -> None:
     paths = [Path(f"{n:05d}") for n in range(1000)]
     fitting, judging, notes = split_images(paths, 16)
     assert (len(fitting), len(judging), notes) == (936, 64, [])
@@ -163,7 +163,7 @@ def test_pictures_are_held_out_where_there_are_enough() -> None:
 # Questions
 
 
-def test_everyday_questions_fit_and_judge() -> None:
+def test_everyday_questions_are_split() -> None:
     asked = everyday_questions()
     assert len(asked) == len(set(asked)) > 80
     fitting, judging = split_questions(asked)
@@ -223,7 +223,7 @@ def test_evidence_is_found_in_full_and_compressed() -> None:
     assert (halves_[0]["centre"] | halves_[1]["centre"]).recall == pytest.approx(found["centre"].recall)
 
 
-def test_scores_that_find_nothing_recall_nothing() -> None:
+def test_inverted_scores_recall_nothing() -> None:
     data = Data("made up", tuple(scene(seed) for seed in range(12)))
     found = measure_evidence(Colours(), {"wrong": lambda features, texts: -fitted().full_scores(features, texts)}, data)
     assert found["wrong"].recall == found["wrong"].pointing == 0
