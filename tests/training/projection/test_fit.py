@@ -89,9 +89,7 @@ def test_json(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert {"variance", "error", "overlap", "survival", "kept", "found", "largest", "missed"} <= said["tried"][0].keys()
 
 
-def test_own_questions_and_sampled_cells(
-    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_own_questions_and_sampled_cells(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, asked = tmp_path / "e.safetensors", tmp_path / "q.txt"
     asked.write_text("\n".join(f"{a} or {b}?" for a in ("red", "blue", "pink") for b in NAMES))
     more = ["--sample", "20", "--text-weight", "0.9", "--mode", "native", "--exactly", "--questions", str(asked)]
