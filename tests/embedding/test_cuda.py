@@ -20,8 +20,7 @@ from arr_coc.embedding import Mode, open_encoder
 from arr_coc.embedding.labels import EfficientNetLite0
 from arr_coc.embedding.projection import Moments, fit_projection
 from arr_coc.errors import ModelError
-from arr_coc.vlm.texture_vlm import TextureEmbeddingVLM
-from arr_coc.vlm.vlm_tokens import VlmTokens
+from arr_coc.vlm.token_codec import TextureEmbeddingVLM, VlmTokens
 from tests.adapters import families, tiny_vlm
 from tests.adapters.tiny_vlm import picture
 from tests.embedding import tiny

@@ -22,8 +22,7 @@ from arr_coc.errors import ArrCocError
 from arr_coc.reader import folder, vocabulary
 from arr_coc.reader.model import TINY, build
 from arr_coc.training.documents.page import FontSet, PageQuestion
-from arr_coc.vlm.lift import Lift, encoder_identity
-from arr_coc.vlm.texture_vlm import TextureEmbeddingVLM
+from arr_coc.vlm.token_codec import Lift, TextureEmbeddingVLM, encoder_identity
 from recipes.reader.augment import plain
 from recipes.reader.batches import Batch, pack
 from recipes.reader.forward import ReaderForward, to_patches

@@ -18,7 +18,7 @@ from arr_coc.errors import ArrCocError, DataError, ImageError, first_line
 from arr_coc.evaluation.data import Evidence, Sample, read_samples
 from arr_coc.evaluation.export import NUMBERS, PAGE
 from arr_coc.types.image import DECODING_ERRORS
-from arr_coc.vlm.sources import image_source
+from arr_coc.vlm.look import image_source
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # safe to decode; others run programs, or are not images
 MAX_EXAMPLES = 200  # images of a data folder

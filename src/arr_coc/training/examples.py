@@ -22,9 +22,8 @@ from arr_coc.texture import TextureArray
 from arr_coc.training.look_cache import Looks
 from arr_coc.training.stopping import outlive_first_request
 from arr_coc.types.grid import Cells
-from arr_coc.vlm.look import Look
+from arr_coc.vlm.look import Look, image_source
 from arr_coc.vlm.model import VLM
-from arr_coc.vlm.sources import image_source
 
 AHEAD = 4  # pictures for each process, waiting to be looked at
 
