@@ -189,7 +189,7 @@ def check_options(selector: Selector, options: Mapping[str, Any]) -> None:
 
 @contextmanager
 def prune_layers(adapter: Adapter, prepared: Prepared, request: PruningRequest | None) -> Iterator[LayerPruner | None]:
-    """LayerState the `with`, `request`'s selector drops tokens inside the model; without a request, nothing happens."""
+    """Inside the `with`, `request`'s selector drops tokens inside the model; without a request, nothing happens."""
     if request is None or not prepared.allocations:
         yield None
         return

@@ -35,11 +35,11 @@ class Grid:
     w: int
     area: tuple[float, float, float, float] = WHOLE
 
-    @property
+    @cached_property
     def n(self) -> int:
         return self.t * self.h * self.w
 
-    @property
+    @cached_property
     def views(self) -> tuple[Grid, ...]:
         return (self,)
 

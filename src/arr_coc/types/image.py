@@ -15,6 +15,7 @@ import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -69,7 +70,7 @@ class Picture:
     original_size: tuple[int, int]
     notes: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def size(self) -> tuple[int, int]:
         """(height, width) in texture pixels."""
         return int(self.pixels.shape[-2]), int(self.pixels.shape[-1])

@@ -6,6 +6,7 @@ import copy
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any, TypedDict
 
 import torch
@@ -62,7 +63,8 @@ def generate(
         raise PromptError(why)
     watch = Stopwatch(adapter.device)
     inputs = prepared.make()
-    with torch.no_grad(), layer_pruning.prune_layers(adapter, prepared, pruning) as pruned:
+    active = nullcontext() if pruning is None else layer_pruning.prune_layers(adapter, prepared, pruning)
+    with torch.no_grad(), active as pruned:
         result = timed_generate(adapter.model, inputs, watch, options)
     allocations = prepared.allocations if pruned is None else pruned.allocations(prepared)
     timings = merge_timings(prepared.timings, watch)
