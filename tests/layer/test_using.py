@@ -26,7 +26,7 @@ from arr_coc.relevance.realizing import realized
 from arr_coc.relevance.selector import AUTO_GLANCE, ArrCoc
 from arr_coc.training.examples import lessons, read, sight_of
 from arr_coc.vlm.model import VLM
-from arr_coc.vlm.sources import is_image
+from arr_coc.vlm.request import is_image
 from tests.adapters.tiny_vlm import picture as noisy
 from tests.training import squares
 

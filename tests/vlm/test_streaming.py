@@ -11,7 +11,7 @@ import torch
 import arr_coc
 from arr_coc.errors import BudgetError, PromptError
 from arr_coc.types.answer import Answer
-from arr_coc.vlm.streaming import Stream
+from arr_coc.vlm.generation import AnswerStream
 from tests.adapters.tiny_vlm import GREEDY, picture
 
 
@@ -68,6 +68,6 @@ def test_a_letter_of_several_tokens_comes_whole() -> None:
         done.set()
         return Answer("aé!", (), {}, torch.tensor([1]))
 
-    pieces = list(Stream(run, lambda ids: bytes(ids.tolist()).decode(errors="replace")))
+    pieces = list(AnswerStream(run, lambda ids: bytes(ids.tolist()).decode(errors="replace")))
     assert done.is_set()
     assert pieces == ["a", "é", "!"]
