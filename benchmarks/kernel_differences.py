@@ -25,13 +25,12 @@ from arr_coc.errors import ArrCocError
 from arr_coc.frames import flow
 from arr_coc.texture import TextureArray, sampler
 from arr_coc.texture.channels import clusters
-from arr_coc.texture.channels.edges import distance_to, luma
+from arr_coc.texture.channels.edges import distance_to
 from arr_coc.texture.kernels import using
 from arr_coc.texture.kernels.connected_components import ConnectedComponents, Variants
 from arr_coc.texture.kernels.distance import distance_buffers, write_distance
 from arr_coc.texture.kernels.pointwise import POINTWISE, write_pointwise
-from arr_coc.texture.kernels.pooling import pool_cells
-from arr_coc.texture.kernels.pyramid import make_levels
+from arr_coc.texture.kernels.pooling import make_levels, pool_cells
 from arr_coc.texture.kernels.saliency import CentreSurround
 from arr_coc.texture.kernels.sampling import MipTable, sample_mips, warp_planes
 from arr_coc.texture.kernels.superpixels import REGION_CHANNELS, RegionStats, SlicKMeans
@@ -112,9 +111,7 @@ def _pointwise(size: tuple[int, int], device: str) -> Iterator[Difference]:
             TextureArray.from_image(one, max_side=None, supplied={"previous_frame": old})
             for one, old in zip(image, before, strict=True)
         ]
-        wanted = {
-            name: torch.stack([luma(one) if name == "luma" else one[name] for one in plain]) for name in POINTWISE
-        }
+        wanted = {name: torch.stack([one[name] for one in plain]) for name in POINTWISE}
     for dtype, allowed in ALLOWED.items():
         out = torch.full((2, len(POINTWISE), *size), float("nan"), dtype=dtype, device=device)
         write_pointwise(image, out, {name: number for number, name in enumerate(POINTWISE)}, before)

@@ -96,8 +96,7 @@ def by_kernel(
     first: torch.Tensor, last: torch.Tensor, xy: torch.Tensor, at_0: torch.Tensor
 ) -> dict[str, Callable[[], object]]:
     """The kernels on either layout."""
-    from arr_coc.texture.kernels.pooling import plane_table, rows_aligned, rule_codes, write_cells
-    from arr_coc.texture.kernels.pyramid import LevelWriter
+    from arr_coc.texture.kernels.pooling import LevelWriter, plane_table, rows_aligned, rule_codes, write_cells
     from arr_coc.texture.kernels.sampling import MipTable, sample_mips
     from arr_coc.texture.pooling import level_size
 

@@ -25,7 +25,7 @@ import torch
 from arr_coc.bench.gpu import check_cuda, time_on_gpu
 from arr_coc.bench.timing import machine
 from arr_coc.errors import ArrCocError
-from arr_coc.texture.kernels.pyramid import make_levels
+from arr_coc.texture.kernels.pooling import make_levels
 from arr_coc.texture.kernels.sampling import MipTable, sample_mips
 
 CHANNELS, LAYERS = 40, 10

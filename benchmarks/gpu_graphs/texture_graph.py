@@ -24,8 +24,7 @@ from arr_coc.texture.kernels.cuda_graph import capture_graph
 from arr_coc.texture.kernels.dispatch import MAX_SIDE, device_guard
 from arr_coc.texture.kernels.distance import distance_buffers, write_distance
 from arr_coc.texture.kernels.pointwise import POINTWISE, pass_buffers, write_pointwise
-from arr_coc.texture.kernels.pooling import needs_int64, plane_table, rows_aligned
-from arr_coc.texture.kernels.pyramid import LevelWriter
+from arr_coc.texture.kernels.pooling import LevelWriter, needs_int64, plane_table, rows_aligned
 from arr_coc.texture.kernels.saliency import CentreSurround, _corners
 from arr_coc.texture.kernels.sampling import MipTable, sample_mips
 from arr_coc.texture.kernels.superpixels import REGION_CHANNELS, RegionStats, SlicSegmenter

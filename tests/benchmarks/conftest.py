@@ -12,7 +12,7 @@ __all__ = ["by_triton", "collect_ignore_glob", "device", "image"]
 
 @pytest.fixture
 def large_blocks(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
-    """Flow in larger blocks in the interpreter, whose time grows with the number of programs."""
+    """Flow in larger blocks in the interpreter, where every program takes its time."""
     from gpu_graphs import flow
 
     if device.type == "cpu":

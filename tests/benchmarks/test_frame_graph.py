@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from arr_coc import TextureArray
 from arr_coc.errors import ArrCocError
 from arr_coc.texture.kernels import using
+from gpu_graphs import flow
 from gpu_graphs.frame_graph import FrameGraph
 
 pytestmark = pytest.mark.usefixtures("large_blocks")
@@ -23,7 +24,10 @@ def clip(device: torch.device) -> torch.Tensor:
     return torch.stack([wide[:, :, 6 - 2 * n : 36 - 2 * n] for n in range(3)]).to(device)
 
 
-def test_textures_equal_plain_ones_and_features_follow_the_motion(device: torch.device) -> None:
+def test_textures_equal_plain_ones_and_features_follow_the_motion(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow, "LK_ITERATIONS", 3)  # enough for 2 px, and faster in the interpreter
     film = clip(device)
     frames = FrameGraph((26, 30), layout=LAYOUT, dtype=torch.float32, device=device, levels=1, features=(13, 15))
     ramp = torch.arange(15.0, device=device).expand(16, 13, 15)

@@ -22,10 +22,12 @@ def test_every_path_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(gpu_stages, name, value, raising=False)
     bench = gpu_stages.GraphBench(16, 1, torch.float32, device="cpu", encoder=False)
     monkeypatch.setattr(bench, "kernel_stages", lambda: iter(()))  # tests/bench/test_gpu.py runs them
-    names = []
+    names, done = [], []
     for stage in bench.stages():
         names.append(stage.name)
-        stage.work()
+        if stage.work not in done:  # without CUDA a graph is the launched work
+            stage.work()
+            done.append(stage.work)
         if stage.reference is not None:
             stage.reference()
     assert names == ["16 embeddings enlarged", "full40, launched", "full40, graph"]

