@@ -29,7 +29,7 @@ from arr_coc.types.image import ImageLike, Numbers, Picture, as_tensor, is_batch
 
 T = TypeVar("T")
 Key = tuple[str, str]  # kind of value, name
-Backend: TypeAlias = Callable[[torch.Tensor], torch.Tensor]  # a segmenter or a text detector
+ImageFunction: TypeAlias = Callable[[torch.Tensor], torch.Tensor]  # a segmenter or a text detector
 
 
 class ChannelCache:
@@ -42,9 +42,8 @@ class ChannelCache:
     def __init__(self) -> None:
         self._values: dict[Key, Any] = {}
         self._needs: dict[Key, frozenset[str]] = {}
-        self._stack: list[
-            tuple[Key, set[str]]
-        ] = []  # values being computed, innermost last, each with the maps it has read so far
+        # Values being computed, innermost last, each with the maps it has read so far.
+        self._stack: list[tuple[Key, set[str]]] = []
         self._lock = threading.RLock()
 
     def once(self, key: Key, make: Callable[[], T]) -> T:
@@ -137,8 +136,8 @@ class TextureArray:
         self.picture = picture
         self.names = names
         self.dtype = dtype
-        self.segmenter = _check_backend("segmenter", segmenter, SEGMENTERS)
-        self.text = _check_backend("text detector", text, TEXT_DETECTORS)
+        self.segmenter = _check_function("segmenter", segmenter, SEGMENTERS)
+        self.text = _check_function("text detector", text, TEXT_DETECTORS)
         self._supplied = {k: v for k, v in read_supplied(supplied or {}, picture).items() if v is not None}
         self._cache = ChannelCache()
         self._ready: dict[str, Callable[[], torch.Tensor]] = {}  # planes given by `keep` instead of computed
@@ -404,8 +403,8 @@ class TextureArray:
         return [find_channel(name) for name in (self.names if names is None else resolve_layout(names))]
 
 
-def _check_backend(kind: str, given: str | Backend, known: Mapping[str, Backend]) -> str | Backend:
-    """A known backend's name or a function, unchanged."""
+def _check_function(kind: str, given: str | ImageFunction, known: Mapping[str, ImageFunction]) -> str | ImageFunction:
+    """The name of a known one or a function, unchanged."""
     if isinstance(given, str):
         if given not in known:
             raise ChannelError(f"there is no {kind} {given!r}{nearest_name(given, known)}")
