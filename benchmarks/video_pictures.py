@@ -1,4 +1,4 @@
-"""The pictures of docs/video.md: a drawn clip as it is watched, with the strip below it.
+"""The pictures of docs/video.md: frames of a watched synthetic clip, with the chart below.
 
 python benchmarks/video_pictures.py docs/images
 """
@@ -20,7 +20,7 @@ SHOWN = (12, 52, 85)  # the frames of the picture
 
 
 def story() -> synthetic.SyntheticClip:
-    """A street that stands still, a ball that flies across it, and a page that the camera pans over."""
+    """A static street, a ball that flies across it, and a pan over a page."""
     parts = [synthetic.static(EACH), synthetic.moving_object(EACH), synthetic.pan(EACH, step=8)]
     clip = synthetic.join("story", parts)
     return synthetic.SyntheticClip(clip.name, "Where is the ball?", clip.frames, clip.evidence, clip.flows, clip.cuts)
@@ -39,11 +39,11 @@ def main() -> None:
         if seen.number in SHOWN:
             shown.append(seen)
     frames = [overlay(seen, 396) for seen in shown]
-    strip = chart.draw()
-    sheet = Image.new("RGB", (strip.width, frames[0].height + 8 + strip.height), (18, 20, 26))
+    timeline = chart.draw()
+    sheet = Image.new("RGB", (timeline.width, frames[0].height + 8 + timeline.height), (18, 20, 26))
     for place, frame in enumerate(frames):
         sheet.paste(frame, (402 * place, 0))
-    sheet.paste(strip, (0, frames[0].height + 8))
+    sheet.paste(timeline, (0, frames[0].height + 8))
     sheet.save(arguments.folder / "video_story.png")
 
 

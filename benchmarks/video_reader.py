@@ -1,12 +1,12 @@
-"""Does a camera that pans over a receipt tell the reader the same as a scan of it?
+"""Does the reader answer the same from a pan over a receipt as from a scan of it?
 
     python benchmarks/video_reader.py --cases 30 -o video_reader.jsonl
     python benchmarks/video_reader.py --first 1000           # other drawings
 
 Receipts are drawn as for the reader's validation, one question about each (total, date or company in turn), until there are
-so many whose still is answered rightly: what cannot be read is answered by chance. The still is the whole page; the clip shows
-two fifths of its height at a time, panning down, and as many tokens of it are read as of the still. The peer `evs` gets the
-same frames. FONTS is a folder of .ttf files; without it, those that matplotlib brings.
+so many whose still is answered correctly: unreadable ones would be answered by chance. The still is the whole page. The clip
+pans down and shows two fifths of the height at a time; as many tokens are kept of it as of the still. The selector `evs` gets
+the same frames. FONTS is a folder of .ttf files; without it, those that matplotlib brings.
 """
 
 from __future__ import annotations
