@@ -16,14 +16,14 @@ def test_a_flow_that_makes_things_worse_is_rejected() -> None:
     assert bool(worse.all())
 
 
-def test_only_changed_windows_are_recomputed() -> None:
+def test_only_changed_windows_are_stale() -> None:
     before = torch.rand(64, 64, generator=torch.Generator().manual_seed(0))
     after = before.clone()
     after[:16, 16:32] = 1 - after[:16, 16:32]
     still = Flow(torch.zeros(2, 64, 64), torch.ones(64, 64))
-    found = gate.gate_windows(before, after, still, torch.zeros(4, 4, dtype=torch.bool))
-    assert found.recompute.nonzero().tolist() == [[0, 1]]
-    assert gate.expand_windows(found.recompute, (8, 8)).nonzero().tolist() == [[0, 2], [0, 3], [1, 2], [1, 3]]
+    stale = gate.stale_windows(before, after, still)
+    assert stale.nonzero().tolist() == [[0, 1]]
+    assert gate.expand_windows(stale, (8, 8)).nonzero().tolist() == [[0, 2], [0, 3], [1, 2], [1, 3]]
 
 
 def test_an_abrupt_change_of_light_is_matched_and_a_small_one_is_left() -> None:

@@ -1,4 +1,4 @@
-"""A cheap encoder that sees colours, and files of clips written by PyAV."""
+"""A cheap encoder that scores colours, and a writer of clip files."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from arr_coc.embedding.windows import WindowedEncoder
 
 
 class Yellows(WindowedEncoder):
-    """An encoder that finds yellow, cell by cell, and counts how often it was asked."""
+    """An encoder that scores yellow in each cell, and counts its calls and windows."""
 
     name, width, cell, side, overlap = "yellows", 3, 8, 128, 0.25
 
     def __init__(self) -> None:
-        self.device, self.dtype, self.looks, self.windows = torch.device("cpu"), torch.float32, 0, 0
+        self.device, self.dtype, self.calls, self.windows = torch.device("cpu"), torch.float32, 0, 0
 
     @property
     def identity(self) -> str:
         return "yellows"
 
     def encode_batch(self, pictures: torch.Tensor) -> torch.Tensor:
-        self.looks += 1
+        self.calls += 1
         self.windows += len(pictures)
         return F.avg_pool2d(pictures, self.cell) - 0.5
 

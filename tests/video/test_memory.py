@@ -16,21 +16,21 @@ def run(memory: Memory, frames: list[np.ndarray]) -> list[tuple[TextureArray, Re
     return [memory.update(frame) for frame in frames]
 
 
-def looks(embeddings: Embeddings) -> int:
-    return embeddings.encoder.looks  # type: ignore[attr-defined]
+def encoder_calls(embeddings: Embeddings) -> int:
+    return embeddings.encoder.calls  # type: ignore[attr-defined]
 
 
 def test_a_static_scene_is_encoded_at_keyframes_only(yellows: Embeddings) -> None:
-    made = run(Memory(yellows, MemorySettings(keyframe=4)), synthetic.draw_clip("static", 10).frames)
-    assert [number for number, (_, reuse) in enumerate(made) if reuse.features < 1] == [0, 4, 8]
-    assert [reuse.why for _, reuse in made][::4] == ["first frame", "keyframe", "keyframe"]
-    assert looks(yellows) == 3
-    assert np.mean([reuse.texture for _, reuse in made[1:4]]) > 0.95
+    results = run(Memory(yellows, MemorySettings(keyframe=4)), synthetic.draw_clip("static", 10).frames)
+    assert [number for number, (_, reuse) in enumerate(results) if reuse.features < 1] == [0, 4, 8]
+    assert [reuse.why for _, reuse in results][::4] == ["first frame", "keyframe", "keyframe"]
+    assert encoder_calls(yellows) == 3
+    assert np.mean([reuse.texture for _, reuse in results[1:4]]) > 0.95
 
 
 def test_a_moving_ball_is_recomputed_and_the_street_is_reused(yellows: Embeddings) -> None:
-    made = run(Memory(yellows), synthetic.draw_clip("object", 8).frames)
-    assert all(0.5 < reuse.texture < 1 for _, reuse in made[2:])
+    results = run(Memory(yellows), synthetic.draw_clip("object", 8).frames)
+    assert all(0.5 < reuse.texture < 1 for _, reuse in results[2:])
 
 
 def test_warped_channels_are_close_to_computed_ones() -> None:
@@ -40,9 +40,9 @@ def test_warped_channels_are_close_to_computed_ones() -> None:
         texture, _ = memory.update(frame)
     alone = TextureArray.from_image(frames[-1])
     for name in texture_update.WARPED:
-        off = (texture.grid(13, 23, [name]) - alone.grid(13, 23, [name])).abs().mean()
+        error = (texture.grid(13, 23, [name]) - alone.grid(13, 23, [name])).abs().mean()
         spread = alone.grid(13, 23, [name]).std()
-        assert float(off) < 0.25 * float(spread), name
+        assert float(error) < 0.25 * float(spread), name
 
 
 def test_recomputed_windows_are_exact() -> None:
@@ -64,21 +64,21 @@ def test_features_follow_the_motion(yellows: Embeddings) -> None:
         "", synthetic.street(), [synthetic.Camera(400 + 12 * number, 370) for number in range(6)]
     )
     memory = Memory(yellows, MemorySettings(motion_every=100, encode_every=100))
-    carried = [memory.update(frame)[0] for frame in clip.frames][-1]
-    assert looks(yellows) == 1
-    apart = yellows.compressed(carried) - yellows.with_empty_cache().compressed(clip.frames[-1])
-    stayed = yellows.with_empty_cache().compressed(clip.frames[0]) - yellows.with_empty_cache().compressed(
+    warped = [memory.update(frame)[0] for frame in clip.frames][-1]
+    assert encoder_calls(yellows) == 1
+    error = yellows.compressed(warped) - yellows.with_empty_cache().compressed(clip.frames[-1])
+    unmoved = yellows.with_empty_cache().compressed(clip.frames[0]) - yellows.with_empty_cache().compressed(
         clip.frames[-1]
     )
     known = slice(None, -4)  # the right side is new
-    assert float(apart[..., known].abs().mean()) < 0.6 * float(stayed[..., known].abs().mean())
+    assert float(error[..., known].abs().mean()) < 0.6 * float(unmoved[..., known].abs().mean())
 
 
 def test_motion_triggers_the_encoder_but_not_too_often(yellows: Embeddings) -> None:
-    made = run(Memory(yellows, MemorySettings(motion_every=3)), synthetic.draw_clip("pan", 14).frames)
-    asked = [number for number, (_, reuse) in enumerate(made) if reuse.features < 1]
-    assert len(asked) >= 4
-    assert min(np.diff(asked)) >= 3
+    results = run(Memory(yellows, MemorySettings(motion_every=3)), synthetic.draw_clip("pan", 14).frames)
+    encoded = [number for number, (_, reuse) in enumerate(results) if reuse.features < 1]
+    assert len(encoded) >= 4
+    assert min(np.diff(encoded)) >= 3
 
 
 def test_native_windows_are_encoded_in_one_call(native_yellows: Embeddings) -> None:
@@ -86,11 +86,11 @@ def test_native_windows_are_encoded_in_one_call(native_yellows: Embeddings) -> N
     clip = synthetic.draw_clip("object", 8)
     memory = Memory(native_yellows, MemorySettings(motion_every=1))
     memory.update(clip.frames[0])
-    before, whole = looks(native_yellows), encoder.windows  # type: ignore[attr-defined]
-    made = [memory.update(frame) for frame in clip.frames[1:]]
-    assert looks(native_yellows) - before <= 7
+    before, whole = encoder_calls(native_yellows), encoder.windows  # type: ignore[attr-defined]
+    results = [memory.update(frame) for frame in clip.frames[1:]]
+    assert encoder_calls(native_yellows) - before <= 7
     assert encoder.windows - whole < 7 * whole  # type: ignore[attr-defined]
-    texture = made[-1][0]
+    texture = results[-1][0]
     box = clip.evidence[7]
     assert box is not None
     scores = native_yellows.scores(texture, ["yellow"], grid=(18, 32))[0].view(18, 32)
@@ -106,17 +106,17 @@ def test_windows_that_no_motion_explains_are_recomputed() -> None:
     for frame in clip.frames:
         frame[100:200, 300:460] = np.kron(rng.integers(0, 256, (10, 16, 3)), np.ones((10, 10, 1))).astype(np.uint8)
     memory = Memory()
-    made = [memory.update(frame) for frame in clip.frames]
+    results = [memory.update(frame) for frame in clip.frames]
     alone = TextureArray.from_image(clip.frames[-1])
-    assert all(0 < reuse.texture < 1 for _, reuse in made[1:])
-    assert torch.allclose(made[-1][0]["edges"][100:200, 300:460], alone["edges"][100:200, 300:460], atol=1e-5)
+    assert all(0 < reuse.texture < 1 for _, reuse in results[1:])
+    assert torch.allclose(results[-1][0]["edges"][100:200, 300:460], alone["edges"][100:200, 300:460], atol=1e-5)
 
 
 def test_a_change_of_light_is_no_reason_to_recompute_everything(yellows: Embeddings) -> None:
     frames = synthetic.draw_clip("static", 4).frames
     frames[2] = np.clip(frames[2].astype(np.float32) * 1.15 + 10, 0, 255).astype(np.uint8)
-    made = run(Memory(yellows), frames)
-    assert made[2][1].texture > 0.5
+    results = run(Memory(yellows), frames)
+    assert results[2][1].texture > 0.5
 
 
 def test_another_size_starts_from_nothing() -> None:
@@ -141,11 +141,11 @@ def test_relevance_follows_the_motion_and_a_new_question_clears_only_that(yellow
     assert 0 < float(texture["fixation"].max()) < 0.2
     assert float(texture["previous_saliency"].max()) > 0.5
     memory.reset_question()
-    before = looks(yellows)
+    before = encoder_calls(yellows)
     texture, _ = memory.update(clip.frames[2])
     assert float(texture["previous_relevance"].max()) == 0
     assert "previous_relevance" in texture.absent
-    assert looks(yellows) == before
+    assert encoder_calls(yellows) == before
 
 
 def test_the_motion_channel_shows_a_ball_and_no_noise() -> None:
@@ -167,12 +167,12 @@ def test_clusters_of_the_keyframe_follow_the_motion() -> None:
 
 def test_with_keyframes_only_everything_is_recomputed(yellows: Embeddings) -> None:
     frames = synthetic.draw_clip("pan", 4).frames
-    made = run(Memory(yellows, MemorySettings(keyframe=1)), frames)
-    assert all((reuse.texture, reuse.features) == (0, 0) for _, reuse in made)
-    assert looks(yellows) == 4
+    results = run(Memory(yellows, MemorySettings(keyframe=1)), frames)
+    assert all((reuse.texture, reuse.features) == (0, 0) for _, reuse in results)
+    assert encoder_calls(yellows) == 4
     alone = TextureArray.from_image(frames[-1])
     for name in (*texture_update.WARPED, *texture_update.CLUSTERS):
-        assert torch.equal(made[-1][0][name], alone[name]), name
+        assert torch.equal(results[-1][0][name], alone[name]), name
 
 
 def test_without_reuse_each_frame_is_a_still_picture(yellows: Embeddings) -> None:
@@ -182,7 +182,7 @@ def test_without_reuse_each_frame_is_a_still_picture(yellows: Embeddings) -> Non
         texture, reuse = memory.update(frame)
         memory.record_relevance(texture, torch.ones(6, 8))
     assert reuse.why == "by itself"
-    assert looks(yellows) == 3
+    assert encoder_calls(yellows) == 3
     alone = TextureArray.from_image(frames[-1])
     assert all(torch.equal(texture[name], alone[name]) for name in texture.names if not name.startswith("embedding"))
     assert torch.equal(yellows.compressed(texture), yellows.with_empty_cache().compressed(frames[-1]))
@@ -207,6 +207,6 @@ def test_settings_are_checked(wrong: dict[str, float]) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_reuse_on_cuda(yellows: Embeddings) -> None:
     memory = Memory(yellows, MemorySettings(device="cuda"))
-    made = run(memory, synthetic.draw_clip("object", 6).frames)
-    assert made[-1][0].device.type == "cuda"
-    assert all(0.5 < reuse.texture < 1 for _, reuse in made[2:])
+    results = run(memory, synthetic.draw_clip("object", 6).frames)
+    assert results[-1][0].device.type == "cuda"
+    assert all(0.5 < reuse.texture < 1 for _, reuse in results[2:])

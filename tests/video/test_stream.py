@@ -111,10 +111,10 @@ def test_another_question_keeps_the_features(yellows: Embeddings) -> None:
     clip = synthetic.draw_clip("static", 6)
     stream = WatchStream(clip.frames, "Where is the ball?", using=yellows)
     list(islice(stream, 3))
-    looked = yellows.encoder.looks  # type: ignore[attr-defined]
+    looked = yellows.encoder.calls  # type: ignore[attr-defined]
     stream.ask("What is there?")
     list(stream)
-    assert yellows.encoder.looks == looked  # type: ignore[attr-defined]
+    assert yellows.encoder.calls == looked  # type: ignore[attr-defined]
     with pytest.raises(ArrCocError, match="question as text"):
         stream.ask(3)  # type: ignore[arg-type]
 

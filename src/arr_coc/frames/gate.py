@@ -7,8 +7,6 @@ that were outside the old frame, are marked for recomputation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 
@@ -23,15 +21,6 @@ OUTSIDE = 0.25  # share of a window that was beyond the frame's border
 DENOISE_SIGMA = 1.0  # px of the small frame
 BRIGHTNESS_STEP = 0.03  # of the luma, on average: more than this between two frames is a change of light
 BETTER = 0.9  # of the error of zero motion: a flow that does not get below this explains nothing
-
-
-@dataclass(frozen=True, eq=False)
-class Gate:
-    """What warping the earlier luma gave: all `[rows, columns]`, by window."""
-
-    error: torch.Tensor  # mean luma difference that is left
-    recompute: torch.Tensor  # bool: results cannot be reused here
-    worse: torch.Tensor  # bool: the flow was worse than zero motion, and was rejected
 
 
 def reject_flow(step: Flow, before: torch.Tensor, after: torch.Tensor) -> tuple[Flow, torch.Tensor]:
@@ -50,13 +39,15 @@ def reject_flow(step: Flow, before: torch.Tensor, after: torch.Tensor) -> tuple[
     return step, warped > unmoved + FLOOR / 2
 
 
-def gate_windows(old: torch.Tensor, now: torch.Tensor, moved: Flow, worse: torch.Tensor) -> Gate:
-    """Which windows may be reused, from the luma `[h, w]` of the result's frame, the luma now, and the flow between."""
+def stale_windows(old: torch.Tensor, now: torch.Tensor, moved: Flow) -> torch.Tensor:
+    """Windows bool `[rows, columns]` whose results cannot be reused.
+
+    old: the luma `[h, w]` of the frame with the results. now: the current luma. moved: the flow between them.
+    """
     error = window_mean((warp(old, moved) - now).abs())
     lost = window_mean(moved.confidence) < LOW_CONFIDENCE
     outside = window_mean((~inside_frame(moved.vectors)).float()) > OUTSIDE
-    recompute = (error > noise_threshold(error)) | outside | (lost & (error > FLOOR))
-    return Gate(error, recompute, worse)
+    return (error > noise_threshold(error)) | outside | (lost & (error > FLOOR))
 
 
 def noise_threshold(error: torch.Tensor) -> float:

@@ -66,9 +66,9 @@ def _match(there: torch.Tensor, here: torch.Tensor, moved: Shift, size: tuple[in
     common = inside_frame(far.vectors)  # brightness is compared on the overlap only
     lit = gates.match_brightness(there, here, (warp(there, far)[common], here[common]))
     near = warp(lit, far)
-    step, worse = gates.reject_flow(luma_flow(near, here), near, here)
+    step, _ = gates.reject_flow(luma_flow(near, here), near, here)
     step = compose(far, step)
-    changed = gates.expand_windows(gates.gate_windows(lit, here, step, worse).recompute, step.size)
+    changed = gates.expand_windows(gates.stale_windows(lit, here, step), step.size)
     same = inside_frame(step.vectors).float() * (~changed).float()
     return step.resize(size), F.adaptive_avg_pool2d(same[None, None], size)[0, 0]
 

@@ -79,12 +79,10 @@ class Memory:
 
     def reset(self) -> None:
         """Drop everything: the next frame is the first."""
-        self._texture: TextureArray | None = None  # the anchor: the last texture with computed parts
-        self._luma: torch.Tensor | None = None  # the anchor's small luma
-        self._since: Flow | None = None  # the flow since the anchor
-        self._last: torch.Tensor | None = None  # small luma of the frame before
-        self._frame: torch.Tensor | None = None  # its pixels, for the motion channel
+        # The anchor is the last texture with computed parts: with its small luma, and the flow since.
+        self._anchor: tuple[TextureArray, torch.Tensor, Flow] | None = None
         self._key: tuple[TextureArray, Flow] | None = None  # the last keyframe, and the flow since
+        self._last: tuple[torch.Tensor, torch.Tensor] | None = None  # small luma and pixels of the frame before
         self._features: torch.Tensor | None = None  # [k, h, w], as of the last encoder run
         self._drift = zero_flow((1, 1))  # the flow since then
         self._lost = torch.zeros(0)  # bool [h, w] cells whose features cannot be warped any more
@@ -92,7 +90,7 @@ class Memory:
         self._number = 0  # frames since the last keyframe
         self._saliency: torch.Tensor | None = None
         self._step: Flow | None = None  # from the frame before to this one, on the CPU; None: nothing can be warped
-        self._compared: tuple[torch.Tensor, torch.Tensor, Flow, torch.Tensor] | None = None  # the gate's input for it
+        self._compared: tuple[torch.Tensor, torch.Tensor, Flow] | None = None  # the gate's input for it
         self.reset_question()
 
     def reset_question(self) -> None:
@@ -109,8 +107,8 @@ class Memory:
         texture = TextureArray.from_image(
             frame, device=settings.device, max_side=settings.max_side, embeddings=self.embeddings
         )
-        if not why and self._frame is not None:
-            if tuple(self._frame.shape) != tuple(texture.pixels.shape):
+        if not why and self._last is not None:
+            if self._last[1].shape != texture.pixels.shape:
                 why = "another size"
             elif not settings.reuse:
                 why = "by itself"
@@ -120,7 +118,7 @@ class Memory:
             return self._pass(texture)
         now = gates.denoise(flows.small_luma(texture.pixels, settings.side))
         result = self._start(texture, now, why or "first frame") if self._last is None else self._next(texture, now)
-        self._last, self._frame = now, texture.pixels
+        self._last = now, texture.pixels
         return result
 
     def record_relevance(self, texture: TextureArray, relevance: torch.Tensor) -> None:
@@ -135,8 +133,8 @@ class Memory:
         if values is None or self._step is None:
             return torch.zeros(size)
         assert self._compared is not None
-        unreliable = gates.expand_windows(gates.gate_windows(*self._compared).recompute.cpu(), size)
-        return warp(_resize(values, torch.Size(size)), self._step) * (1 - unreliable.float())
+        stale = gates.expand_windows(gates.stale_windows(*self._compared).cpu(), size)
+        return warp(_resize(values, torch.Size(size)), self._step) * (1 - stale.float())
 
     def _pass(self, texture: TextureArray) -> tuple[TextureArray, Reuse]:
         """A frame that says nothing about the scene."""
@@ -149,8 +147,7 @@ class Memory:
         """A frame with nothing to reuse."""
         self._step = None
         still = zero_flow(_size(now), now.device)
-        self._texture, self._luma, self._since = texture, now, still
-        self._key, self._number = (texture, still), 0
+        self._anchor, self._key, self._number = (texture, now, still), (texture, still), 0
         if self.embeddings is not None:
             self._features = update.encode_frame(self.embeddings, texture.pixels)
             self.embeddings.attach(texture, self._features)
@@ -159,19 +156,18 @@ class Memory:
         return texture, Reuse(why=why)
 
     def _next(self, texture: TextureArray, now: torch.Tensor) -> tuple[TextureArray, Reuse]:
-        assert self._last is not None
-        assert self._texture is not None
-        assert self._luma is not None
-        assert self._since is not None
+        assert self._anchor is not None
         assert self._key is not None
-        last = gates.match_brightness(self._last, now)
+        assert self._last is not None
+        anchor, anchor_luma, since = self._anchor
+        last = gates.match_brightness(self._last[0], now)
         step, worse = gates.reject_flow(flows.luma_flow(last, now), last, now)
-        moved = compose(self._since, step)
-        gate = gates.gate_windows(gates.match_brightness(self._luma, now), now, moved, worse)
-        self._step, self._compared = step.cpu(), (last, now, step, worse)
+        moved = compose(since, step)
+        recompute = gates.stale_windows(gates.match_brightness(anchor_luma, now), now, moved)
+        self._step, self._compared = step.cpu(), (last, now, step)
         self._number, self._age = self._number + 1, self._age + 1
         keyframe = self._number >= self.settings.keyframe
-        texture = self._add_history(texture, now)
+        texture = self._add_history(texture, now, *self._last)
         still = zero_flow(_size(now), now.device)
         computed = 1.0
         if keyframe:
@@ -179,24 +175,21 @@ class Memory:
         else:
             self._key = self._key[0], compose(self._key[1], step)
             update.reuse_clusters(self._key[0], texture, self._key[1])
-            computed = update.update_channels(self._texture, texture, moved, gate.recompute)
-        encoded = self._update_features(texture, step, gate, keyframe)
-        if computed > 0:
-            self._texture, self._luma, self._since = texture, now, still
-        else:
-            self._since = moved
+            computed = update.update_channels(anchor, texture, moved, recompute)
+        encoded = self._update_features(texture, step, recompute.cpu(), keyframe)
+        self._anchor = (texture, now, still) if computed > 0 else (anchor, anchor_luma, moved)
         length = float(flows.magnitude(step.vectors).mean()) / max(_size(now))
         why = "keyframe" if keyframe else ""
-        return texture, Reuse(1 - computed, 1 - encoded, why, length, float(gate.worse.float().mean()))
+        return texture, Reuse(1 - computed, 1 - encoded, why, length, float(worse.float().mean()))
 
-    def _update_features(self, texture: TextureArray, step: Flow, gate: gates.Gate, keyframe: bool) -> float:
+    def _update_features(self, texture: TextureArray, step: Flow, changed: torch.Tensor, keyframe: bool) -> float:
         """Warp the features and renew stale ones; returns the share of the frame that was encoded."""
         if self.embeddings is None or self._features is None:
             return 0.0
         grid = (int(self._features.shape[1]), int(self._features.shape[2]))
         drift = compose(self._drift, step)
         features = l2_normalize(warp(self._features, drift), dim=0)
-        lost = gates.expand_windows(gate.recompute.cpu(), grid)
+        lost = gates.expand_windows(changed, grid)
         self._lost = (warp(self._lost.float(), step.cpu()) > 0.5) | lost
         distance = flows.magnitude(drift.resize(grid).vectors).cpu()
         stale = self._lost | (distance > MAX_DRIFT)
@@ -232,8 +225,13 @@ class Memory:
         weight[lost] = 1.0
         return weight
 
-    def _add_history(self, texture: TextureArray, now: torch.Tensor) -> TextureArray:
-        """The texture with the warped relevance maps, and the frame before for the motion channel."""
+    def _add_history(
+        self, texture: TextureArray, now: torch.Tensor, last: torch.Tensor, pixels: torch.Tensor
+    ) -> TextureArray:
+        """The texture with the warped relevance maps, and the frame before for the motion channel.
+
+        Windows that differ from the frame before by noise only are taken from this frame, and show no motion.
+        """
         assert self._step is not None
         step = self._step
         maps: dict[str, torch.Tensor | None] = {
@@ -244,18 +242,13 @@ class Memory:
                 step = step.resize(_size(values))
                 maps[name] = (warp(values, step) * step.confidence).clamp(0, 1)
         self._relevance, self._fixation, self._saliency = maps.values()
-        return texture.supply(previous_frame=self._previous_frame(texture, now), **maps)
-
-    def _previous_frame(self, texture: TextureArray, now: torch.Tensor) -> torch.Tensor:
-        """The pixels of the frame before; windows that differ by noise only are taken from this frame, and show no motion."""
-        assert self._last is not None
-        assert self._frame is not None
-        change = gates.window_mean((now - self._last).abs())
+        change = gates.window_mean((now - last).abs())
         still = change <= gates.noise_threshold(change)
-        if bool(still.all()):
-            return texture.pixels
-        plane = F.interpolate(still[None, None].float(), size=texture.size)[0, 0] > 0
-        return torch.where(plane, texture.pixels, self._frame)
+        previous = texture.pixels
+        if not bool(still.all()):
+            plane = F.interpolate(still[None, None].float(), size=texture.size)[0, 0] > 0
+            previous = torch.where(plane, texture.pixels, pixels)
+        return texture.supply(previous_frame=previous, **maps)
 
 
 def _size(plane: torch.Tensor) -> tuple[int, int]:
