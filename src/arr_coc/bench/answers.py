@@ -32,7 +32,7 @@ from arr_coc.vlm.model import VLM
 
 TEXT_TOKENS = 24  # after the picture
 QUESTIONS = ("What is the total amount?", "What is the date on the receipt?")
-SELECTION_STAGES = ("texture", "glance", "judge", "scout", "gaze", "embed")
+SELECTION_STAGES = ("texture", "glance", "layer", "probe", "gaze", "embed")
 ASK_OPTIONS: dict[str, dict[str, Any]] = {
     "dense": {"budget": "all"},
     "default": {"budget": "auto", "glance": "auto"},  # as `arr-coc ask` does
