@@ -1,9 +1,9 @@
-"""A thousand questions in one process: does memory stay flat?
+"""Memory of one process over a thousand questions.
 
     python benchmarks/many_asks.py
 
-A small random model (Qwen2-VL architecture) answers about pictures of many sizes, with every stage in use: glance, gaze,
-several images, looks with two questions, follow-ups. Prints the process's resident memory on the way.
+A small random model (Qwen2-VL architecture) answers about pictures of many sizes, with every stage: glance, selection,
+several images, looks with two questions, follow-ups. Prints the resident memory after every tenth of the questions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from arr_coc.reader import folder
 from arr_coc.reader.model import TINY, build
 
 
-def resident() -> float:
+def resident_mb() -> float:
     """This process's memory in MB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / 1e6
@@ -40,13 +40,13 @@ def main() -> None:
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as place:
         vlm = arr_coc.load(folder.write(build(TINY), Path(place), torch.float32))
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     options: dict[str, Any] = {"max_new_tokens": 4, "budget": "25%", "glance": "50%"}
     print(machine())
     start = time.monotonic()
     for number in range(1, asks + 1):
-        height, width = dice.integers(100, 500, 2)
-        image = Image.fromarray(dice.integers(0, 256, (height, width, 3), dtype=np.uint8))
+        height, width = rng.integers(100, 500, 2)
+        image = Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
         if number % 4 == 0:
             vlm.ask([image, image], "Which?", **options)
         elif number % 4 == 1:
@@ -58,7 +58,7 @@ def main() -> None:
             vlm.ask(image, "What?", selector="random", seed=number, **options)
         if number % (asks // 10) == 0:
             gc.collect()
-            print(f"{number:5d} asks  {resident():7.1f} MB  {time.monotonic() - start:5.0f} s", flush=True)
+            print(f"{number:5d} asks  {resident_mb():7.1f} MB  {time.monotonic() - start:5.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What the parts of untrained relevance are worth: the same questions with one of them left out, or alone.
+"""Ablation of untrained relevance: the same questions with one part left out, or with one part alone.
 
     python benchmarks/realize_ablation.py SCANS --out ablation.jsonl --device cuda
     python benchmarks/realize_ablation.py --table ablation.jsonl
 
-SCANS are the validation scans of `python -m recipes.reader.export_exam`. Told are the share of the evidence that is kept, and of
-the answers that the reader gives right from the kept cells alone, with intervals over scans.
+SCANS are the validation scans of `python -m recipes.reader.export_exam`. Measures evidence recall and the accuracy of the
+reader on the kept cells, with intervals over scans.
 """
 
 from __future__ import annotations
@@ -53,44 +53,44 @@ def whole(selection: SelectionInput, **options: object) -> torch.Tensor:
 
 
 def without(channels: tuple[str, ...], selection: SelectionInput) -> torch.Tensor:
-    """Some channels tell nothing: they are 0 everywhere. Whether the picture is a void is still told by its edges."""
-    return _told(selection, f"without {channels}", dict.fromkeys(channels))
+    """Some channels are 0 everywhere. The test for an empty picture still reads the real edges."""
+    return _with_channels(selection, f"without {channels}", dict.fromkeys(channels))
 
 
 def small_layout(selection: SelectionInput) -> torch.Tensor:
     """What `mvp13` has: one channel of edges, no detail, no distance, no motion."""
     lacking = {name: None for name in USED if name not in MVP13}
-    return _told(selection, "mvp13", lacking | {"edges": "edge_magnitude"})
+    return _with_channels(selection, "mvp13", lacking | {"edges": "edge_magnitude"})
 
 
-def _told(selection: SelectionInput, key: str, changed: Mapping[str, str | None]) -> torch.Tensor:
-    """With some channels in place of others, or with nothing."""
+def _with_channels(selection: SelectionInput, key: str, changed: Mapping[str, str | None]) -> torch.Tensor:
+    """With some channels replaced by others, or by zeros (None)."""
     texture, (view,) = selection.texture, selection.grid.views
 
-    def made() -> TextureArray:
+    def make() -> TextureArray:
         sources = {name: changed.get(name, name) for name in USED}
-        nothing = torch.zeros_like(texture["edges"])
+        zeros = torch.zeros_like(texture["edges"])
         other = TextureArray.from_planes(
-            {name: nothing if one is None else texture[one] for name, one in sources.items()}
+            {name: zeros if one is None else texture[one] for name, one in sources.items()}
         )
         other.once(f"edge energy {view!r}", lambda: edge_energy(texture, view))
         return other
 
-    told = texture.once(key, made)
-    return whole(replace(selection, source=ImageSource(texture=told)))
+    other = texture.once(key, make)
+    return whole(replace(selection, source=ImageSource(texture=other)))
 
 
 def processed(selection: SelectionInput) -> torch.Tensor:
-    """The texture of the picture as the encoder gets it, one size smaller or larger than the original."""
+    """The texture of the picture at the encoder's resolution."""
     texture = selection.texture
     (view,) = selection.grid.views
 
-    def made() -> TextureArray:
+    def make() -> TextureArray:
         pixels = torch.stack([texture[name] for name in ("red", "green", "blue")])[None]
         size = (CELL * view.h, CELL * view.w)
         return TextureArray.from_image(F.interpolate(pixels, size, mode="bicubic", antialias=True)[0].clamp(0, 1))
 
-    small = texture.once("processed", made)
+    small = texture.once("processed", make)
     return whole(replace(selection, source=ImageSource(texture=small)))
 
 
@@ -155,8 +155,8 @@ def measure(folder: Path, out: Path, device: str) -> None:
         print(picture.name, flush=True)
     with out.open("w") as file:
         for (name, share), each in found.items():
-            told = {what: {"mean": mean(scores), "interval": interval(scores)} for what, scores in each.items()}
-            file.write(json.dumps({"variant": name, "share": share, **told}) + "\n")
+            scores = {what: {"mean": mean(one), "interval": interval(one)} for what, one in each.items()}
+            file.write(json.dumps({"variant": name, "share": share, **scores}) + "\n")
 
 
 def table(path: Path) -> str:
@@ -171,9 +171,9 @@ def table(path: Path) -> str:
     return "\n".join(lines)
 
 
-def _cell(told: dict[str, list[float]]) -> str:
-    low, high = told["interval"]
-    return f"{told['mean']:.2f} [{low:.2f}, {high:.2f}]"
+def _cell(score: dict[str, list[float]]) -> str:
+    low, high = score["interval"]
+    return f"{score['mean']:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def main() -> None:

@@ -1,13 +1,12 @@
-"""How long each selector takes to choose, without a model.
+"""The time of each selector, without a model.
 
     OMP_NUM_THREADS=2 python benchmarks/selector_speed.py
 
-One picture of 36 x 36 cells with 1,024 dimensions; pixels are those of the bundled receipt, whose channels are made anew
-each time. Rounds go through all selectors before the next begins, so that a busy moment hits none of them alone. The best
-round is what a machine without other work would show. The tokens of neighbouring cells are alike, as real ones are. `resize` only names a size, and what
-it saves or costs happens in the encoder; the attention that `scope`, `visionzip`, `vispruner` and `hiprune` read comes with
-the encoding, and for `fastv` and `sparsevlm`, too, it is ready made here, as are the scores that `coupling` reads: only the
-choosing is timed.
+One picture of 36 x 36 cells with 1,024 dimensions; the pixels are those of the bundled receipt, whose channels are computed in
+every round. Rounds of all selectors are interleaved, so that load on the machine affects all of them. The best round is what an
+idle machine would show. Tokens of neighbouring cells are similar, as real ones are. Only selecting is timed: `resize` only names
+a size, and the attention of `scope`, `visionzip`, `vispruner`, `hiprune`, `fastv` and `sparsevlm` and the scores of `coupling` are
+computed beforehand.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ SHARES = (0.25, 0.0625)
 
 
 def selection(chooser: Selector, k: int) -> SelectionInput:
-    dice = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     grid = Grid(4, SIDE // 2, SIDE // 2) if chooser.name == "evs" else Grid(1, SIDE, SIDE)
-    coarse = torch.randn(1, DIMENSIONS, SIDE // 4, SIDE // 4, generator=dice)
+    coarse = torch.randn(1, DIMENSIONS, SIDE // 4, SIDE // 4, generator=generator)
     smooth = F.interpolate(coarse, (SIDE, SIDE), mode="bilinear").flatten(2)[0].T  # [N, D]
-    tokens = (smooth + 0.3 * torch.randn(grid.n, DIMENSIONS, generator=dice)).contiguous()
-    embeddings = torch.randn(WORDS, DIMENSIONS, generator=dice)
+    tokens = (smooth + 0.3 * torch.randn(grid.n, DIMENSIONS, generator=generator)).contiguous()
+    embeddings = torch.randn(WORDS, DIMENSIONS, generator=generator)
     words = Question("What is the total amount?", torch.arange(WORDS), lambda ids: embeddings)
-    attention = {depth: torch.rand(grid.n, generator=dice) / grid.n for depth in chooser.attention_at}
+    attention = {depth: torch.rand(grid.n, generator=generator) / grid.n for depth in chooser.attention_at}
     image = arr_coc.pictures.receipt()
     source = ImageSource(image, image.size)
     kind = "video" if chooser.name == "evs" else "image"
-    scores = torch.rand(grid.n, generator=dice)
+    scores = torch.rand(grid.n, generator=generator)
     return SelectionInput(
         grid, k, torch.arange(grid.n), words, tokens, attention, source, kind, scorer=lambda selection: scores
     )
@@ -52,7 +51,7 @@ def inside(k: int) -> LayerState:
 
 
 def question(name: str, share: float) -> Callable[[], object]:
-    """The selector's own way of being asked, ready to be timed."""
+    """The selector's call, ready to be timed."""
     chooser = Oracle([[[200, 400, 420, 440]]], (473, 1024)) if name == "oracle" else selector(name)
     k = round(share * SIDE * SIDE)
     if chooser.depths:

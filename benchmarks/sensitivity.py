@@ -1,10 +1,10 @@
-"""Do the kept cells follow the question, and only its meaning: other questions about a page, and the same one in other words.
+"""How the kept cells change with the question: for different questions about a page, and for one question rephrased.
 
     python benchmarks/sensitivity.py SCANS
 
-SCANS: a folder with samples.jsonl, such as `python -m recipes.reader.export_exam --receipts` writes. Told are mean Jaccard indices of
-kept cells, with intervals over pictures: between total, date and company, and between ways of putting each of them that were never
-trained with.
+SCANS: a folder with samples.jsonl, such as `python -m recipes.reader.export_exam --receipts` writes. Prints the mean Jaccard index of
+the kept cells with intervals over pictures: between total, date and company, and between phrasings of each of them that were not
+in training.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SELECTORS = ("arr-coc", "arr-coc-untrained")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scans", type=Path)
-    parser.add_argument("--limit", type=int, help="only so many pictures")
+    parser.add_argument("--limit", type=int, help="only the first pictures")
     arguments = parser.parse_args()
     vlm = arr_coc.load("reader")
-    found: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    overlaps: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for picture in read(arguments.scans, arguments.limit).pictures:
         look = vlm.look(picture.still)
         for selector in SELECTORS:
@@ -46,16 +46,16 @@ def main() -> None:
                 pairs += [(f"{kind}, in other words", [PLAIN[kind], *HELD_OUT[kind]]) for kind in KINDS]
                 pairs += [("any, in other words", [PLAIN[kind], *HELD_OUT[kind]]) for kind in KINDS]
                 for name, questions in pairs:
-                    moved = sensitivity([kept[one] for one in questions])
-                    assert moved is not None
-                    found[selector, share, name][picture.name].append(1 - moved)
+                    change = sensitivity([kept[one] for one in questions])
+                    assert change is not None
+                    overlaps[selector, share, name][picture.name].append(1 - change)
         print(picture.name, flush=True)
     print("\n| selector | kept | questions | mean Jaccard [95%] |\n|---|---|---|---|")
-    for (selector, share, name), each in found.items():
-        middle, spread = mean(each), interval(each)
+    for (selector, share, name), each in overlaps.items():
+        middle, bounds = mean(each), interval(each)
         assert middle is not None
-        assert spread is not None
-        print(f"| {selector} | {share} | {name} | {middle:.2f} [{spread[0]:.2f}, {spread[1]:.2f}] |")
+        assert bounds is not None
+        print(f"| {selector} | {share} | {name} | {middle:.2f} [{bounds[0]:.2f}, {bounds[1]:.2f}] |")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Questions of a kind that a layer was never asked in training: right answers beside those without any layer.
+"""Accuracy on kinds of questions that a layer has not seen in training, compared with no layer.
 
     python benchmarks/unseen_kinds.py SCANS LAYERS
 
 SCANS: the validation scans of `python -m recipes.reader.export_exam --receipts`. LAYERS: where `benchmarks/layer_ablation.py --only "never asked
-for a total" ...` has put its layers. Everything goes the way of `vlm.ask`, doubts included. `--shipped` measures the layer that
-ships, too.
+for a total" ...` has put its layers. Every answer comes from `vlm.ask`, fallbacks included. `--shipped` also measures the
+shipped layer.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scans", type=Path)
     parser.add_argument("layers", type=Path)
-    parser.add_argument("--limit", type=int, help="only so many pictures")
-    parser.add_argument("--shipped", action="store_true", help="the layer that ships, too")
+    parser.add_argument("--limit", type=int, help="only the first pictures")
+    parser.add_argument("--shipped", action="store_true", help="also measure the shipped layer")
     arguments = parser.parse_args()
     without = arr_coc.load("reader", layer=None)
     unseen = {kind: arr_coc.load("reader", layer=arguments.layers / f"never_asked_for_a_{kind}") for kind in KINDS}
     shipped = arr_coc.load("reader") if arguments.shipped else None
     right: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    asked: dict[str, Counter[str]] = defaultdict(Counter)
+    strategies: dict[str, Counter[str]] = defaultdict(Counter)
     for picture in read(arguments.scans, arguments.limit).pictures:
-        seen = [without, *unseen.values()] + ([] if shipped is None else [shipped])
-        looks = {id(vlm): vlm.look(picture.still) for vlm in seen}
+        loaded = [without, *unseen.values()] + ([] if shipped is None else [shipped])
+        looks = {id(vlm): vlm.look(picture.still) for vlm in loaded}
         for sample in picture.samples:
             if sample.kind not in KINDS:
                 continue
-            ways: dict[str, VLM] = {"without": without, "never asked": unseen[sample.kind]}
+            models: dict[str, VLM] = {"without": without, "never asked": unseen[sample.kind]}
             if shipped is not None:
-                ways["shipped"] = shipped
-            for name, vlm in ways.items():
+                models["shipped"] = shipped
+            for name, vlm in models.items():
                 for share in SHARES:
                     answer = vlm.ask(looks[id(vlm)], sample.question, budget=share)
-                    good = exact(answer.text, sample.answers)
+                    score = exact(answer.text, sample.answers)
                     for kind in (sample.kind, "all"):
-                        right[name, share, kind][picture.name].append(good)
-                    asked[f"{name}: {sample.kind}"][answer.allocations[0].strategy] += 1
+                        right[name, share, kind][picture.name].append(score)
+                    strategies[f"{name}: {sample.kind}"][answer.allocations[0].strategy] += 1
         print(picture.name, flush=True)
     print("\n| layer | kept | " + " | ".join((*KINDS, "all")) + " |\n|---|---|" + "---|" * (len(KINDS) + 1))
     for name in dict.fromkeys(name for name, _, _ in right):
@@ -61,7 +61,7 @@ def main() -> None:
                 low, high = interval(each) or (0.0, 1.0)
                 cells.append(f"{mean(each):.2f} [{low:.2f}, {high:.2f}]")
             print(f"| {name} | {share} | {' | '.join(cells)} |")
-    print(dict(asked))
+    print(dict(strategies))
 
 
 if __name__ == "__main__":
