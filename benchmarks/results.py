@@ -19,7 +19,7 @@ from typing import Any
 from arr_coc.bench.timing import machine
 from arr_coc.evaluation import Report, evaluate
 from arr_coc.evaluation.records import cache_folder
-from arr_coc.evaluation.report import format_selector, format_share, format_tokens, format_versus, summarise
+from arr_coc.evaluation.report import format_selector, format_share, format_tokens, format_versus
 from arr_coc.selectors import names
 
 BUDGETS = ("25%", "12.5%", "6.25%")
@@ -80,7 +80,7 @@ def evidence(report: Report) -> str:
 
 
 def document(receipts: Report, photos: Report, model: str) -> str:
-    short = "\n".join(f"- {budget}: {said}" for budget, said in summarise(receipts))
+    short = "\n".join(f"- {budget}: {said}" for budget, said in receipts.summary())
     ids = ", ".join(picture.name.removesuffix(".jpg") for picture in receipts.data.pictures)
     photo_ids = ", ".join(str(int(picture.name.removesuffix(".jpg"))) for picture in photos.data.pictures)
     return f"""# Results

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from arr_coc.evaluation.report import classify_outcome, format_share, summarise
+from arr_coc.evaluation.report import classify_outcome, format_share
 from arr_coc.selectors import SelectionInput
 from tests.adapters.tiny_vlm import wrapped
 from tests.evaluation.conftest import Folder, answering, made_up, run
@@ -84,7 +84,7 @@ def test_who_leads_and_whether_it_is_decided() -> None:
         "shaky": answering("shaky", 20, [0, 1], fallback="RuntimeError: no"),
     })  # fmt: skip
     assert [record["selector"] for record in found.rank("25%")] == ["good", "poor"]  # none that is invalid
-    ((budget, said),) = summarise(found)
+    ((budget, said),) = found.summary()
     assert budget == "25%"
     for words in (
         "good leads with .80 [",
@@ -102,12 +102,12 @@ def test_who_leads_and_whether_it_is_decided() -> None:
 )
 def test_an_undecided_lead_is_reported(others: int, words: str) -> None:
     found = made_up({"one": answering("one", 16, [0, 1]), "other": answering("other", others, [0, 1])})
-    assert words in summarise(found)[0][1]
+    assert words in found.summary()[0][1]
 
 
 def test_no_selector_is_right() -> None:
     found = made_up({"one": answering("one", 0, [6]), "other": answering("other", 0, [7])})
-    assert summarise(found) == [("25%", "no selector gets any right.")]
+    assert found.summary() == [("25%", "no selector gets any right.")]
 
 
 def test_outcomes_say_why_answers_are_wrong() -> None:

@@ -25,7 +25,7 @@ from arr_coc.evaluation.data import PictureQuestions
 from arr_coc.evaluation.entries import DENSE, ORACLE, RANDOM
 from arr_coc.evaluation.measure import grid_from_lists, restore, unpack_cells
 from arr_coc.evaluation.metrics import evidence_cells
-from arr_coc.evaluation.plots import AXES
+from arr_coc.evaluation.plots import measured_axes, series_of
 from arr_coc.evaluation.report import (
     OUTCOMES,
     SIGNIFICANT,
@@ -33,12 +33,9 @@ from arr_coc.evaluation.report import (
     Report,
     Row,
     classify_outcome,
-    columns_of,
     dense_rows,
     format_count,
     format_share,
-    remarks,
-    summarise,
 )
 from arr_coc.types.grid import WHOLE, Cells, Grid, by_moment, split_views
 from arr_coc.types.image import read_picture
@@ -60,7 +57,7 @@ def render_report(report: Report) -> str:
         "report.html",
         thumbnails,
         report=report,
-        series=_series_names(report),
+        series=list(series_of(report)),
         plots=_make_plots(report),
         leaders=[record for budget in report.budgets for record in report.rank(budget)[:1]],
         selectors=_selector_cases(report, thumbnails),
@@ -101,13 +98,7 @@ def _environment() -> Environment:
     found = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     found.filters |= {"share": format_share, "number_of": format_count, "percent": _percent, "px": "{:.1f}".format}
     found.globals |= {"DENSE": DENSE, "ORACLE": ORACLE, "OUTCOMES": OUTCOMES, "SIGNIFICANT": SIGNIFICANT}
-    found.globals |= {
-        "colour": _colour,
-        "y_of": _y_of,
-        "summarise": summarise,
-        "remarks": remarks,
-        "columns_of": columns_of,
-    }
+    found.globals |= {"colour": _colour, "y_of": _y_of}
     return found
 
 
@@ -119,10 +110,6 @@ def _percent(value: float) -> str:
     return f"{100 * max(0.0, min(1.0, value)):.1f}%"
 
 
-def _series_names(report: Report) -> list[str]:
-    return list(dict.fromkeys(r["selector"] for r in report.records if r[report.main_metric] is not None))
-
-
 def _colour(number: int) -> str:
     """Hues far apart (golden angle), readable on light and on dark."""
     return f"hsl({round(number * 137.508 + 8) % 360} 62% {(46, 56, 51)[number % 3]}%)"
@@ -132,15 +119,14 @@ def _make_plots(report: Report) -> list[dict[str, Any]]:
     """For each axis its label, the ticks, and the points of each selector."""
     metric = report.main_metric
     plots = []
-    for along, label in AXES:
-        if any(record[along] is None for record in report.records):
-            continue
-        shown = [record for record in report.records if record[metric] is not None]
-        x_of, ticks = _scale([record[along] for record in shown], logarithmic=along == "read")
+    for along, label in measured_axes(report):
+        by_name = series_of(report)
+        values = [record[along] for records in by_name.values() for record in records]
+        x_of, ticks = _scale(values, logarithmic=along == "read")
         series = []
-        for name in _series_names(report):
+        for name, records in by_name.items():
             points = []
-            for record in sorted((r for r in shown if r["selector"] == name), key=lambda r: r["read"]):
+            for record in records:
                 bounds = record[f"{metric}_ci"] or (record[metric], record[metric])
                 text = f"{name} at {record['budget']}: {format_share(record[metric], bounds)}, {record[along]:,.0f}"
                 points.append((x_of(record[along]), record[metric], bounds, text))

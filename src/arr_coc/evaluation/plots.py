@@ -9,7 +9,7 @@ from arr_coc.errors import ArrCocError
 from arr_coc.evaluation.entries import DENSE
 
 if TYPE_CHECKING:
-    from arr_coc.evaluation.report import Report
+    from arr_coc.evaluation.report import Record, Report
 
 AXES = (("read", "visual tokens that a language layer reads"), ("answer_ms", "milliseconds for one question"))
 
@@ -38,14 +38,27 @@ def save_plot(report: Report, path: Path) -> None:
         raise ArrCocError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
+def measured_axes(report: Report) -> list[tuple[str, str]]:
+    """Key and label of each axis that has a value in every record."""
+    return [(key, label) for key, label in AXES if all(record[key] is not None for record in report.records)]
+
+
+def series_of(report: Report) -> dict[str, list[Record]]:
+    """The records of each selector that have the main metric, by tokens read."""
+    series: dict[str, list[Record]] = {}
+    for record in report.records:
+        if record[report.main_metric] is not None:
+            series.setdefault(record["selector"], []).append(record)
+    return {name: sorted(records, key=lambda record: record["read"]) for name, records in series.items()}
+
+
 def draw_plots(report: Report) -> Any:
     figure = figure_class()(figsize=(11, 4.2), layout="constrained")
     metric = report.main_metric
-    shown = [(along, label) for along, label in AXES if all(r[along] is not None for r in report.records)]
-    records = [record for record in report.records if record[metric] is not None]
+    shown = measured_axes(report)
     for axis, (along, label) in zip(figure.subplots(1, len(shown), sharey=True, squeeze=False)[0], shown, strict=True):
-        for name in dict.fromkeys(record["selector"] for record in records):
-            points = sorted((r for r in records if r["selector"] == name), key=lambda r: r[along])
+        for name, records in series_of(report).items():
+            points = sorted(records, key=lambda record: record[along])
             x, y = [r[along] for r in points], [r[metric] for r in points]
             bounds = [r[f"{metric}_ci"] or (r[metric], r[metric]) for r in points]
             errors = [[max(0.0, v - low), max(0.0, high - v)] for v, (low, high) in zip(y, bounds, strict=True)]

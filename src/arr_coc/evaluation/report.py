@@ -110,10 +110,66 @@ class Report:
 
     def table(self, kinds: bool = False) -> str:
         """Markdown: all measures, or (`kinds`) accuracy and evidence recall by kind of question."""
-        columns = columns_of(self, kinds)
+        columns = self.columns(kinds)
         lines = ["| " + " | ".join(heading for heading, _ in columns) + " |", "|" + "---|" * len(columns)]
         lines += ["| " + " | ".join(cells[i] for _, cells in columns) + " |" for i in range(len(self.records))]
-        return "\n".join(lines) + "\n" + "".join(f"\n{line}\n" for line in remarks(self) if not kinds)
+        return "\n".join(lines) + "\n" + "".join(f"\n{line}\n" for line in self.remarks() if not kinds)
+
+    def columns(self, kinds: bool = False) -> list[tuple[str, list[str]]]:
+        """Headings and cells of a table, without empty columns and without the metric that is shown as accuracy already."""
+        duplicate = {"exact": "exact", "anls": "ANLS", "vqa": "VQA"}.get(self.data.metric)
+        columns = _kind_columns(self) if kinds else [column for column in COLUMNS if column[0] != duplicate]
+        filled = [(heading, [show(record) for record in self.records]) for heading, show in columns]
+        return [(heading, cells) for heading, cells in filled if any(cells)]
+
+    def summary(self) -> list[tuple[str, str]]:
+        """For each budget a sentence: who leads, by how much, and whether that is decided."""
+        metric = self.main_metric
+        unit = "right" if metric == "accuracy" else "of the evidence"
+        dense = self.dense
+        sentences = []
+        for budget in self.budgets:
+            ranked = self.rank(budget)
+            if not ranked:
+                continue
+            leader = ranked[0]
+            if not leader[metric]:
+                sentences.append((budget, f"no selector gets any {unit}."))
+                continue
+            text = f"{leader['selector']} leads with {format_share(leader[metric], leader[f'{metric}_ci'])} {unit}"
+            if metric == "accuracy" and dense is not None and dense[metric]:
+                text += f", {leader[metric] / dense[metric]:.0%} of the dense model's {format_share(dense[metric])}"
+            if _reads_more(leader):
+                text += f" (its layers read {leader['read'] / leader['tokens']['all']:.0%} of the cells on average)"
+            text += _describe_lead(leader["versus"], len(self.data.pictures))
+            oracle = next((r for r in self.records if (r["selector"], r["budget"]) == (ORACLE, budget)), None)
+            if oracle is not None and oracle[metric] is not None:
+                text += f". The oracle reaches {format_share(oracle[metric])}"
+            sentences.append((budget, text + "."))
+        return sentences
+
+    def remarks(self) -> list[str]:
+        """What a reader must know about single rows."""
+        records, lines = self.records, []
+        for r in records:
+            if r["fallbacks"]:
+                row = f"{r['selector']} at {r['budget']} fell back for {r['fallbacks']:.1%} of the questions"
+                allowed = "within the 1% that is allowed"
+                verdict = allowed if r["valid"] else "so the row is not a result of this selector"
+                lines.append(f"{row}, {verdict}: {r['fallback_reason']}.")
+        for r in records:
+            if r["over_budget"]:
+                notes = r["notes"] or ["it did not say why"]
+                example = notes[0] if len(notes) == 1 else f"for example: {notes[0]}"
+                lines.append(f"{r['selector']} at {r['budget']} read more than its budget ({example}).")
+        lines += [
+            f"{name} lets language layers read more cells than it keeps: it drops them there, or scouts first."
+            for name in dict.fromkeys(r["selector"] for r in records if _reads_more(r))
+        ]
+        if any(r["evidence_recall"] is not None for r in records):
+            smaller = dict.fromkeys(r["selector"] for r in records if r["evidence_recall"] is None)
+            lines += [f"{name} shows the whole picture smaller, so it has no evidence recall." for name in smaller]
+        return lines
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Accuracy against tokens read and against time, with intervals; needs matplotlib."""
@@ -290,76 +346,6 @@ def _outcome_shares(rows: Rows, all_rows: Rows) -> dict[str, float] | None:
     return {name: round(judged.count(name) / len(judged), 4) for name in OUTCOMES if name in judged or name == "right"}
 
 
-def summarise(report: Report) -> list[tuple[str, str]]:
-    """For each budget a sentence: who leads, by how much, and whether that is decided."""
-    metric = report.main_metric
-    unit = "right" if metric == "accuracy" else "of the evidence"
-    dense = report.dense
-    sentences = []
-    for budget in report.budgets:
-        ranked = report.rank(budget)
-        if not ranked:
-            continue
-        leader = ranked[0]
-        if not leader[metric]:
-            sentences.append((budget, f"no selector gets any {unit}."))
-            continue
-        text = f"{leader['selector']} leads with {format_share(leader[metric], leader[f'{metric}_ci'])} {unit}"
-        if metric == "accuracy" and dense is not None and dense[metric]:
-            text += f", {leader[metric] / dense[metric]:.0%} of the dense model's {format_share(dense[metric])}"
-        if _reads_more(leader):
-            text += f" (its layers read {leader['read'] / leader['tokens']['all']:.0%} of the cells on average)"
-        text += _describe_lead(leader["versus"], len(report.data.pictures))
-        oracle = next((r for r in report.records if (r["selector"], r["budget"]) == (ORACLE, budget)), None)
-        if oracle is not None and oracle[metric] is not None:
-            text += f". The oracle reaches {format_share(oracle[metric])}"
-        sentences.append((budget, text + "."))
-    return sentences
-
-
-def _describe_lead(versus: Record | None, pictures: int) -> str:
-    if versus is None:
-        return ""
-    if versus["difference"] == 0:
-        return f"; {versus['peer']} is level with it"
-    low, high = versus["ci"]
-    count = "one picture does" if pictures == 1 else f"{pictures} pictures do"
-    undecided = "" if versus["p"] < SIGNIFICANT else f", which {count} not decide"
-    lead = f"{versus['difference']:+.2f} [{low:+.2f}, {high:+.2f}] to {versus['peer']}"
-    return f"; {lead} (p {format_p(versus['p'])}){undecided}"
-
-
-def remarks(report: Report) -> list[str]:
-    """What a reader must know about single rows."""
-    records, lines = report.records, []
-    for r in records:
-        if r["fallbacks"]:
-            verdict = "within the 1% that is allowed" if r["valid"] else "so the row is not a result of this selector"
-            share = f"fell back for {r['fallbacks']:.1%} of the questions"
-            lines.append(f"{r['selector']} at {r['budget']} {share}, {verdict}: {r['fallback_reason']}.")
-    for r in records:
-        if r["over_budget"]:
-            notes = r["notes"] or ["it did not say why"]
-            example = notes[0] if len(notes) == 1 else f"for example: {notes[0]}"
-            lines.append(f"{r['selector']} at {r['budget']} read more than its budget ({example}).")
-    lines += [
-        f"{name} lets language layers read more cells than it keeps: it drops them there, or scouts first."
-        for name in dict.fromkeys(r["selector"] for r in records if _reads_more(r))
-    ]
-    if any(r["evidence_recall"] is not None for r in records):
-        smaller = dict.fromkeys(r["selector"] for r in records if r["evidence_recall"] is None)
-        lines += [f"{name} shows the whole picture smaller, so it has no evidence recall." for name in smaller]
-    return lines
-
-
-def columns_of(report: Report, kinds: bool = False) -> list[tuple[str, list[str]]]:
-    """Headings and cells of a table, without empty columns and without the metric that is shown as accuracy already."""
-    duplicate = {"exact": "exact", "anls": "ANLS", "vqa": "VQA"}.get(report.data.metric)
-    columns = _kind_columns(report) if kinds else [column for column in COLUMNS if column[0] != duplicate]
-    filled = [(heading, [show(record) for record in report.records]) for heading, show in columns]
-    return [(heading, cells) for heading, cells in filled if any(cells)]
-
-
 def _kind_columns(report: Report) -> list[Column]:
     """Accuracy, and the evidence recall where there is evidence, for each kind of question."""
     answered = report.main_metric == "accuracy"
@@ -376,6 +362,18 @@ def _kind_columns(report: Report) -> list[Column]:
         return f"{kind}, n = {count}", show
 
     return [*COLUMNS[:3], *map(column, report.kinds)]
+
+
+def _describe_lead(versus: Record | None, pictures: int) -> str:
+    if versus is None:
+        return ""
+    if versus["difference"] == 0:
+        return f"; {versus['peer']} is level with it"
+    low, high = versus["ci"]
+    count = "one picture does" if pictures == 1 else f"{pictures} pictures do"
+    undecided = "" if versus["p"] < SIGNIFICANT else f", which {count} not decide"
+    lead = f"{versus['difference']:+.2f} [{low:+.2f}, {high:+.2f}] to {versus['peer']}"
+    return f"; {lead} (p {format_p(versus['p'])}){undecided}"
 
 
 def format_share(value: float | None, bounds: Sequence[float] | None = None) -> str:
