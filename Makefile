@@ -56,6 +56,7 @@ bench: .venv/ready-dev
 pictures: .venv/ready-dev
 	$(BIN)/arr-coc tour -o docs/images
 	$(BIN)/python docs/channel_table.py
+	$(BIN)/python docs/file_tree.py
 	.ci/browser
 	$(BIN)/python docs/page_pictures.py
 

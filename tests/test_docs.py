@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,13 +17,26 @@ import arr_coc
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_channel_table_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("channel_table", ROOT / "docs" / "channel_table.py")
+def script(name: str) -> Any:
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "channels.md").read_text() == module.table(), "run: make pictures"
+    return module
+
+
+def test_the_channel_table_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "channels.md").read_text() == script("channel_table").table(), "run: make pictures"
+
+
+def test_the_file_tree_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "architecture.md").read_text() == script("file_tree").page(), "run: make pictures"
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
 @pytest.mark.parametrize(
