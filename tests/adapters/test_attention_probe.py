@@ -12,11 +12,11 @@ from arr_coc.errors import PromptError, SelectorError
 from arr_coc.reader import vocabulary
 from arr_coc.selectors import SelectionInput, Selector
 from tests.adapters.families import QWEN
-from tests.adapters.tiny_vlm import GREEDY, picture, wrapped
+from tests.adapters.tiny_vlm import FLAT, GREEDY, picture, wrapped
 
 DEPTHS = (0.25, 0.75)
 
-every_family = pytest.mark.parametrize("family", QWEN)
+every_family = pytest.mark.parametrize("family", [*QWEN, *FLAT])
 
 
 class Probing(Selector):
@@ -30,8 +30,23 @@ class Probing(Selector):
 
     def select(self, selection: SelectionInput) -> torch.Tensor:
         cells = selection.candidates[:: self.every]
-        self.found.append((cells, selection.scout(cells, DEPTHS)))
+        self.found.append((cells, selection.probe_attention(cells, DEPTHS)))
         return cells[: selection.count]
+
+
+def cell_columns(vlm: Any, prepared: Any) -> list[torch.Tensor]:
+    """The tokens of each picture's kept cells in a prompt of one row, newline tokens left out."""
+    tokens = (prepared["input_ids"][0] == vlm.adapter.token_id("image")).nonzero()[:, 0]
+    found = []
+    for allocation in prepared.allocations:
+        cells = vlm.adapter.cell_tokens(allocation.grid)
+        cells = torch.arange(allocation.n) if cells is None else cells
+        kept = torch.ones(vlm.adapter.token_count(allocation.grid), dtype=torch.bool)
+        kept[cells] = False
+        kept[cells[allocation.keep]] = True
+        mine, tokens = tokens[: int(kept.sum())], tokens[int(kept.sum()) :]
+        found.append(mine[torch.isin(kept.nonzero()[:, 0], cells)])
+    return found
 
 
 @every_family
@@ -40,11 +55,11 @@ def test_a_probe_is_the_stock_model_s_attention(family: str, every: int) -> None
     vlm, probe = wrapped(family, "eager"), Probing(every)
     vlm.prepare([picture()], "Which?", budget=5, selector=probe)
     cells, found = probe.found[0]
-    pruned = dict(vlm.prepare([picture()], "Which?", allocation=cells))
+    pruned = vlm.prepare([picture()], "Which?", allocation=cells)
     with torch.no_grad():
         dense = vlm.model(**pruned, output_attentions=True)
     layers = [round(depth * len(dense.attentions)) for depth in DEPTHS]
-    columns = (pruned["input_ids"][0] == vocabulary.IMAGE).nonzero()[:, 0]
+    (columns,) = cell_columns(vlm, pruned)
     expected = torch.stack([dense.attentions[layer][0, :, -1].mean(0)[columns] for layer in layers]).mean(0)
     assert torch.allclose(found, expected, atol=1e-5)
 
@@ -78,12 +93,12 @@ def test_later_layers_do_not_run_and_no_hook_stays(vlm: Any) -> None:
     answer = vlm.generate([picture()], "Which?", budget=5, selector=Probing(), **GREEDY)[0]
     share = round(max(DEPTHS) * len(layers)) / len(layers)
     assert answer.allocation.read == pytest.approx(5 + 21 * share)  # every third of 63 cells, up to the deepest layer
-    assert answer.timings["scout"] > 0
+    assert answer.timings["probe"] > 0
 
 
 def test_no_probe_before_encoding(vlm: Any) -> None:
     def glance(selection: SelectionInput) -> torch.Tensor:
-        return selection.candidates[: len(selection.scout(selection.candidates, DEPTHS))]
+        return selection.candidates[: len(selection.probe_attention(selection.candidates, DEPTHS))]
 
     with pytest.raises(SelectorError, match="nothing is encoded yet"):
         vlm.prepare([picture()], "Which?", budget=5, glance="50%", glance_selector=glance, selector="uniform")
@@ -106,12 +121,9 @@ def test_an_answer_s_map_is_the_mean_of_the_model_s_attention(family: str) -> No
             output_attentions=True,
         )
     attention = torch.stack(dense.attentions)[:, 0, :, prepared.length - 1 : -1].mean((0, 1, 2))
-    columns = (given["input_ids"][0] == vocabulary.IMAGE).nonzero()[:, 0]
-    start = 0
-    for allocation, found in zip(prepared.allocations, maps, strict=True):
+    for allocation, found, columns in zip(prepared.allocations, maps, cell_columns(vlm, prepared), strict=True):
         expected = torch.zeros(allocation.n)
-        expected[allocation.keep] = attention[columns[start : start + allocation.k]]
-        start += allocation.k
+        expected[allocation.keep] = attention[columns]
         assert torch.allclose(found, expected / expected.max(), atol=1e-5)
 
 
