@@ -100,7 +100,7 @@ def test_no_probe_before_encoding(vlm: Any) -> None:
     def glance(selection: SelectionInput) -> torch.Tensor:
         return selection.candidates[: len(selection.probe_attention(selection.candidates, DEPTHS))]
 
-    with pytest.raises(SelectorError, match="nothing is encoded yet"):
+    with pytest.raises(SelectorError, match="needs encoded cells: none exist yet"):
         vlm.prepare([picture()], "Which?", budget=5, glance="50%", glance_selector=glance, selector="uniform")
 
 

@@ -24,15 +24,15 @@ class LastToken(Selector):
         self.depths = depths
         self.seen: list[LayerState] = []
 
-    def at_layer(self, inside: LayerState) -> torch.Tensor:
-        self.seen.append(inside)
-        last = torch.tensor([len(inside.hidden) - 1])
-        paid = inside.attention(last).mean((0, 1))  # [T]
-        cells = inside.cells >= 0
-        later = any(depth > inside.depth for depth in self.depths)
-        count = min(int(cells.sum()), (inside.k or 0) * (2 if later else 1))
+    def at_layer(self, state: LayerState) -> torch.Tensor:
+        self.seen.append(state)
+        last = torch.tensor([len(state.hidden) - 1])
+        paid = state.attention(last).mean((0, 1))  # [T]
+        cells = state.cells >= 0
+        later = any(depth > state.depth for depth in self.depths)
+        count = min(int(cells.sum()), (state.k or 0) * (2 if later else 1))
         best = paid[cells].topk(count).indices
-        return inside.cells[cells][best].sort().values
+        return state.cells[cells][best].sort().values
 
 
 def masked_from(vlm: Any, inputs: dict[str, Any], stages: dict[int, torch.Tensor]) -> list[int]:
@@ -78,10 +78,10 @@ def test_dropping_at_a_layer_is_masking_from_there_on(family: str, attention: st
     inputs = stock_inputs(vlm, "What is it?", [picture()])
     (visual,) = vlm.adapter.visuals(inputs)
     stages = {}
-    for number, inside in enumerate(selector.seen):
+    for number, state in enumerate(selector.seen):
         left = selector.seen[number + 1].cells if number + 1 < len(selector.seen) else answer.allocation.keep
         kept = torch.zeros(visual.n, dtype=torch.bool).index_fill_(0, left[left >= 0], True)
-        stages[inside.layer] = visual.cell_places[~kept]
+        stages[state.layer] = visual.cell_places[~kept]
     assert answer.ids.tolist() == masked_from(vlm, inputs, stages)
     dense = vlm.generate([picture()], "What is it?", **GREEDY)[0]
     assert dense.ids.tolist() != answer.ids.tolist()  # control: dropping changes the answer
@@ -94,17 +94,17 @@ def test_a_layer_s_attention_is_the_model_s_own(family: str) -> None:
     vlm.generate([picture()], "What is it?", budget=9, selector=selector, **GREEDY | {"max_new_tokens": 1})
     with torch.no_grad():
         dense = vlm.model(**stock_inputs(vlm, "What is it?", [picture()]), output_attentions=True)
-    inside = selector.seen[0]
-    queries = torch.arange(0, len(inside.hidden), 7)
+    state = selector.seen[0]
+    queries = torch.arange(0, len(state.hidden), 7)
 
     class Asking(LastToken):
-        def at_layer(self, inside: LayerState) -> torch.Tensor:
-            self.map = inside.attention(queries)
-            return super().at_layer(inside)
+        def at_layer(self, state: LayerState) -> torch.Tensor:
+            self.map = state.attention(queries)
+            return super().at_layer(state)
 
     asking = Asking(0.75)
     vlm.generate([picture()], "What is it?", budget=9, selector=asking, **GREEDY | {"max_new_tokens": 1})
-    assert (asking.map - dense.attentions[inside.layer - 1][0][:, queries]).abs().max() < 1e-5
+    assert (asking.map - dense.attentions[state.layer - 1][0][:, queries]).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -124,7 +124,7 @@ def test_rows_and_beams_drop_independently(family: str, attention: str) -> None:
 
 def test_no_hook_stays(vlm: Any) -> None:
     class Broken(LastToken):
-        def at_layer(self, inside: LayerState) -> torch.Tensor:
+        def at_layer(self, state: LayerState) -> torch.Tensor:
             raise SelectorError("no")
 
     with pytest.raises(SelectorError):
@@ -135,7 +135,7 @@ def test_no_hook_stays(vlm: Any) -> None:
 
 def test_a_failing_selector_falls_back_and_says_so(vlm: Any) -> None:
     class Failing(LastToken):
-        def at_layer(self, inside: LayerState) -> torch.Tensor:
+        def at_layer(self, state: LayerState) -> torch.Tensor:
             return torch.tensor([0, 0, 1])
 
     with pytest.warns(FallbackWarning, match="0 comes twice"):
@@ -185,7 +185,7 @@ def test_sequences_of_one_prompt_keep_the_same_cells() -> None:
         depths = (0.5,)
         asked = 0
 
-        def at_layer(self, inside: LayerState) -> torch.Tensor:
+        def at_layer(self, state: LayerState) -> torch.Tensor:
             self.asked += 1
             return torch.randperm(63)[:5].sort().values
 

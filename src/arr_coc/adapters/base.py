@@ -70,18 +70,20 @@ class Encoded:
 class Adapter(ABC):
     """One model family. A new one is one file with a subclass and a line in `families.py`."""
 
-    family: ClassVar[str]  # as users know it
-    model_types: ClassVar[tuple[str, ...]]  # as `config.model_type` says it
+    family: ClassVar[str]  # the name in messages and docs
+    model_types: ClassVar[tuple[str, ...]]  # values of `config.model_type`
     processor: ClassVar[str]  # the name of its processor class in transformers
-    fixed_grid: ClassVar[bool] = False  # whether every picture, however small, has the same cells
+    fixed_grid: ClassVar[bool] = False  # whether every picture has the same number of cells
     glances: ClassVar[bool] = True  # whether the encoder can run on some of the patches
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # inputs that hold pixels
     kinds: ClassVar[tuple[str, ...]] = ("image",)
-    images_by_row: ClassVar[bool] = False  # whether the processor wants each row's images in a list of their own
+    images_by_row: ClassVar[bool] = False  # whether the processor takes each row's images as a list
 
     def __init__(self, model: Any, image_processor: Any = None, batch_windows: bool = False) -> None:
-        """`image_processor`: where known, tells which part of an image became pixels. `batch_windows`: encode whole
-        images with all attention windows in one call, too."""
+        """`image_processor`: its settings say which part of a picture became pixels. None: unknown.
+
+        `batch_windows`: encode whole pictures, too, with all attention segments in one call.
+        """
         self.model = model
         self.image_processor = image_processor
         self.batch_windows = batch_windows
