@@ -163,7 +163,7 @@ class Report:
                 example = notes[0] if len(notes) == 1 else f"for example: {notes[0]}"
                 lines.append(f"{r['selector']} at {r['budget']} read more than its budget ({example}).")
         lines += [
-            f"{name} lets language layers read more cells than it keeps: it drops them there, or scouts first."
+            f"{name} lets language layers read more cells than it keeps: it drops them there, or probes attention first."
             for name in dict.fromkeys(r["selector"] for r in records if _reads_more(r))
         ]
         if any(r["evidence_recall"] is not None for r in records):
