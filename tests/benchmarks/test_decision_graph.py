@@ -44,7 +44,7 @@ def test_keeps_the_cells_that_realize_keeps(
     grid = Grid(1, *GRID)
     selection = SelectionInput(
         grid, COUNT, torch.arange(grid.n), Question("the red car" if asked else "", torch.zeros(0, dtype=torch.long)),
-        source=ImageSource(texture=texture), couple=(lambda selection: question @ features) if asked else None,
+        source=ImageSource(texture=texture), scorer=(lambda selection: question @ features) if asked else None,
     )  # fmt: skip
     with using("torch"):
         choice = realized(selection)
