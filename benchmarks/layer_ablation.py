@@ -1,11 +1,11 @@
-"""What the parts of a learned layer are worth: layers that lack one, learned from the same pages for as many steps.
+"""Ablation of the learned layer: variants that lack one part, trained on the same pages for the same number of steps.
 
-    python benchmarks/layer_ablation.py WORKBOOK SCANS --out DIR --steps 500 --limit 900 --device cuda --processes 4
+    python benchmarks/layer_ablation.py DATASET SCANS --out DIR --steps 500 --limit 900 --device cuda --processes 4
 
-WORKBOOK is what `python -m recipes.reader.export_dataset` draws, SCANS the validation scans of `python -m recipes.reader.export_exam`.
-Each layer is measured on the scans: the share of the evidence among the best cells, and of the answers that the reader
-gives right when it reads only those cells (its likeliest token is the right one everywhere). DIR/ablation.jsonl gets a line for each, DIR/NAME
-the layer. `--table DIR/ablation.jsonl` prints what is in the docs.
+DATASET is the output of `python -m recipes.reader.export_dataset`, SCANS the validation scans of `python -m recipes.reader.export_exam`.
+Each layer is measured on the scans: evidence recall of the top cells, and the share of answers that the reader gives exactly by
+greedy decoding from those cells. DIR/ablation.jsonl gets a line for each variant, DIR/NAME the layer. `--table DIR/ablation.jsonl`
+prints the table of the docs.
 """
 
 from __future__ import annotations
@@ -30,16 +30,14 @@ from arr_coc.layer.config import CHANNELS
 from arr_coc.layer.heads import WAYS
 from arr_coc.layer.identity import config_for
 from arr_coc.texture.layout import MVP13
-from arr_coc.training.answer_loss import says
-from arr_coc.training.examples import Lesson, lessons, read
+from arr_coc.training.answer_loss import answers_exactly
+from arr_coc.training.batches import LayerTrainingSettings, collate
+from arr_coc.training.examples import LookCache, TrainingExample, load_examples, read_folder
 from arr_coc.training.journal import Journal
-from arr_coc.training.look_cache import Looks
-from arr_coc.training.loop import learn
-from arr_coc.training.settings import Settings
-from arr_coc.training.steps import collate
+from arr_coc.training.layer import train_layer
 
 SHARES = (0.125, 0.0625)
-READ = ("total", "date", "company")  # kinds whose answers are read again
+READ = ("total", "date", "company")  # kinds of questions whose answers are decoded
 FAMILIES = {
     "contours": ("edges", "edges_inverted", "distance"),
     "detail": ("highpass", "lowpass"),
@@ -48,19 +46,18 @@ FAMILIES = {
     "position": ("x", "y", "eccentricity"),
     "all but those of mvp13": tuple(name for name in CHANNELS if name not in MVP13),
 }
-MODEL = ("attention", "answers")
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One layer, and how it differs from the whole one."""
+    """One layer, and how it differs from the full one."""
 
     name: str
     shape: dict[str, Any] = field(default_factory=dict)
     learn: tuple[str, ...] = ("boxes",)
     gate: str = "straight-through"
     without: tuple[str, ...] = ()  # channels
-    unseen: str = ""  # a kind of question that is left out
+    unseen: str = ""  # a kind of question that is left out of training
 
 
 def variants() -> list[Variant]:
@@ -77,43 +74,45 @@ def variants() -> list[Variant]:
     return [*found, Variant("boxes, attention, answers", learn=("answers", "attention", "boxes"))]
 
 
-def loaded(arguments: argparse.Namespace) -> Any:
+def load_model(arguments: argparse.Namespace) -> Any:
     vlm = arr_coc.load(arguments.model, layer=None)
     vlm.model.to(arguments.device)
     return vlm
 
 
-def trimmed(found: Sequence[Lesson], variant: Variant) -> list[Lesson]:
-    """Lessons without what the variant is not told."""
+def trim(examples: Sequence[TrainingExample], variant: Variant) -> list[TrainingExample]:
+    """The examples without the variant's left-out channels and questions."""
     rows = [place for place, name in enumerate(CHANNELS) if name not in variant.without]
     kept = []
-    for lesson in found:
-        views = [replace(view, channels=view.channels[:, rows]) for view in lesson.views]
-        asked = [one for one in lesson.asked if one.sample.kind != variant.unseen]
-        if asked:
-            kept.append(replace(lesson, views=views, asked=asked))
+    for example in examples:
+        views = [replace(view, channels=view.channels[:, rows]) for view in example.views]
+        questions = [one for one in example.questions if one.sample.kind != variant.unseen]
+        if questions:
+            kept.append(replace(example, views=views, questions=questions))
     return kept
 
 
 @torch.no_grad()
-def judged(vlm: Any, looks: Looks, layer: ArrCocLayer, scans: Sequence[Lesson], way: str = "") -> dict[str, Any]:
-    """Evidence recall and right answers by share, each with an interval over scans; `way`: by one of its scores alone."""
+def measure(
+    vlm: Any, looks: LookCache, layer: ArrCocLayer, scans: Sequence[TrainingExample], way: str = ""
+) -> dict[str, Any]:
+    """Evidence recall and exact answers by share, each with an interval over scans; `way`: by one score only."""
     found: dict[tuple[str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for lesson in scans:
-        said = collate(
-            [[view.to(vlm.device) for view in lesson.views]], [lesson], [(0, one) for one in lesson.asked], vlm.device
-        ).judged(layer)
-        logits = (said.scores[:, WAYS.index(way)] if way else said.relevance).cpu()
-        for one, mine in zip(lesson.asked, logits, strict=True):
-            order = mine.argsort(descending=True, stable=True)
+    for example in scans:
+        views, questions = [view.to(vlm.device) for view in example.views], [(0, one) for one in example.questions]
+        prediction = collate([views], [example], questions, vlm.device).predict(layer)
+        logits = (prediction.scores[:, WAYS.index(way)] if way else prediction.relevance).cpu()
+        for one, row in zip(example.questions, logits, strict=True):
+            order = row.argsort(descending=True, stable=True)
             for share in SHARES:
                 keep = order[: max(1, round(share * len(order)))].sort().values
-                found["recall", share][lesson.name].append(recall(keep, one.groups) or 0.0)
+                found["recall", share][example.name].append(recall(keep, one.groups) or 0.0)
                 if one.sample.kind in READ:
                     sample = one.sample
-                    right = float(says(vlm, looks.at(lesson.image), sample.question, sample.answers[0], keep))
+                    look = looks.at(example.image)
+                    right = float(answers_exactly(vlm, look, sample.question, sample.answers[0], keep))
                     for what in ("right", f"right: {one.sample.kind}"):
-                        found[what, share][lesson.name].append(right)
+                        found[what, share][example.name].append(right)
     return {
         f"{what} {100 * share:g}%": {"mean": mean(scores), "interval": interval(scores)}
         for (what, share), scores in found.items()
@@ -121,15 +120,15 @@ def judged(vlm: Any, looks: Looks, layer: ArrCocLayer, scans: Sequence[Lesson], 
 
 
 def work(number: int, arguments: argparse.Namespace) -> None:
-    """One process: every n-th variant."""
+    """Train every n-th variant in one process."""
     torch.set_num_threads(2)
-    vlm = loaded(arguments)
-    taught, scans = torch.load(arguments.out / "lessons.pt", weights_only=False)
-    looks = Looks(vlm)
+    vlm = load_model(arguments)
+    examples, scans = torch.load(arguments.out / "examples.pt", weights_only=False)
+    looks = LookCache(vlm)
     wanted = [one for one in variants() if not arguments.only or one.name in arguments.only]
     for variant in wanted[number :: arguments.processes]:
-        tutored = bool(set(variant.learn) & set(MODEL))
-        settings = Settings(learn=variant.learn, gate=variant.gate, steps=arguments.steps, answers=2 if tutored else 1)
+        settings = LayerTrainingSettings(learn=variant.learn, gate=variant.gate, steps=arguments.steps)
+        settings = replace(settings, answers=2 if settings.needs_model else 1)
         config = config_for(
             vlm.adapter, channels=tuple(name for name in CHANNELS if name not in variant.without), **variant.shape
         )
@@ -137,17 +136,19 @@ def work(number: int, arguments: argparse.Namespace) -> None:
         place.mkdir(parents=True, exist_ok=True)
         started = time.monotonic()
         with Journal(place, events=False, lines=False) as journal:
-            learned = learn(vlm, config, trimmed(taught, variant), [], place, settings, journal=journal, looks=looks)
-        told = trimmed(scans, replace(variant, unseen=""))
+            trained = train_layer(
+                vlm, config, trim(examples, variant), [], place, settings, journal=journal, looks=looks
+            )
+        measured = trim(scans, replace(variant, unseen=""))
         line = {
             "variant": variant.name,
-            "steps": learned.steps,
+            "steps": trained.steps,
             "seconds": round(time.monotonic() - started, 1),
-            **judged(vlm, looks, learned.layer, told),
+            **measure(vlm, looks, trained.layer, measured),
         }
         lines = [line]
         if variant.name == "whole":
-            lines += [{"variant": f"{way} alone", **judged(vlm, looks, learned.layer, told, way)} for way in WAYS]
+            lines += [{"variant": f"{way} alone", **measure(vlm, looks, trained.layer, measured, way)} for way in WAYS]
         with (arguments.out / "ablation.jsonl").open("a") as file:
             file.writelines(json.dumps(one) + "\n" for one in lines)
         print(
@@ -161,7 +162,7 @@ def work(number: int, arguments: argparse.Namespace) -> None:
         )
 
 
-def table(path: Path) -> None:
+def print_table(path: Path) -> None:
     lines = {one["variant"]: one for one in map(json.loads, path.read_text().splitlines())}
     columns = [f"{what} {100 * share:g}%" for what in ("recall", "right") for share in SHARES]
     print(f"| | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
@@ -178,29 +179,29 @@ def table(path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workbook", nargs="?", type=Path)
+    parser.add_argument("dataset", nargs="?", type=Path)
     parser.add_argument("scans", nargs="?", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--model", default="reader")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--limit", type=int, default=900, help="pages to learn from")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--workers", type=int, default=0, help="processes that look at the pictures")
-    parser.add_argument("--processes", type=int, default=1, help="that learn at the same time")
+    parser.add_argument("--workers", type=int, default=0, help="processes that compute textures")
+    parser.add_argument("--processes", type=int, default=1, help="that train at the same time")
     parser.add_argument("--only", nargs="+", metavar="NAME")
     parser.add_argument("--table", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     if arguments.table is not None:
-        return table(arguments.table)
+        return print_table(arguments.table)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    vlm = loaded(arguments)
+    vlm = load_model(arguments)
     config = config_for(vlm.adapter)
-    taught, scans = (
-        lessons(vlm, read(folder, limit), config, by_answer=True, workers=arguments.workers)
-        for folder, limit in ((arguments.workbook, arguments.limit), (arguments.scans, None))
+    examples, scans = (
+        load_examples(vlm, read_folder(folder, limit), config, by_answer=True, workers=arguments.workers)
+        for folder, limit in ((arguments.dataset, arguments.limit), (arguments.scans, None))
     )
-    torch.save((taught, scans), arguments.out / "lessons.pt")
-    print(f"{len(taught)} pages to learn from, {len(scans)} scans", flush=True)
+    torch.save((examples, scans), arguments.out / "examples.pt")
+    print(f"{len(examples)} training pages, {len(scans)} scans", flush=True)
     del vlm
     if arguments.processes == 1:
         work(0, arguments)

@@ -1,9 +1,9 @@
-"""How long the shipped reader takes on this machine's processor: from nothing to an answer, an answer, eight answers.
+"""Latency of the shipped reader on this machine's CPU: from process start to an answer, one answer, eight answers.
 
     python benchmarks/reader_speed.py
 
-The picture is the bundled receipt, scaled to the full page of about 900 tokens. "From nothing" is a fresh process each time:
-importing, loading, one dense answer.
+The picture is the bundled receipt, scaled to a full page of about 900 tokens. "From process start" is a new process each time:
+import, load, one dense answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FRESH = f"""
 import time
 start = time.perf_counter()
 import arr_coc
-from arr_coc.pictures import receipt
+from arr_coc.draw.samples import receipt
 vlm = arr_coc.load("reader")
 loaded = time.perf_counter()
 vlm.ask(receipt().resize({PAGE}), {QUESTION!r})
@@ -40,9 +40,9 @@ print(loaded - start, time.perf_counter() - start)
 
 
 def fresh() -> tuple[float, float]:
-    """Seconds until loaded and until answered, of a process of its own."""
-    said = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, check=True).stdout
-    loaded, answered = map(float, said.split())
+    """Seconds until loaded and until answered, in a new process."""
+    output = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, check=True).stdout
+    loaded, answered = map(float, output.split())
     return loaded, answered
 
 
@@ -69,8 +69,8 @@ def main() -> None:
         "eight dense answers about one page": lambda: vlm.ask(image, QUESTIONS),
     }
     found = interleave(tasks, rounds)
-    print(f"{tokens} tokens; median (least) of {rounds} rounds\n\n| | s |\n|---|---|")
-    for name, seconds in (("imported and loaded", loaded), ("from nothing to an answer", answered)):
+    print(f"{tokens} tokens; median (minimum) of {rounds} rounds\n\n| | s |\n|---|---|")
+    for name, seconds in (("imported and loaded", loaded), ("from process start to an answer", answered)):
         print(f"| {name} | {statistics.median(seconds):.1f} ({min(seconds):.1f}) |")
     for name, timing in found.items():
         print(f"| {name} | {timing.median / 1000:.2f} ({timing.best / 1000:.2f}) |")

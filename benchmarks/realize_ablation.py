@@ -29,8 +29,8 @@ from arr_coc.selectors.base import FunctionSelector, ImageSource, SelectionInput
 from arr_coc.selectors.similarity import tokens_of, units
 from arr_coc.texture import TextureArray
 from arr_coc.texture.layout import MVP13
-from arr_coc.training.answer_loss import says
-from arr_coc.training.examples import read
+from arr_coc.training.answer_loss import answers_exactly
+from arr_coc.training.examples import read_folder
 
 Pick = Callable[[SelectionInput], torch.Tensor]
 SHARES = ("25%", "12.5%", "6.25%")
@@ -136,7 +136,7 @@ def measure(folder: Path, out: Path, device: str) -> None:
     found: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = defaultdict(
         lambda: {"recall": defaultdict(list), "right": defaultdict(list)}
     )
-    for picture in read(folder).pictures:
+    for picture in read_folder(folder).pictures:
         look = vlm.look(picture.still)
         for sample in (one for one in picture.samples if one.kind in KINDS):
             for share in SHARES:
@@ -150,7 +150,7 @@ def measure(folder: Path, out: Path, device: str) -> None:
                     mine = found[name, share]
                     groups = evidence_cells(sample.evidence, made.grid, picture.size)
                     mine["recall"][picture.name].append(recall(made.keep, groups) or 0.0)
-                    right = says(vlm, look, sample.question, sample.answers[0], made.keep)
+                    right = answers_exactly(vlm, look, sample.question, sample.answers[0], made.keep)
                     mine["right"][picture.name].append(float(right))
         print(picture.name, flush=True)
     with out.open("w") as file:

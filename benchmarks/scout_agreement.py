@@ -18,7 +18,7 @@ from arr_coc.evaluation.metrics import evidence_cells, recall
 from arr_coc.relevance import coupling
 from arr_coc.relevance.knowing import know
 from arr_coc.training.documents.questions import HELD_OUT, PLAIN
-from arr_coc.training.examples import read, sight_of
+from arr_coc.training.examples import read_folder, selection_input
 
 KINDS = ("total", "date", "company")
 FOUND, LOST = 0.99, 0.34  # of the evidence is among the best cells, at least and at most
@@ -34,13 +34,13 @@ def main() -> None:
     shipped = arr_coc.load("reader")
     unseen = {kind: arr_coc.load("reader", layer=arguments.layers / f"never_asked_for_a_{kind}") for kind in KINDS}
     shares: dict[str, list[float]] = {"found": [], "lost": []}
-    for picture in read(arguments.scans, arguments.limit).pictures:
+    for picture in read_folder(arguments.scans, arguments.limit).pictures:
         looks = {id(vlm): vlm.look(picture.still) for vlm in (shipped, *unseen.values())}
         for sample in (one for one in picture.samples if one.kind in KINDS):
             for vlm in (shipped, unseen[sample.kind]):
                 look = looks[id(vlm)]
                 for question in (PLAIN[sample.kind], HELD_OUT[sample.kind][0]):
-                    selection = sight_of(vlm, look, question)
+                    selection = selection_input(vlm, look, question)
                     judgement = coupling.by_layer(selection).prediction
                     assert judgement is not None
                     best = selection.candidates[judgement.relevance.argsort(descending=True, stable=True)]

@@ -18,7 +18,7 @@ import arr_coc
 from arr_coc.evaluation.metrics import sensitivity
 from arr_coc.evaluation.statistics import interval, mean
 from arr_coc.training.documents.questions import HELD_OUT, PLAIN
-from arr_coc.training.examples import read
+from arr_coc.training.examples import read_folder
 
 KINDS = ("total", "date", "company")
 SHARES = ("12.5%", "6.25%")
@@ -32,7 +32,7 @@ def main() -> None:
     arguments = parser.parse_args()
     vlm = arr_coc.load("reader")
     overlaps: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for picture in read(arguments.scans, arguments.limit).pictures:
+    for picture in read_folder(arguments.scans, arguments.limit).pictures:
         look = vlm.look(picture.still)
         for selector in SELECTORS:
             for share in SHARES:

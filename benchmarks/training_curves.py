@@ -1,10 +1,10 @@
-"""Losses and accuracy over the minutes of training, drawn from the logs that training writes.
+"""Plot losses and accuracy over training time, from the logs of `python -m recipes.reader`.
 
     python benchmarks/training_curves.py RUN/log.jsonl -o docs/images/training.png
     python benchmarks/training_curves.py A/log.jsonl B/log.jsonl --labels "with missing cells" "all cells" -o training.png
 
-Faint points are single steps, whose losses differ as their kinds do; lines are a moving average. Accuracy is the exact match
-on the validation receipts and, for drawings, the mean over the families of drawn pages.
+Faint points are single steps; lines are a moving average. Accuracy is the exact match on the validation receipts and, for
+drawings, the mean over the families of drawn pages.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Log:
 
 
 def read(path: Path, label: str) -> Log:
-    """The curves of one log, without the steps that were lost when a call broke off."""
+    """The curves of one log, without steps that were lost when a call was killed."""
     try:
         entries = [json.loads(line) for line in path.read_text().splitlines()]
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ArrCocError(f"expected a training log with one JSON object a line, got {str(path)!r}: {error}") from None
     kept: list[dict[str, Any]] = []
     for entry in entries:
-        while kept and kept[-1]["step"] > entry["step"]:  # the next call went on from an earlier checkpoint
+        while kept and kept[-1]["step"] > entry["step"]:  # the next call resumed from an earlier checkpoint
             kept.pop()
         kept.append(entry)
     losses, accuracy = _curves(), _curves()
@@ -81,7 +81,7 @@ def _accuracies(measured: dict[str, dict[str, float]]) -> dict[str, float]:
 
 
 def smooth(curve: Curve) -> np.ndarray:
-    """A moving average of the logarithms, the nearest in time counting most."""
+    """A moving average of the logarithms with Gaussian weights."""
     minutes, values = np.array(curve[0]), np.log(np.maximum(curve[1], SMALLEST))
     width = max(1e-9, SMOOTHED * np.ptp(minutes))
     weights = np.exp(-0.5 * ((minutes[:, None] - minutes) / width) ** 2)
@@ -115,7 +115,7 @@ def _draw_losses(axis: Any, logs: list[Log]) -> None:
     axis.set_yscale("log")
     axis.yaxis.set_major_formatter(lambda value, at: f"{value:g}")
     axis.set_ylabel("loss")
-    _explain(axis, list(LOSSES.values()), 0, logs, loc="upper right")
+    _add_legend(axis, list(LOSSES.values()), 0, logs, loc="upper right")
 
 
 def _draw_accuracy(axis: Any, logs: list[Log]) -> None:
@@ -123,16 +123,16 @@ def _draw_accuracy(axis: Any, logs: list[Log]) -> None:
     for style, log in zip(STYLES, logs, strict=False):
         for number, name in enumerate(names, len(LOSSES)):
             if name in log.accuracy:
-                # Curves that coincide stay visible: the marks of the lower one are larger.
+                # Overlapping curves stay visible: earlier ones have larger markers.
                 marks = {"marker": "o", "markersize": 9.0 - number, "markerfacecolor": None if log is logs[0] else "w"}
                 axis.plot(*log.accuracy[name], style, color=f"C{number}", linewidth=1.4, **marks)
     axis.set_ylabel("exact match")
     axis.set_ylim(-0.03, 1.03)
-    _explain(axis, names, len(LOSSES), [], loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _add_legend(axis, names, len(LOSSES), [], loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def _explain(axis: Any, names: list[str], colour: int, logs: list[Log], **place: Any) -> None:
-    """A legend: what the colours stand for and, with several logs, the lines."""
+def _add_legend(axis: Any, names: list[str], colour: int, logs: list[Log], **place: Any) -> None:
+    """A legend of the colours and, with several logs, of the line styles."""
     lines = [axis.plot([], [], color=f"C{number}", linewidth=2)[0] for number, _ in enumerate(names, colour)]
     labels = list(names)
     if len(logs) > 1:

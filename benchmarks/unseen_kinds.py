@@ -16,7 +16,7 @@ from pathlib import Path
 import arr_coc
 from arr_coc.evaluation.metrics import exact
 from arr_coc.evaluation.statistics import interval, mean
-from arr_coc.training.examples import read
+from arr_coc.training.examples import read_folder
 from arr_coc.vlm.model import VLM
 
 KINDS = ("total", "date", "company")
@@ -35,7 +35,7 @@ def main() -> None:
     shipped = arr_coc.load("reader") if arguments.shipped else None
     right: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     strategies: dict[str, Counter[str]] = defaultdict(Counter)
-    for picture in read(arguments.scans, arguments.limit).pictures:
+    for picture in read_folder(arguments.scans, arguments.limit).pictures:
         loaded = [without, *unseen.values()] + ([] if shipped is None else [shipped])
         looks = {id(vlm): vlm.look(picture.still) for vlm in loaded}
         for sample in picture.samples:

@@ -27,7 +27,7 @@ from arr_coc.bench.timing import machine
 from arr_coc.training.documents.page import FontSet
 from arr_coc.training.documents.questions import NOT_FOUND
 from arr_coc.video import synthetic
-from recipes.reader.validation import drawing
+from recipes.reader.validation import draw_page
 
 KINDS = ("total", "date", "company")
 SHOWN = 0.4  # of the page's height in one frame
@@ -50,7 +50,7 @@ def cases(fonts: FontSet, first: int = 0) -> Iterator[tuple[np.ndarray, str, str
     """Pages in colour, each with the kind of its question, the question and its answer."""
     found = 0
     for number in count(first):
-        document, _ = drawing(fonts, "receipt", number)
+        document, _ = draw_page(fonts, "receipt", number)
         wanted = KINDS[found % len(KINDS)]
         for question in document.questions:
             if question.kind == wanted and question.answer not in (NOT_FOUND, ""):

@@ -1,1 +1,1 @@
-"""How the shipped weights were made. In the repository, not in the wheel."""
+"""How the shipped weights were made. Part of the repository, not of the wheel."""

@@ -1,1 +1,1 @@
-"""How the reader was trained: rendered and scanned documents, batches, losses and the loop."""
+"""How the shipped reader was trained: documents, batches, losses, the training run and its evaluation."""

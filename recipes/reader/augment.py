@@ -1,9 +1,40 @@
-"""What scanners, printers and cameras do to a page, done on the accelerator to a whole batch at a time."""
+"""Augmentation on the accelerator, a whole batch at a time: warps, print, light and noise of scans and photos."""
 
+import math
+import random
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 
-from recipes.reader.warp import warp_images
+STRAIGHT = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], np.float32)
+
+
+def random_warp(rng: random.Random, width: int, height: int) -> np.ndarray:
+    """A random affine map `[2, 3]` from page pixels to shown pixels: a small rotation, shear and stretch."""
+    turn = math.radians(max(-3.0, min(3.0, rng.gauss(0, 0.8))))
+    shear, stretch = rng.gauss(0, 0.008), rng.uniform(0.97, 1.02)
+    linear = np.array([[math.cos(turn) * stretch, -math.sin(turn) + shear], [math.sin(turn), math.cos(turn)]])
+    middle = np.array([width / 2, height / 2])
+    return np.concatenate([linear, (middle - linear @ middle)[:, None]], 1).astype(np.float32)
+
+
+def warp_points(warp: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Points `[n, 2]` of the page, as shown."""
+    return points @ warp[:, :2].T + warp[:, 2]
+
+
+def warp_images(images: torch.Tensor, warps: torch.Tensor) -> torch.Tensor:
+    """Show `images` [B, C, H, W] through `warps` [B, 2, 3]; outside the page its edge is repeated."""
+    height, width = images.shape[-2:]
+    # grid_sample asks where each shown pixel comes from, in coordinates from -1 to 1.
+    linear = torch.linalg.inv(warps[:, :, :2].float())  # [B, 2, 2]
+    shift = -(linear @ warps[:, :, 2:].float())  # [B, 2, 1]
+    half = torch.tensor([width / 2, height / 2], device=images.device)
+    scaled = linear * half[None, None, :] / half[None, :, None]
+    offset = (linear @ half[:, None] + shift - half[:, None]) / half[:, None]
+    grid = F.affine_grid(torch.cat([scaled, offset], -1), list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid.to(images.dtype), mode="bilinear", padding_mode="border", align_corners=False)
 
 
 def _each(batch: int, device: torch.device, low: float, high: float) -> torch.Tensor:
@@ -12,11 +43,11 @@ def _each(batch: int, device: torch.device, low: float, high: float) -> torch.Te
 
 
 def _some(batch: int, device: torch.device, chance: float) -> torch.Tensor:
-    """1 for the pictures that are chosen, 0 for the others."""
+    """1 for a random share of the pictures, 0 for the others."""
     return (torch.rand(batch, 1, 1, 1, device=device) < chance).float()
 
 
-def _blurred(images: torch.Tensor) -> torch.Tensor:
+def _blur(images: torch.Tensor) -> torch.Tensor:
     taps = torch.tensor([0.06, 0.24, 0.40, 0.24, 0.06], device=images.device)
     channels = images.shape[1]
     images = F.conv2d(
@@ -31,28 +62,28 @@ def _blurred(images: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _coarse(images: torch.Tensor) -> torch.Tensor:
-    """Shrunk and enlarged again, as a picture that was once smaller."""
+def _downscale_and_up(images: torch.Tensor) -> torch.Tensor:
+    """Downscaled and upscaled again."""
     scale = float(torch.empty(()).uniform_(0.5, 0.85))
     small = F.interpolate(images, scale_factor=scale, mode="bilinear", antialias=True)
     return F.interpolate(small, size=images.shape[-2:], mode="bilinear")
 
 
-def _printed(images: torch.Tensor) -> torch.Tensor:
-    """Softer, sharper, bolder or thinner letters."""
+def _vary_print(images: torch.Tensor) -> torch.Tensor:
+    """Blurred, sharpened, bolder or thinner letters."""
     batch, device = len(images), images.device
-    images = images + _some(batch, device, 0.6) * _each(batch, device, -0.4, 1.0) * (_blurred(images) - images)
+    images = images + _some(batch, device, 0.6) * _each(batch, device, -0.4, 1.0) * (_blur(images) - images)
     bold = -F.max_pool2d(-images, 3, 1, 1)
     images = images + _some(batch, device, 0.2) * _each(batch, device, 0.1, 0.6) * (bold - images)
     thin = F.max_pool2d(images, (2, 2), 1, 1)[..., : images.shape[-2], : images.shape[-1]]
     images = images + _some(batch, device, 0.15) * _each(batch, device, 0.1, 0.5) * (thin - images)
     if torch.rand(()) < 0.3:
-        images = images + _some(batch, device, 0.5) * (_coarse(images) - images)
+        images = images + _some(batch, device, 0.5) * (_downscale_and_up(images) - images)
     return images
 
 
-def _lit(images: torch.Tensor) -> torch.Tensor:
-    """Contrast, brightness, uneven light, grain, and now and then, of a gray picture, a hard black-and-white scan."""
+def _vary_light(images: torch.Tensor) -> torch.Tensor:
+    """Contrast, brightness, uneven light and noise; at times a gray picture becomes a binary scan."""
     batch, _, height, width = images.shape
     device = images.device
     images = (images - 0.5) * _each(batch, device, 0.65, 1.2) + 0.5 + _each(batch, device, -0.12, 0.12)
@@ -67,12 +98,12 @@ def _lit(images: torch.Tensor) -> torch.Tensor:
     return (images + grain).clamp(0, 1)
 
 
-def _tinted(images: torch.Tensor) -> torch.Tensor:
+def _tint(images: torch.Tensor) -> torch.Tensor:
     """Gray pictures [B, 1, H, W] on coloured paper with coloured ink, coloured ones under coloured light: [B, 3, H, W]."""
     batch, channels = images.shape[:2]
     device = images.device
     tinted = _some(batch, device, 0.4)
-    if channels == 3:  # only a little: a text must keep the colour it is asked for by
+    if channels == 3:  # only a little: a text must keep its colour
         return images * (1 - 0.08 * torch.rand(batch, 3, 1, 1, device=device) * tinted)
     paper = 1 - 0.22 * torch.rand(batch, 3, 1, 1, device=device) * tinted
     inks = 0.35 * torch.rand(batch, 3, 1, 1, device=device) * tinted * _some(batch, device, 0.5)
@@ -80,15 +111,15 @@ def _tinted(images: torch.Tensor) -> torch.Tensor:
 
 
 def augment(images: torch.Tensor, warps: torch.Tensor) -> torch.Tensor:
-    """Pictures `[B, C, H, W]` uint8 -> `[B, 3, H, W]` float from 0 to 1, warped and made to look used."""
+    """Pictures `[B, C, H, W]` uint8 -> `[B, 3, H, W]` float from 0 to 1, warped and augmented."""
     shown = warp_images(images.float() / 255, warps)
-    shown = _tinted(_lit(_printed(shown)))
+    shown = _tint(_vary_light(_vary_print(shown)))
     if images.shape[1] == 3:
         return shown
     negative = _some(len(shown), shown.device, 0.02)
     return shown + negative * (1 - 2 * shown)
 
 
-def plain(images: torch.Tensor) -> torch.Tensor:
-    """The same conversion without any change, for measuring."""
+def without_augmentation(images: torch.Tensor) -> torch.Tensor:
+    """The same conversion without augmentation, for validation."""
     return (images.float() / 255).expand(-1, 3, -1, -1)

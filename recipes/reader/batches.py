@@ -1,8 +1,7 @@
-"""From documents to batches: pictures, dense targets and several questions per picture in one row of text.
+"""From documents to batches: pictures, dense targets, and several questions per picture in one row of text.
 
-Each question with its answer is a segment. Segments of a row do not see each other (`segment` says which token belongs
-where) and every one starts right behind the picture, so each is trained as if it were asked alone, which is how the
-reader is used.
+Each question with its answer is a segment. Segments of a row do not attend to each other, and the positions of each start
+right after the picture. So each question is trained as if it were asked alone, which is how the reader is used.
 """
 
 import random
@@ -15,14 +14,15 @@ import torch
 
 from arr_coc.reader import vocabulary
 from arr_coc.reader.model import CELL
-from arr_coc.training.documents.page import Document, PageQuestion
+from arr_coc.reader.vocabulary import FIRST_CHARACTER, LAST_CHARACTER
+from arr_coc.training.documents.page import UNNAMED_COLOUR, Document, PageQuestion
 from arr_coc.training.documents.questions import reading_questions
-from recipes.reader.cells import SLOTS, cell_colours, cell_targets
+from recipes.reader.augment import STRAIGHT, random_warp, warp_points
 from recipes.reader.recipe import Grid, StepKind
-from recipes.reader.warp import STRAIGHT, random_warp, warp_points
 
 NO_TARGET = -100
 NO_SEGMENT = -1
+SLOTS = 8  # character targets of a cell, in reading order; further characters are dropped
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Batch:
     targets: torch.Tensor  # [B, T] long, the next token where it is an answer's
     segment: torch.Tensor  # [B, T] long, NO_SEGMENT for padding
     place: torch.Tensor  # [B, T] long, position within the segment
-    weights: torch.Tensor  # [B, T] float, what a target counts
+    weights: torch.Tensor  # [B, T] float, of the targets
 
-    def _mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
+    def _map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         changed: dict[str, Any] = {
             name: change(value) for name, value in values.items() if isinstance(value, torch.Tensor)
@@ -51,10 +51,10 @@ class Batch:
         return replace(self, **changed)
 
     def to(self, device: torch.device | str) -> "Batch":
-        return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> "Batch":
-        return self._mapped(torch.Tensor.pin_memory)
+        return self._map(torch.Tensor.pin_memory)
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class Row:
 
 
 def pack(questions: list[PageQuestion], room: int) -> tuple[np.ndarray, np.ndarray, list[PageQuestion]]:
-    """Lay segments side by side in `room` tokens.
+    """Pack segments into `room` tokens.
 
-    Returns the text `[4, room]`, the targets' weights `[room]` and the questions that found room. A character of a long
-    answer weighs less than one of a short answer: an address is no more important than a total.
+    Returns the text `[4, room]`, the targets' weights `[room]` and the questions that fit. A character of a long answer
+    weighs less than one of a short answer: an address is no more important than a total.
     """
     weights = np.zeros(room, np.float32)
     text = np.empty((4, room), np.int64)
@@ -98,8 +98,45 @@ def pack(questions: list[PageQuestion], room: int) -> tuple[np.ndarray, np.ndarr
     return text, weights, packed
 
 
+def cell_targets(codes: np.ndarray, points: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """Characters per cell, `[rows * columns, SLOTS]` uint8, 0 for an empty slot.
+
+    `codes` [n] are ASCII codes in reading order, `points` [n, 2] the characters' middles `(x, y)` counted in cells.
+    """
+    targets = np.zeros((rows * columns, SLOTS), np.uint8)
+    column, row = np.floor(points).astype(np.int64).T
+    inside = (
+        (codes > FIRST_CHARACTER)
+        & (codes <= LAST_CHARACTER)
+        & (row >= 0)
+        & (row < rows)
+        & (column >= 0)
+        & (column < columns)
+    )
+    cell, code = (row * columns + column)[inside], codes[inside]
+    order = np.argsort(cell, kind="stable")
+    cell, code = cell[order], code[order]
+    first = np.searchsorted(cell, cell, side="left")
+    slot = np.arange(len(cell)) - first
+    kept = slot < SLOTS
+    targets[cell[kept], slot[kept]] = code[kept]
+    return targets
+
+
+def cell_colours(colours: np.ndarray, points: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """The number of the colour written in each cell, `[rows * columns]` uint8, `UNNAMED_COLOUR` where there is none.
+
+    `colours` [n] and `points` [n, 2] belong to characters, as in `cell_targets`.
+    """
+    targets = np.full(rows * columns, UNNAMED_COLOUR, np.uint8)
+    column, row = np.floor(points).astype(np.int64).T
+    inside = (colours != UNNAMED_COLOUR) & (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
+    targets[(row * columns + column)[inside]] = colours[inside]
+    return targets
+
+
 def _line_cells(points: np.ndarray, lengths: list[int], grid: Grid, wanted: set[int]) -> np.ndarray:
-    """Cells in which characters of the wanted lines stand, with the cells left and right of them: [N] bool."""
+    """Cells with characters of the wanted lines, and the cells left and right of them: [N] bool."""
     columns, rows = grid
     mask = np.zeros((rows, columns), bool)
     owner = np.repeat(np.arange(len(lengths)), lengths)
@@ -134,7 +171,7 @@ def make_row(rng: random.Random, document: Document, grid: Grid, room: int, read
     rng.shuffle(asked)
     asked = asked[: max(4, len(asked) - readings)] if len(asked) > 6 else asked
     reading = reading_questions(rng, document, first_cells, readings)
-    # One of them comes first: on a full page the fields alone would take all of the room.
+    # One reading question comes first: on a full page the others would take all of the room.
     text, weights, packed = pack(reading[:1] + asked + reading[1:], room)
     wanted = {index for question in packed for index in question.evidence}
     return Row(

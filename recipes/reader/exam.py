@@ -1,8 +1,8 @@
 """`python -m recipes.reader.exam`: a finished reader's accuracy on a folder of pictures with `samples.jsonl`.
 
-Each line of `samples.jsonl` has `image`, `question`, `answer`, `kind` and, where known, `store_seen`. Pictures go through the
-reader's own image processor; each is encoded once for all of its questions. The table is markdown: the share of answers that
-are exactly right with its 95% interval, and the mean similarity (1 minus edit distance over the longer length).
+Each line of `samples.jsonl` has `image`, `question`, `answer`, `kind` and, if known, `store_seen`. Pictures go through the
+reader's own image processor; each is encoded once for all of its questions. The table is markdown: exact match with its 95%
+interval, and the mean similarity (1 minus edit distance over the longer length).
 """
 
 import argparse
@@ -22,8 +22,7 @@ from arr_coc.devices import check_device
 from arr_coc.errors import ArrCocError
 from arr_coc.evaluation.metrics import similarity
 from arr_coc.evaluation.report import format_share
-from recipes.reader.answering import answer
-from recipes.reader.forward import ReaderForward
+from recipes.reader.forward import ReaderForward, answer
 
 ALL = "all"
 Row = dict[str, Any]
@@ -39,7 +38,7 @@ def interval(right: float, count: float) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def sit(folder: Path, samples: Path, device: str = "cpu", limit: int | None = None) -> list[Row]:
+def evaluate(folder: Path, samples: Path, device: str = "cpu", limit: int | None = None) -> list[Row]:
     """Answer every sample; returns the samples with `said`, `exact` and `similarity` added."""
     if not (samples / "samples.jsonl").is_file():
         raise FileNotFoundError(f"expected a folder with samples.jsonl and pictures, got {samples}")
@@ -56,7 +55,7 @@ def sit(folder: Path, samples: Path, device: str = "cpu", limit: int | None = No
         with Image.open(samples / name) as picture:
             inputs = images(picture.convert("RGB"), return_tensors="pt")
         _, rows, columns = inputs["image_grid_thw"][0].tolist()
-        # [4N, channels * frames * 14 * 14]: both frames are the same picture, and training sees one of them
+        # [4N, channels * frames * 14 * 14]: both frames are the same picture, and the forward pass takes one
         patches = inputs["pixel_values"].view(1, rows * columns // 4, 4, 3, 2, -1)[..., 0, :].flatten(3)
         said = answer(
             forward, patches.to(device), [[sample["question"] for sample in asked]], (columns // 2, rows // 2)
@@ -67,22 +66,22 @@ def sit(folder: Path, samples: Path, device: str = "cpu", limit: int | None = No
     return results
 
 
-def worth(rows: list[Row]) -> float:
-    """How many independent questions these are worth: those about one picture tend to be right or wrong together.
+def effective_count(rows: list[Row]) -> float:
+    """The effective number of independent questions: those about one picture tend to be right or wrong together.
 
-    Their count, divided by how much more the pictures' sums of right answers vary than sums of independent ones would;
-    never more than their count, and exactly that with one question for each picture.
+    The count divided by the design effect: the variance of the pictures' sums of right answers over that of independent
+    answers. Never more than the count, and equal to it with one question per picture.
     """
     pictures: dict[str, list[bool]] = defaultdict(list)
     for row in rows:
         pictures[row["image"]].append(row["exact"])
     count = len(rows)
     rate = sum(row["exact"] for row in rows) / count
-    alone = count * rate * (1 - rate)
-    if not alone:
+    independent = count * rate * (1 - rate)
+    if not independent:
         return count
-    together = sum((sum(right) - rate * len(right)) ** 2 for right in pictures.values())
-    return count / max(1.0, together / alone)
+    clustered = sum((sum(right) - rate * len(right)) ** 2 for right in pictures.values())
+    return count / max(1.0, clustered / independent)
 
 
 def report(results: list[Row]) -> dict[str, Row]:
@@ -95,7 +94,7 @@ def report(results: list[Row]) -> dict[str, Row]:
                 groups[f"{name}, store {'seen' if result['store_seen'] else 'new'}"].append(result)
     table = {}
     for name, rows in sorted(groups.items(), key=lambda group: (group[0].split(",")[0] == ALL, group[0])):
-        right, size = sum(row["exact"] for row in rows), worth(rows)
+        right, size = sum(row["exact"] for row in rows), effective_count(rows)
         low, high = interval(right / len(rows) * size, size)
         table[name] = {
             "exact": round(right / len(rows), 4),
@@ -129,7 +128,7 @@ def main() -> None:
             check_file(path)
         check_device(given.device)
         keep_quiet()
-        results = sit(given.reader, given.samples, given.device, given.limit)
+        results = evaluate(given.reader, given.samples, given.device, given.limit)
     except (ArrCocError, OSError) as error:
         parser.error(str(error))
     table = report(results)

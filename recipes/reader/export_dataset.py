@@ -1,7 +1,7 @@
-"""`python -m recipes.reader.export_dataset`: a folder of documents as training draws them, for whatever else learns from them.
+"""`python -m recipes.reader.export_dataset`: the training documents as a folder, for example for `arr-coc train`.
 
-Pictures and `samples.jsonl` with evidence boxes, such as `arr-coc train` takes: scans with exchanged words, drawn receipts,
-forms, tables and notices, in the phrasings of training. No scan that training keeps for validation is among them.
+Pictures and `samples.jsonl` with evidence boxes: scans with swapped words and fields, drawn receipts, forms, tables and
+notices, in the phrasings of training. Scans that training keeps for validation are not included.
 """
 
 import argparse
@@ -17,23 +17,24 @@ from PIL import Image
 
 from arr_coc.cli.console import progress
 from arr_coc.errors import ArrCocError
+from arr_coc.reader.model import CELL
 from arr_coc.training.documents.page import FontSet
 from arr_coc.training.documents.questions import reading_questions
-from recipes.reader.export_exam import Paper, kind_of, rows_of
+from recipes.reader.data import Library
+from recipes.reader.export_exam import SamplesWriter, kind_of, sample_rows
 from recipes.reader.receipts import Placement, read_receipts, scan, split
 from recipes.reader.recipe import MEDIUM_GRIDS, PAGE_GRIDS, SMALL_GRIDS, Grid, pixels
-from recipes.reader.source import Library
 
-QUALITY = 90
-READINGS = 2  # questions about places and prefixes to a page
-AS_IT_IS = 0.25  # of the scans: whole and with its own words
+JPEG_QUALITY = 90
+READING_QUESTIONS = 2  # about places and prefixes, of each page
+UNCHANGED_SHARE = 0.25  # of the scans: the whole scan without swapped words
 
 _library: Library | None = None
 
 
-def _open(fonts: Path, receipts: Path, validation: int) -> None:
+def _open_library(fonts: Path, receipts: Path, validation: int) -> None:
     global _library
-    _library = Library.of(FontSet.from_folder(fonts), split(read_receipts(receipts), validation)[0])
+    _library = Library.from_receipts(FontSet.from_folder(fonts), split(read_receipts(receipts), validation)[0])
 
 
 def _grid(rng: random.Random) -> Grid:
@@ -47,33 +48,30 @@ def draw(out: Path, seed: int, number: int) -> list[dict[str, Any]]:
     assert _library is not None
     rng = random.Random(f"workbook {seed}/{number}")
     grid = _grid(rng)
-    if grid in PAGE_GRIDS[:3] and rng.random() < AS_IT_IS:
+    if grid in PAGE_GRIDS[:3] and rng.random() < UNCHANGED_SHARE:
         width, height = pixels(grid)
         chosen = rng.choice(_library.receipts)
         document = scan(rng, chosen, width, height, Placement.whole(chosen, width, height))
     else:
         document = _library.document(rng, grid, 1.0, rng.random() < 0.2)
-    starts = [
-        (int((line.box[1] + line.box[3]) / 2 / 28), int(line.middles[0] / 28)) if line.text else (-1, -1)
-        for line in document.lines
-    ]
-    asked = (*document.questions, *reading_questions(rng, document, starts, READINGS, False))
+    starts = document.line_starts(CELL)
+    asked = (*document.questions, *reading_questions(rng, document, starts, READING_QUESTIONS, False))
     name = f"page_{seed}_{number:06d}.jpg"
-    Image.fromarray(document.image).save(out / name, quality=QUALITY)
-    return list(rows_of(name, document, [(kind_of(question), question) for question in asked]))
+    Image.fromarray(document.image).save(out / name, quality=JPEG_QUALITY)
+    return list(sample_rows(name, document, [(kind_of(question), question) for question in asked]))
 
 
-def write(
+def export(
     fonts: Path, receipts: Path, out: Path, count: int, seed: int = 0, workers: int = 1, validation: int = 10
 ) -> Counter[str]:
-    """Write `count` documents; returns questions by kind."""
-    with Paper(out) as paper, progress() as bar:
+    """Write `count` documents; returns counts of questions by kind."""
+    with SamplesWriter(out) as writer, progress() as bar:
         task = bar.add_task("drawing", total=count)
-        with ProcessPoolExecutor(workers, get_context("spawn"), _open, (fonts, receipts, validation)) as pool:
+        with ProcessPoolExecutor(workers, get_context("spawn"), _open_library, (fonts, receipts, validation)) as pool:
             for rows in pool.map(partial(draw, out, seed), range(count), chunksize=8):
-                paper.add_rows(rows)
+                writer.add_rows(rows)
                 bar.advance(task)
-    return paper.counts
+    return writer.counts
 
 
 def main() -> None:
@@ -89,8 +87,10 @@ def main() -> None:
     if given.count < 1 or given.workers < 1:
         parser.error(f"expected --count and --workers from 1 on, got {given.count} and {given.workers}")
     try:
-        FontSet.from_folder(given.fonts), read_receipts(given.receipts)  # complains here, not in a worker
-        counts = write(given.fonts, given.receipts, given.out, given.count, given.seed, given.workers, given.validation)
+        FontSet.from_folder(given.fonts), read_receipts(given.receipts)  # errors are raised here, not in a worker
+        counts = export(
+            given.fonts, given.receipts, given.out, given.count, given.seed, given.workers, given.validation
+        )
     except (ArrCocError, OSError) as error:
         parser.error(str(error))
     print(f"{counts.total()} questions of {len(counts)} kinds about {given.count} documents, in {given.out}")

@@ -1,7 +1,7 @@
-"""`python -m recipes.reader.export_exam`: exam papers, a folder of pictures with `samples.jsonl` for the exam.
+"""`python -m recipes.reader.export_exam`: a folder of pictures with `samples.jsonl` for the exam.
 
-Fresh drawings, whose seeds are far from those of training, or, with `--receipts`, the scans that training keeps for
-validation. `--held-out` asks in phrasings that training never uses.
+New drawings, whose seeds training does not use, or, with `--receipts`, the scans that training keeps for validation.
+`--held-out` asks in phrasings that training never uses.
 """
 
 import argparse
@@ -17,33 +17,33 @@ from arr_coc.errors import ArrCocError
 from arr_coc.training.documents.page import Document, FontSet, PageQuestion
 from arr_coc.training.documents.questions import NOT_FOUND
 from recipes.reader.receipts import Receipt, read_receipts, split
-from recipes.reader.validation import FAMILIES, drawing, receipt_sheets
+from recipes.reader.validation import FAMILIES, draw_page, receipt_sheets
 
 _READING = ("place", "after")
-# What is asked about each family. Only a notice with a single text allows `sign`, which is one in five.
+# Kinds of questions of each family. Only a notice with a single text allows `sign`: one in five.
 KINDS: dict[str, tuple[str, ...]] = {
     "receipt": ("total", "date", "company", "address", "price", *_READING, NOT_FOUND),
     "form": ("field", "heading", *_READING, NOT_FOUND),
     "table": ("table", "heading", *_READING, NOT_FOUND),
     "notice": ("notice", "sign", "colour", *_READING, NOT_FOUND),
 }
-_PATIENCE = 100  # drawings for each question that is still missing
+_MAX_DRAWINGS = 100  # for each question that is still missing
 
 
 def kind_of(question: PageQuestion) -> str:
     return NOT_FOUND if question.answer == NOT_FOUND else question.kind
 
 
-def _family(
+def _draw_family(
     fonts: FontSet, family: str, count: int, least: int, held_out: bool
 ) -> Iterator[tuple[int, Document, list[PageQuestion]]]:
-    """`count` drawings with all of their questions, then further ones with those of kinds that are still rare."""
+    """`count` drawings with all questions, then more with questions of kinds that are still rare."""
     asked = Counter(dict.fromkeys(KINDS[family], 0))
     number = 0
     while number < count or min(asked.values()) < least:
-        if number > count + _PATIENCE * least:
+        if number > count + _MAX_DRAWINGS * least:
             raise RuntimeError(f"{number} drawings of the family {family!r} do not hold {least} of each kind: {asked}")
-        document, questions = drawing(fonts, family, number, held_out)
+        document, questions = draw_page(fonts, family, number, held_out)
         wanted = []
         for question in questions:
             if number < count or asked[kind_of(question)] < least:
@@ -54,34 +54,34 @@ def _family(
         number += 1
 
 
-class Paper:
-    """A folder of pictures that grows with its `samples.jsonl`."""
+class SamplesWriter:
+    """Writes pictures and `samples.jsonl` into a folder."""
 
     def __init__(self, out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         self.out, self.counts = out, Counter[str]()
         self._file = (out / "samples.jsonl").open("w")
 
-    def __enter__(self) -> "Paper":
+    def __enter__(self) -> "SamplesWriter":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def add(self, name: str, document: Document, asked: Iterable[tuple[str, PageQuestion]]) -> None:
-        """A picture with its questions, each under the name of its kind."""
+        """Write a picture and its `(kind, question)` pairs."""
         Image.fromarray(document.image).save(self.out / name)
-        self.add_rows(rows_of(name, document, asked))
+        self.add_rows(sample_rows(name, document, asked))
 
     def add_rows(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Questions about a picture that is in the folder already."""
+        """Write the rows of a picture that is in the folder already."""
         for row in rows:
             self.counts[row["kind"]] += 1
             self._file.write(json.dumps(row) + "\n")
 
 
-def rows_of(name: str, document: Document, asked: Iterable[tuple[str, PageQuestion]]) -> Iterator[dict[str, Any]]:
-    """The lines of `samples.jsonl` for a picture's questions, each under the name of its kind."""
+def sample_rows(name: str, document: Document, asked: Iterable[tuple[str, PageQuestion]]) -> Iterator[dict[str, Any]]:
+    """The rows of `samples.jsonl` for a picture's `(kind, question)` pairs."""
     height, width = document.image.shape[:2]
     for kind, question in asked:
         row: dict[str, Any] = {"image": name, "question": question.text, "answer": question.answer, "kind": kind}
@@ -92,24 +92,24 @@ def rows_of(name: str, document: Document, asked: Iterable[tuple[str, PageQuesti
         yield row
 
 
-def write(fonts: FontSet, out: Path, count: int, held_out: bool = False, least: int = 0) -> Counter[str]:
-    """Write `count` drawings of every family, or more until each kind is asked `least` times; returns questions by kind."""
-    with Paper(out) as paper:
+def export_drawings(fonts: FontSet, out: Path, count: int, held_out: bool = False, least: int = 0) -> Counter[str]:
+    """Write `count` drawings of every family, or more until each kind has `least` questions; returns counts by kind."""
+    with SamplesWriter(out) as writer:
         for family in FAMILIES:
-            for number, document, questions in _family(fonts, family, count, least, held_out):
+            for number, document, questions in _draw_family(fonts, family, count, least, held_out):
                 asked = [(f"{family}: {kind_of(question)}", question) for question in questions]
-                paper.add(f"{family}_{number:03d}.png", document, asked)
-    return paper.counts
+                writer.add(f"{family}_{number:03d}.png", document, asked)
+    return writer.counts
 
 
-def write_scans(receipts: list[Receipt], out: Path, held_out: bool = False) -> Counter[str]:
-    """Write the four questions about each of these receipts; returns questions by kind."""
-    with Paper(out) as paper:
+def export_scans(receipts: list[Receipt], out: Path, held_out: bool = False) -> Counter[str]:
+    """Write these receipts with four questions each; returns counts by kind."""
+    with SamplesWriter(out) as writer:
         for sheet in receipt_sheets(receipts, held_out):
             for number, (document, questions) in enumerate(zip(sheet.documents, sheet.questions, strict=True)):
                 name = f"scan_{sheet.grid[0]}x{sheet.grid[1]}_{number:03d}.png"
-                paper.add(name, document, [(question.kind, question) for question in questions])
-    return paper.counts
+                writer.add(name, document, [(question.kind, question) for question in questions])
+    return writer.counts
 
 
 def main() -> None:
@@ -122,17 +122,19 @@ def main() -> None:
         "--count", type=int, default=40, help="drawings of every family with all of their questions (40)"
     )
     parser.add_argument(
-        "--least", type=int, default=40, help="further drawings, until every kind is asked so often (40)"
+        "--least", type=int, default=40, help="more drawings, until every kind has so many questions (40)"
     )
-    parser.add_argument("--held-out", action="store_true", help="ask in phrasings that are not trained with")
+    parser.add_argument("--held-out", action="store_true", help="ask in phrasings that training does not use")
     parser.add_argument("--validation", type=int, default=10, help="one receipt in so many is for validation (10)")
     given = parser.parse_args()
     try:
         if given.receipts is not None:
             _, validation = split(read_receipts(given.receipts), given.validation)
-            counts = write_scans(validation, given.out, given.held_out)
+            counts = export_scans(validation, given.out, given.held_out)
         else:
-            counts = write(FontSet.from_folder(given.fonts), given.out, given.count, given.held_out, given.least)
+            counts = export_drawings(
+                FontSet.from_folder(given.fonts), given.out, given.count, given.held_out, given.least
+            )
     except (ArrCocError, OSError) as error:
         parser.error(str(error))
     print(

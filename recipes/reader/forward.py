@@ -1,9 +1,9 @@
-"""The reader's forward pass for training: whole batches, missing cells, several questions per picture.
+"""The reader's forward pass for training and validation: whole batches, dropped cells, several questions per picture.
 
 It runs on the modules of the `transformers` model and computes exactly what that model computes for one question at a
-time (a test compares the two). What is different is the bookkeeping: pictures of a batch go through the encoder as one
-tensor, any cells may be missing, and the questions of a picture share its keys and values. Blocks are compiled one by
-one, so that all of them share the same few compiled kernels.
+time (a test compares the two). The difference: the pictures of a batch go through the encoder as one tensor, any cells may be
+dropped, and the questions of a picture share its keys and values. Blocks are compiled one by one, so that all of them share
+the same few compiled kernels. `answer` decodes greedily with a key-value cache.
 """
 
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ def text_rotation(positions: torch.Tensor, head_width: int) -> Rotation:
 
 
 def prefix_positions(cells: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
-    """Positions of the picture and the tokens around it, `[B, M + PREFIX_EXTRA, 3]`; a missing cell leaves its place free."""
+    """Positions of the picture and the tokens around it, `[B, M + PREFIX_EXTRA, 3]`; a dropped cell leaves a gap."""
     columns, rows = grid
     seen = torch.stack([torch.zeros_like(cells), cells // columns, cells % columns], -1) + _FIRST_CELL
     before = torch.arange(_FIRST_CELL, device=cells.device)[None, :, None].expand(len(cells), -1, 3)
@@ -82,7 +82,7 @@ def text_positions(place: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
 
 
 def segment_mask(segment: torch.Tensor, prefix: int) -> torch.Tensor:
-    """Who sees whom: text sees the picture and what came before in its own segment. `[B, 1, T, prefix + T]` bool."""
+    """Attention mask `[B, 1, T, prefix + T]`: text attends to the picture and to earlier text of its own segment."""
     batch, length = segment.shape
     same = (segment[:, :, None] == segment[:, None, :]).tril()
     seen = torch.ones(batch, length, prefix, dtype=torch.bool, device=segment.device)
@@ -115,8 +115,8 @@ def project(layer: Module, x: torch.Tensor, rotation: Rotation) -> tuple[torch.T
     return _rotate(q, rotation), k, v
 
 
-def finish(layer: Module, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-    """The rest of a language layer: `seen` [B, heads, L, head_width] is what attention brought."""
+def finish_layer(layer: Module, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    """The rest of a language layer: `seen` [B, heads, L, head_width] is the attention output."""
     x = x + layer.self_attn.o_proj(seen.transpose(1, 2).flatten(2))
     return x + layer.mlp(layer.post_attention_layernorm(x))
 
@@ -129,7 +129,11 @@ def language_layer(
     prefix = x.shape[1] - mask.shape[2]
     picture = F.scaled_dot_product_attention(q[:, :, :prefix], k[:, :, :prefix], v[:, :, :prefix], is_causal=True)
     text = F.scaled_dot_product_attention(q[:, :, prefix:], k, v, attn_mask=mask)
-    return finish(layer, x, torch.cat([picture, text], 2))
+    return finish_layer(layer, x, torch.cat([picture, text], 2))
+
+
+def all_cells(batch: int, cells: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(cells, device=device).expand(batch, -1)
 
 
 class ReaderForward:
@@ -142,8 +146,8 @@ class ReaderForward:
         self._vision_block, self._language_layer = wrap(vision_block), wrap(language_layer)
 
     def encode(self, patches: torch.Tensor, cells: torch.Tensor, columns: int) -> torch.Tensor:
-        """Visual tokens `[B, M, width]` of `patches` [B, M, 4, 588], which stand at `cells` [B, M]."""
-        # A still picture fills both frames of the encoder's input, so the frames' weights may be added up beforehand.
+        """Visual tokens `[B, M, width]` of `patches` [B, M, 4, 588], at `cells` [B, M]."""
+        # A still picture fills both frames of the encoder's input, so the weights of the frames can be added.
         weight = self.vision.patch_embed.proj.weight.sum(2).flatten(1)  # [width, 588]
         x = F.linear(patches.flatten(1, 2), weight)
         block = self.vision.blocks[0]
@@ -178,3 +182,123 @@ class ReaderForward:
         for layer in self.language.layers:
             x = self._language_layer(layer, x, rotation.cos, rotation.sin, mask)
         return self.model.lm_head(self.language.norm(x[:, start.shape[1] :]))
+
+
+# Greedy decoding for validation
+
+_KeysAndValues = list[tuple[torch.Tensor, torch.Tensor]]  # layer by layer
+_ROWS = 256  # questions in a batch
+
+
+class _KeyValueCache:
+    """Keys and values of every layer: those of the picture, then those of the text so far."""
+
+    def __init__(self, prefix: _KeysAndValues, pictures: torch.Tensor, room: int):
+        self.used = prefix[0][0].shape[2]
+        self.keys, self.values = [], []
+        for keys, values in prefix:
+            self.keys.append(F.pad(keys[pictures], (0, 0, 0, room)))
+            self.values.append(F.pad(values[pictures], (0, 0, 0, room)))
+
+    def extend(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store the text's new keys and values behind `used`; returns all of the layer's so far."""
+        end = self.used + keys.shape[2]
+        self.keys[layer][:, :, self.used : end] = keys
+        self.values[layer][:, :, self.used : end] = values
+        return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
+
+
+def _encode_pictures(
+    forward: ReaderForward, patches: torch.Tensor, cells: torch.Tensor, grid: tuple[int, int]
+) -> _KeysAndValues:
+    """Keys and values of the pictures, layer by layer."""
+    x = forward.prefix(forward.encode(patches, cells, grid[0]))
+    rotation = forward.rotation(prefix_positions(cells, grid))
+    prefix = []
+    for layer in forward.language.layers:
+        q, k, v = project(layer, x, rotation)
+        prefix.append((k, v))
+        x = finish_layer(layer, x, F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    return prefix
+
+
+def _step(
+    forward: ReaderForward, cache: _KeyValueCache, tokens: torch.Tensor, rotation: Rotation, mask: torch.Tensor
+) -> torch.Tensor:
+    """Logits `[R, V]` behind the last of `tokens` [R, L]."""
+    x = forward.language.embed_tokens(tokens)
+    for number, layer in enumerate(forward.language.layers):
+        q, k, v = project(layer, x, rotation)
+        k, v = cache.extend(number, k, v)
+        x = finish_layer(layer, x, F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+    cache.used += tokens.shape[1]
+    return forward.model.lm_head(forward.language.norm(x[:, -1]))
+
+
+@torch.no_grad()
+def answer(
+    forward: ReaderForward,
+    patches: torch.Tensor,
+    questions: list[list[str]],
+    grid: tuple[int, int],
+    cells: torch.Tensor | None = None,
+    longest: int = 130,
+) -> list[list[str]]:
+    """Answers to `questions[i]` about picture i of `patches` [B, M, 4, 588], all of one `grid`.
+
+    `cells` [B, M] are the patches' cells when some are dropped; without it they are the whole picture.
+    """
+    device = patches.device
+    cells = all_cells(len(patches), grid[0] * grid[1], device) if cells is None else cells
+    prefix = _encode_pictures(forward, patches, cells, grid)
+    asked = [(number, text) for number, texts in enumerate(questions) for text in texts]
+    answers: list[str] = []
+    for start in range(0, len(asked), _ROWS):
+        rows = asked[start : start + _ROWS]
+        answers += _answer_rows(
+            forward, prefix, torch.tensor([n for n, _ in rows], device=device), [t for _, t in rows], grid, longest
+        )
+    found = iter(answers)
+    return [[next(found) for _ in texts] for texts in questions]
+
+
+def _answer_rows(
+    forward: ReaderForward,
+    prefix: _KeysAndValues,
+    pictures: torch.Tensor,
+    texts: list[str],
+    grid: tuple[int, int],
+    longest: int,
+) -> list[str]:
+    device = pictures.device
+    prompts = [[*vocabulary.encode(text), vocabulary.ASSISTANT] for text in texts]
+    width = max(map(len, prompts))
+    padding = torch.tensor(
+        [width - len(prompt) for prompt in prompts], device=device
+    )  # on the left, so that answers start together
+    tokens = torch.tensor([[vocabulary.PAD] * (width - len(prompt)) + prompt for prompt in prompts], device=device)
+    cache = _KeyValueCache(prefix, pictures, width + longest)
+    count, columns = cache.used, torch.arange(width + longest, device=device)
+    real = torch.cat(
+        [torch.ones(len(texts), count, dtype=torch.bool, device=device), columns >= padding[:, None]], 1
+    )  # [R, P + width + longest]
+    place = (columns[:width] - padding[:, None]).clamp(min=0)
+    earlier = torch.ones(width, count + width, dtype=torch.bool, device=device).tril(count)
+    logits = _step(
+        forward,
+        cache,
+        tokens,
+        forward.rotation(text_positions(place, grid)),
+        (earlier & real[:, None, : count + width])[:, None],
+    )
+    written, done = [], torch.zeros(len(texts), dtype=torch.bool, device=device)
+    for number in range(longest):
+        latest = torch.where(done, vocabulary.PAD, logits.argmax(-1))
+        written.append(latest)
+        done |= latest == vocabulary.END
+        if number % 8 == 7 and done.all():  # checking at every token would synchronise the device
+            break
+        place = (width + number - padding)[:, None]
+        mask = real[:, None, None, : cache.used + 1]
+        logits = _step(forward, cache, latest[:, None], forward.rotation(text_positions(place, grid)), mask)
+    return [vocabulary.decode(row) for row in torch.stack(written, 1).tolist()]

@@ -22,7 +22,7 @@ FIELDS = ("total", "date", "company", "address")
 
 @dataclass(frozen=True)
 class Receipt:
-    """One scanned receipt, kept decoded: a few hundred of them fit into memory, and decoding costs more than resizing."""
+    """One scanned receipt, decoded: a few hundred fit into memory, and decoding costs more than resizing."""
 
     name: str
     image: Image.Image  # gray
@@ -100,14 +100,14 @@ class Placement:
         scale = min(width / (crop_wide * stretch), height / crop_tall) * (
             1.0 if rng.random() < 0.4 else rng.uniform(0.8, 1.0)
         )
-        scale = min(scale, 2.2)  # a small scan blown up further shows nothing more
+        scale = min(scale, 2.2)  # upscaling a small scan further adds no detail
         size = (min(width, round(crop_wide * scale * stretch)), min(height, round(crop_tall * scale)))
         offset = (rng.randint(0, width - size[0]), rng.randint(0, height - size[1]))
         return cls((crop[0], crop[1], crop[0] + crop_wide, crop[1] + crop_tall), size, offset)
 
 
 def find_evidence(kind: str, answer: str, lines: list[str]) -> tuple[int, ...]:
-    """The lines that show a field; all of them when the label agrees with none, since it must stand somewhere."""
+    """The lines that show a field; all of them when the label agrees with none, since it must be somewhere."""
     if kind in ("total", "date"):
         found = [index for index, text in enumerate(lines) if answer in text]
     else:
@@ -131,7 +131,7 @@ def field_questions(rng: random.Random, fields: dict[str, str], lines: list[str]
 
 def scan(rng: random.Random, receipt: Receipt, width: int, height: int, placement: Placement) -> Document:
     """The scanned receipt on a canvas of `width` x `height` pixels."""
-    # Reading a reduced picture first makes shrinking cheap; the reader sees both soft and jagged letters.
+    # `reducing_gap` makes downscaling cheap. The random filter gives both soft and jagged letters.
     resample = rng.choice((Image.Resampling.BILINEAR, Image.Resampling.BICUBIC))
     picture = receipt.image.resize(placement.size, resample, box=placement.crop, reducing_gap=2.0)
     edge = np.asarray(picture)[:, [0, -1]]

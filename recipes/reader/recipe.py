@@ -1,13 +1,22 @@
-"""What the reader is trained on, and how the mix changes while it learns.
+"""What the reader is trained on, for how long, and how the mix changes during training.
 
-All canvases of a class have the same number of cells, so that one compiled network serves every shape of the class, and
-a page from which patches are missing costs as much as a dense canvas of a smaller class. Small canvases come first,
-because letters are learned there at a fraction of a page's price; whole pages and scanned receipts follow.
+All canvases of a class have the same number of cells, so that one compiled network serves every shape of the class, and a
+page with dropped cells costs as much as a dense canvas of a smaller class. Small canvases come first, because they teach
+letters at a fraction of a page's cost. Whole pages and scanned receipts follow.
 """
 
+import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
+
 from arr_coc.reader.model import CELL
+from arr_coc.training.loop import Clock, cosine_rate
+
+SCHEDULE_SECONDS = 1380.0
+LOG_EVERY = 6.0  # seconds
 
 Grid = tuple[int, int]  # columns, rows
 
@@ -54,7 +63,7 @@ def _even(grids: tuple[Grid, ...]) -> tuple[float, ...]:
     return (1 / len(grids),) * len(grids)
 
 
-# Text lengths make prefix and text together a multiple of eight, which attention kernels like.
+# Prefix and text together have a multiple of eight tokens, which attention kernels prefer.
 STEP_KINDS: tuple[StepKind, ...] = (
     StepKind("small", SMALL_GRIDS, _even(SMALL_GRIDS), 160, 216, 216, 261, early=0.45, late=0.14),
     StepKind("medium", MEDIUM_GRIDS, _even(MEDIUM_GRIDS), 96, 432, 432, 381, early=0.20, late=0.09),
@@ -75,33 +84,33 @@ TINY_STEP_KINDS: tuple[StepKind, ...] = (
 
 @dataclass(frozen=True)
 class Mix:
-    """Shares that change from `early` to `late` with the progress of training, from 0 to 1."""
+    """Shares that change from early to late with the progress of training, from 0 to 1."""
 
     scans: tuple[float, float] = (0.10, 0.45)  # scanned receipts among tall pages
-    retold: tuple[float, float] = (0.25, 0.27)  # retold ones among them
+    rerendered: tuple[float, float] = (0.25, 0.27)  # rerendered receipts among tall pages
     coloured: tuple[float, float] = (0.40, 0.50)  # coloured batches among small and medium canvases
 
     def at(self, name: str, progress: float) -> float:
         early, late = getattr(self, name)
-        return early + (late - early) * eased(progress)
+        return early + (late - early) * mix_progress(progress)
 
 
 DEFAULT_MIX = Mix()
 
 
-def eased(progress: float) -> float:
-    """Progress of the mix: it reaches its final state at two thirds, so that the end is spent on it."""
+def mix_progress(progress: float) -> float:
+    """Progress of the mix: it reaches its final state after two thirds of the training."""
     return min(1.0, max(0.0, progress / 0.66))
 
 
-def shares(kinds: tuple[StepKind, ...], progress: float) -> list[float]:
-    """Chance of each kind of step at this point of the training."""
-    position = eased(progress)
+def step_shares(kinds: tuple[StepKind, ...], progress: float) -> list[float]:
+    """Probability of each kind of step at this point of the training."""
+    position = mix_progress(progress)
     return [kind.early + (kind.late - kind.early) * position for kind in kinds]
 
 
-def without_missing(kinds: tuple[StepKind, ...]) -> tuple[StepKind, ...]:
-    """The same canvases with every cell read: what steps with missing cells are compared with."""
+def without_dropped_cells(kinds: tuple[StepKind, ...]) -> tuple[StepKind, ...]:
+    """The same canvases with all cells: the baseline for steps that drop cells."""
     dense = [kind for kind in kinds if kind.kept == kind.cells]
     return tuple(
         replace(
@@ -116,3 +125,54 @@ def without_missing(kinds: tuple[StepKind, ...]) -> tuple[StepKind, ...]:
 def pixels(grid: Grid) -> tuple[int, int]:
     """Width and height of a canvas."""
     return grid[0] * CELL, grid[1] * CELL
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The learning rate and the mix of documents follow the share of `schedule_seconds` that has passed."""
+
+    seconds: float | None = None  # of this call, from its start to its end; None: until the schedule ends
+    schedule_seconds: float = SCHEDULE_SECONDS  # of training over all calls
+    finish: bool = False  # end the schedule within `seconds`
+    steps: int | None = None  # stop after so many even if there is time left
+    lr: float = 2e-3
+    warmup_steps: int = 200
+    last_lr: float = 0.02  # share of `lr` at the end
+    cell_weight: float = 1.0
+    colour_weight: float = 0.5
+    mix_from: float = 0.0  # progress of the mix at the start: above 0 for a reader that is trained already
+    average: float = 0.998  # decay of the moving average
+    clip: float = 1.0
+    save_every: float = 60.0  # seconds
+    measure_every: float = 150.0
+    reserve: float = 25.0  # of `seconds`, kept for the last validation and for saving
+    workers: int = 15  # rendering processes, for each training process
+    uses: int = 3  # of a batch, at most
+    seed: int = 0  # of the weights
+    document_seed: int = 0
+    device: str = "cuda"
+    compiled: bool = True
+
+    def __post_init__(self) -> None:
+        if self.finish and self.seconds is None:
+            raise ValueError("finish brings the schedule to its end within `seconds`, which must then be given")
+
+    @property
+    def on_gpu(self) -> bool:
+        return torch.device(self.device).type == "cuda"
+
+    def mix_at(self, progress: float) -> float:
+        """Progress of the mix of documents."""
+        return self.mix_from + (1 - self.mix_from) * progress
+
+    def rate(self, step: int, progress: float) -> float:
+        """Learning rate of a step."""
+        return cosine_rate(self.lr, step, progress, warmup_steps=self.warmup_steps, last=self.last_lr)
+
+    def clock(self, before: float, started: float, now: Callable[[], float] = time.monotonic) -> Clock:
+        """The clock of a call that began at `started`, after `before` seconds of training in earlier calls."""
+        return Clock(
+            self.schedule_seconds, before=before, finish=self.finish, now=now,
+            end=math.inf if self.seconds is None else started + self.seconds - self.reserve,
+            every={"log": LOG_EVERY, "save": self.save_every, "validate": self.measure_every},
+        )  # fmt: skip

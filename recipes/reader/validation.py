@@ -1,4 +1,4 @@
-"""Measuring the reader while it trains: validation receipts and fresh renderings, accuracy per kind of question."""
+"""Validation of the reader during training: scanned receipts and new drawings, accuracy per kind of question."""
 
 import random
 from collections import defaultdict
@@ -8,22 +8,22 @@ from dataclasses import dataclass, replace
 import torch
 
 from arr_coc.evaluation.metrics import similarity
+from arr_coc.reader.model import CELL
 from arr_coc.training.documents import form, notice, receipt, table
 from arr_coc.training.documents.page import Document, FontSet, PageQuestion
 from arr_coc.training.documents.questions import HELD_OUT, NOT_FOUND, PLAIN, reading_questions
-from recipes.reader.answering import answer
-from recipes.reader.augment import plain
+from recipes.reader.augment import without_augmentation
 from recipes.reader.batches import as_channels
-from recipes.reader.forward import ReaderForward, to_patches
+from recipes.reader.data import Library
+from recipes.reader.forward import ReaderForward, answer, to_patches
 from recipes.reader.receipts import Placement, Receipt, scan
 from recipes.reader.recipe import PAGE_GRIDS, Grid, pixels
-from recipes.reader.source import Library
 
-_SEED = 7_000_000  # far from the seeds of training
+_SEED = 7_000_000  # not among the seeds of training
 
-_Draw = Callable[[random.Random, FontSet, int, int, bool], Document]
-# Families of drawn pages, each on one shape of canvas.
-FAMILIES: dict[str, tuple[_Draw, Grid]] = {
+_Renderer = Callable[[random.Random, FontSet, int, int, bool], Document]
+# Families of drawn pages, each on one canvas shape.
+FAMILIES: dict[str, tuple[_Renderer, Grid]] = {
     "receipt": (receipt.render, (20, 45)),
     "form": (form.render, (18, 24)),
     "table": (table.render, (24, 18)),
@@ -33,7 +33,7 @@ FAMILIES: dict[str, tuple[_Draw, Grid]] = {
 
 @dataclass(frozen=True)
 class Sheet:
-    """Documents of one grid, with the questions that are asked about each and the name they are reported under."""
+    """Documents of one grid, the questions about each, and the name in the report."""
 
     name: str
     grid: Grid
@@ -63,37 +63,33 @@ def receipt_sheets(receipts: list[Receipt], held_out: bool = False) -> list[Shee
     return sheets
 
 
-def drawing(
+def draw_page(
     fonts: FontSet, family: str, number: int, held_out: bool = False
 ) -> tuple[Document, tuple[PageQuestion, ...]]:
-    """A fresh drawing of a family, always the same for its number, with up to eight questions about it."""
+    """A drawing of a family, always the same for its number, with up to eight questions."""
     draw, grid = FAMILIES[family]
     rng = random.Random(_SEED + number)
     document = draw(rng, fonts, *pixels(grid), held_out)
-    starts = [
-        (int((line.box[1] + line.box[3]) / 2 / 28), int(line.middles[0] / 28)) if line.text else (-1, -1)
-        for line in document.lines
-    ]
     asked = rng.sample(document.questions, min(6, len(document.questions)))
-    return document, (*asked, *reading_questions(rng, document, starts, 2, held_out))
+    return document, (*asked, *reading_questions(rng, document, document.line_starts(CELL), 2, held_out))
 
 
 def rendered_sheets(library: Library, count: int, held_out: bool = False) -> list[Sheet]:
-    """Fresh drawings of every family."""
+    """New drawings of every family."""
     sheets = []
     for family, (_, grid) in FAMILIES.items():
-        drawn = [drawing(library.fonts, family, number, held_out) for number in range(count)]
+        drawn = [draw_page(library.fonts, family, number, held_out) for number in range(count)]
         name = f"rendered {family}" + (", new phrasing" if held_out else "")
         sheets.append(Sheet(name, grid, tuple(page for page, _ in drawn), tuple(asked for _, asked in drawn)))
     return sheets
 
 
 @dataclass(frozen=True)
-class Said:
-    """One answer, and what it is worth."""
+class ValidationAnswer:
+    """One answer of the reader."""
 
     sheet: str
-    picture: int  # unlike those of all other pictures
+    picture: int  # unique to the picture
     question: PageQuestion
     text: str
 
@@ -106,12 +102,12 @@ class Said:
         return similarity(self.text, self.question.answer)
 
 
-def answers(
+def answer_sheets(
     forward: ReaderForward, sheets: list[Sheet], device: str, stopped: Callable[[], bool] = lambda: False
-) -> list[Said] | None:
-    """What the reader says to every question; None when it was `stopped` on the way, which is asked before every sheet."""
+) -> list[ValidationAnswer] | None:
+    """The reader's answers to all questions; None if `stopped` returned True before a sheet."""
     kind = torch.device(device).type
-    said, pictures_before = [], 0
+    given, pictures_before = [], 0
     for sheet in sheets:
         if stopped():
             return None
@@ -120,37 +116,40 @@ def answers(
             [torch.from_numpy(as_channels(document.image, channels).copy()) for document in sheet.documents]
         )
         with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
-            patches = to_patches(plain(pictures.to(device)))
+            patches = to_patches(without_augmentation(pictures.to(device)))
             texts = answer(forward, patches, [[q.text for q in questions] for questions in sheet.questions], sheet.grid)
         for number, (asked, found) in enumerate(zip(sheet.questions, texts, strict=True), start=pictures_before):
-            said += [Said(sheet.name, number, question, text) for question, text in zip(asked, found, strict=True)]
+            given += [
+                ValidationAnswer(sheet.name, number, question, text)
+                for question, text in zip(asked, found, strict=True)
+            ]
         pictures_before += len(sheet.documents)
-    return said
+    return given
 
 
-def measure(
+def validate(
     forward: ReaderForward, sheets: list[Sheet], device: str, stopped: Callable[[], bool] = lambda: False
 ) -> tuple[dict[str, dict[str, float]], list[tuple[str, str, str]]] | None:
-    """Exact match, edit similarity and count per sheet and kind, and a few `(question, expected, said)` that went wrong.
+    """Exact match, edit similarity and count per sheet and kind, and some wrong answers `(question, expected, got)`.
 
-    None when it was `stopped` on the way.
+    None if it was `stopped`.
     """
-    said = answers(forward, sheets, device, stopped)
-    if said is None:
+    given = answer_sheets(forward, sheets, device, stopped)
+    if given is None:
         return None
-    marks: dict[str, list[tuple[bool, float]]] = defaultdict(list)
-    for one in said:
-        mark = (one.right, one.similarity)
-        marks[f"{one.sheet}: {one.question.kind}"].append(mark)
+    scores: dict[str, list[tuple[bool, float]]] = defaultdict(list)
+    for one in given:
+        score = (one.right, one.similarity)
+        scores[f"{one.sheet}: {one.question.kind}"].append(score)
         if one.question.answer == NOT_FOUND:
-            marks[f"{one.sheet}: of these, not found"].append(mark)
-    wrong = [(one.question.text, one.question.answer, one.text) for one in said if not one.right]
+            scores[f"{one.sheet}: of these, not found"].append(score)
+    wrong = [(one.question.text, one.question.answer, one.text) for one in given if not one.right]
     report = {
         name: {
             "exact": round(sum(r for r, _ in rows) / len(rows), 4),
             "similarity": round(sum(s for _, s in rows) / len(rows), 4),
             "count": len(rows),
         }
-        for name, rows in sorted(marks.items())
+        for name, rows in sorted(scores.items())
     }
     return report, random.Random(0).sample(wrong, min(12, len(wrong)))

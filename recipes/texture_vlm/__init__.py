@@ -1,1 +1,1 @@
-"""Training a reader to read from k dimensions of its own tokens: `python -m recipes.texture_vlm`."""
+"""Training a reader on k dimensions of its own visual tokens: `python -m recipes.texture_vlm`."""

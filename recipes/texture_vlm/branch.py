@@ -1,11 +1,11 @@
-"""One number of dimensions: a reader that reads from so many, and how its parts are trained.
+"""Settings, and one branch of the experiment: a reader with k dimensions between its encoder and its language model.
 
-Several branches are trained side by side. They see the same batches, encoded once, and share the encoder and everything else
-that stays frozen.
+Several branches are trained together. They see the same batches, encoded once, and share the encoder and everything else
+that is frozen.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,26 +14,62 @@ from transformers import Qwen2VLForConditionalGeneration
 
 from arr_coc.embedding.projection import TENSORS, Projection
 from arr_coc.errors import ArrCocError
+from arr_coc.training.loop import step_optimizers
 from arr_coc.vlm.token_codec import Lift, language_weights, unexplained, with_own
 from recipes.reader.batches import Batch
 from recipes.reader.forward import ReaderForward
 from recipes.reader.losses import answer_loss
 from recipes.reader.optimizer import Muon
-from recipes.texture_vlm.settings import LANGUAGE, LIFT, TextureSettings
+from recipes.reader.recipe import STEP_KINDS, Settings
 
 _BETAS, _DECAY = (0.9, 0.98), 0.05
+LIFT, LANGUAGE = 0, 1  # the two stages
+STAGES = ("lift", "language model")
+
+# Cells are dropped before the encoder only: three batch shapes instead of five, and half of the compile time.
+KINDS = tuple(kind for kind in STEP_KINDS if kind.kept == kind.encoded)
+
+
+@dataclass(frozen=True)
+class TextureSettings:
+    """`common`: time, device, workers, seeds. Its learning rate is not used."""
+
+    common: Settings = field(default_factory=lambda: Settings(seconds=420.0, warmup_steps=50))
+    dims: tuple[int, ...] = (16, 32, 64)
+    first_share: float = 0.4  # of the training time, for the lift alone
+    lift_lr: float = 2e-3  # highest learning rate of the first stage
+    language_lr: float = 5e-4  # and of the second
+    hidden: int = 1024  # units of the lift's hidden layer; 0: a linear lift
+    layers: int | None = None  # the language model's last layers, trained in the second stage; None: all
+    restoring: float = 1.0  # weight of restoring the tokens themselves, in the first stage
+    pictures: int = 4096  # to fit the principal components on
+    cells: int = 128  # of each of them
+
+    def __post_init__(self) -> None:
+        if not self.dims or len(set(self.dims)) < len(self.dims) or min(self.dims) < 1:
+            raise ArrCocError(f"expected numbers of dimensions, all different, got {list(self.dims)}")
+        if not 0 < self.first_share < 1:
+            raise ArrCocError(f"expected a share of the time between 0 and 1, got {self.first_share}")
+        if self.common.seconds is None:
+            raise ArrCocError("expected the seconds that a call may take")
+        if self.layers is not None and self.layers < 1:
+            raise ArrCocError(f"expected at least one layer of the language model to adapt, got {self.layers}")
+
+    def for_stage(self, stage: int) -> Settings:
+        """`common` with the learning rate of a stage."""
+        return replace(self.common, lr=self.lift_lr if stage == LIFT else self.language_lr)
 
 
 @dataclass(frozen=True)
 class TextureLosses:
-    """Losses of one step, on the device until somebody asks."""
+    """Losses of one step, still on the device."""
 
     answer: torch.Tensor
     unexplained: torch.Tensor  # share of the tokens' variance that the lift does not restore
 
 
 class TextureForward(ReaderForward):
-    """A reader whose visual tokens have gone through k dimensions."""
+    """A reader whose visual tokens pass through k dimensions."""
 
     def __init__(
         self, model: Qwen2VLForConditionalGeneration, projection: Projection, lift: Lift, compiled: bool = False
@@ -43,18 +79,20 @@ class TextureForward(ReaderForward):
         moved: dict[str, Any] = {name: getattr(projection, name).to(device) for name in TENSORS}
         self.projection, self.lift = replace(projection, **moved), lift
 
-    def restored(self, visual: torch.Tensor) -> torch.Tensor:
-        """Tokens `[B, M, width]` as the lift restores them from k dimensions; in float32, whatever autocast says."""
+    def restore(self, visual: torch.Tensor) -> torch.Tensor:
+        """Project tokens `[B, M, width]` to k dimensions and lift them back, in float32 even under autocast."""
         with torch.autocast(visual.device.type, enabled=False):
             return self.lift(self.projection.transform(visual.flatten(0, 1))).view(visual.shape)
 
     def encode(self, patches: torch.Tensor, cells: torch.Tensor, columns: int) -> torch.Tensor:
         visual = super().encode(patches, cells, columns)
-        return self.restored(visual).to(visual.dtype)
+        return self.restore(visual).to(visual.dtype)
 
 
-def adapting(model: Qwen2VLForConditionalGeneration, layers: int | None) -> Iterator[tuple[str, nn.Parameter]]:
-    """What the second stage adapts beside the lift: the last layers and the final norm. Word embeddings stay."""
+def adapted_parameters(
+    model: Qwen2VLForConditionalGeneration, layers: int | None
+) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters that the second stage trains with the lift: the last layers and the final norm."""
     depth = len(model.model.language_model.layers)
     if layers is not None and layers > depth:
         raise ArrCocError(f"expected at most the {depth} layers that the language model has, got {layers}")
@@ -67,7 +105,7 @@ def adapting(model: Qwen2VLForConditionalGeneration, layers: int | None) -> Iter
 class Branch:
     """A reader with `projection.dims` dimensions between its encoder and its language model.
 
-    `reader` is frozen; the branch has weights of its own for what adapts. `spread` is the tokens' variance.
+    `reader` is frozen; the branch has its own copies of the trained weights. `spread` is the tokens' variance.
     """
 
     def __init__(
@@ -75,12 +113,12 @@ class Branch:
     ) -> None:
         self.settings, self.projection, self.spread = settings, projection, spread
         device = reader.device
-        with torch.random.fork_rng(devices=[]):  # the same weights, whichever other branches there are
+        with torch.random.fork_rng(devices=[]):  # the weights do not depend on the other branches
             torch.manual_seed(settings.common.seed + projection.dims)
             self.lift = Lift(projection, settings.hidden, spread).to(device)
-        self.model = with_own(reader, [p for _, p in adapting(reader, settings.layers)])
+        self.model = with_own(reader, [p for _, p in adapted_parameters(reader, settings.layers)])
         self.forward = TextureForward(self.model, projection, self.lift, settings.common.compiled)
-        self.measured = TextureForward(self.model, projection, self.lift)
+        self.eager_forward = TextureForward(self.model, projection, self.lift)
         self.optimizers: list[torch.optim.Optimizer] = []
 
     @property
@@ -94,23 +132,23 @@ class Branch:
 
     @property
     def language(self) -> list[nn.Parameter]:
-        return [parameter for _, parameter in adapting(self.model, self.settings.layers)]
+        return [parameter for _, parameter in adapted_parameters(self.model, self.settings.layers)]
 
     @property
     def trained(self) -> list[nn.Parameter]:
-        """What the present stage trains."""
+        """The parameters of the current stage."""
         return [p for p in (*self.lift.parameters(), *self.language) if p.requires_grad]
 
-    def free(self, stage: int) -> None:
-        """Let gradients reach what the stage trains, and nothing else."""
+    def set_trainable(self, stage: int) -> None:
+        """Only the stage's parameters require gradients."""
         for parameter in self.language:
             parameter.requires_grad_(stage == LANGUAGE)
             parameter.grad = None
 
-    def begin(self, stage: int) -> None:
-        """Free what the stage trains, and start its optimisers afresh."""
-        self.free(stage)
-        rate, fused = self.settings.of_stage(stage).lr, self.settings.common.on_gpu
+    def start_stage(self, stage: int) -> None:
+        """Make the stage's parameters trainable, and create its optimisers."""
+        self.set_trainable(stage)
+        rate, fused = self.settings.for_stage(stage).lr, self.settings.common.on_gpu
         mapping = [parameter for parameter in self.lift.parameters() if parameter.ndim > 1]
         plain = [parameter for parameter in self.lift.parameters() if parameter.ndim <= 1]
         adapted = [parameter for parameter in self.language if parameter.requires_grad]
@@ -122,12 +160,12 @@ class Branch:
             self.optimizers.append(Muon(matrices, lr=rate, weight_decay=_DECAY))
 
     def backward(self, stage: int, visual: torch.Tensor, cells: torch.Tensor, batch: Batch) -> TextureLosses:
-        """Gradients of a batch whose encoder tokens `visual` [B, M, width] stand at `cells`, in place of earlier ones."""
+        """Compute the gradients of a batch with the encoder tokens `visual` [B, M, width] of `cells`. Earlier ones are dropped."""
         for parameter in self.trained:
             parameter.grad = None
         kind = visual.device.type
         with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
-            restored = self.forward.restored(visual)
+            restored = self.forward.restore(visual)
             logits = self.forward.logits(
                 restored.to(visual.dtype), cells, batch.grid, batch.tokens, batch.segment, batch.place
             )
@@ -135,30 +173,26 @@ class Branch:
         (found.answer + (self.settings.restoring if stage == LIFT else 0.0) * found.unexplained).backward()
         return found
 
-    def update(self, rate: float) -> None:
-        """Step on the gradients that are there."""
-        torch.nn.utils.clip_grad_norm_(self.trained, self.settings.common.clip)
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            optimizer.step()
+    def update(self, lr: float) -> None:
+        """Step on the gradients."""
+        step_optimizers(self.optimizers, self.trained, lr, self.settings.common.clip)
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "lift": self.lift.state_dict(),
-            "language": {name: p.detach() for name, p in adapting(self.model, self.settings.layers)},
+            "language": {name: p.detach() for name, p in adapted_parameters(self.model, self.settings.layers)},
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Into a branch that has begun the stage that the state is of."""
+        """The branch must have started the state's stage."""
         self.lift.load_state_dict(state["lift"])
         with torch.no_grad():
-            for name, parameter in adapting(self.model, self.settings.layers):
+            for name, parameter in adapted_parameters(self.model, self.settings.layers):
                 parameter.copy_(state["language"][name])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
 
-    def adapted(self) -> dict[str, torch.Tensor]:
-        """The language model's weights in half precision, as the reader itself is shipped."""
+    def half_language_weights(self) -> dict[str, torch.Tensor]:
+        """The language model's weights in half precision, as in the shipped reader."""
         return {n: p.detach().half() for n, p in language_weights(self.model, self.model.model.language_model).items()}

@@ -1,4 +1,4 @@
-"""What was measured, by kind of question, and the table of it."""
+"""Results by kind of question, and their tables."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from arr_coc.evaluation.report import format_share
 from recipes.reader import exam
 from recipes.reader.export_exam import kind_of
-from recipes.reader.validation import Said
+from recipes.reader.validation import ValidationAnswer
 
 DENSE = "dense"
 CASES = {"pca": "PCA only", "lift": "lift trained", "language": "language model adapted"}
@@ -21,11 +21,11 @@ def case(name: str, dims: int) -> str:
     return f"{dims} {name}"
 
 
-def report(said: list[Said]) -> Report:
+def report(answers: list[ValidationAnswer]) -> Report:
     """Exact match with its 95% interval, for scanned receipts and for drawings: over all, then by kind."""
     scans: list[exam.Row] = []
     drawn: list[exam.Row] = []
-    for one in said:
+    for one in answers:
         row: exam.Row = {"image": one.picture, "exact": one.right, "similarity": one.similarity}
         row["kind"] = f"{one.sheet}: {kind_of(one.question)}"
         (scans if one.sheet.startswith("receipts") else drawn).append(row)
@@ -65,7 +65,7 @@ def markdown(about: dict[str, Any], results: dict[str, Report]) -> str:
 
 
 def write(folder: Path, about: dict[str, Any], results: dict[str, Report]) -> None:
-    """`table.md` and `table.json`, of what is known so far."""
+    """Write `table.md` and `table.json` with the results so far."""
     (folder / "table.json").write_text(json.dumps(about | {"results": results}, indent=2) + "\n")
     (folder / "table.md").write_text(markdown(about, results))
 

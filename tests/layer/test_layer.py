@@ -19,7 +19,7 @@ from arr_coc.layer.config import CHANNELS, POOLINGS, LayerConfig
 from arr_coc.layer.heads import entropy, statistics
 from arr_coc.layer.identity import check, identity
 from arr_coc.layer.inference import Seen, judge, predict
-from arr_coc.training.examples import sight_of
+from arr_coc.training.examples import selection_input
 from tests.adapters.tiny_vlm import picture
 from tests.training import squares
 
@@ -196,7 +196,7 @@ def test_a_model_in_bfloat16_is_judged() -> None:
     vlm = squares.model()
     vlm.model.to(torch.bfloat16)
     layer = squares.layer(vlm)
-    selection = sight_of(vlm, vlm.look(picture(64, 64)), "Which one?")
+    selection = selection_input(vlm, vlm.look(picture(64, 64)), "Which one?")
     assert selection.tokens is not None
     assert selection.tokens.dtype == torch.bfloat16
     found = predict(layer.to(torch.bfloat16).float(), selection)

@@ -24,7 +24,7 @@ from arr_coc.reader.model import TINY, build
 from arr_coc.relevance import coupling
 from arr_coc.relevance.realizing import realized
 from arr_coc.relevance.selector import AUTO_GLANCE, ArrCoc
-from arr_coc.training.examples import lessons, read, sight_of
+from arr_coc.training.examples import load_examples, read_folder, selection_input
 from arr_coc.vlm.model import VLM
 from arr_coc.vlm.request import is_image
 from tests.adapters.tiny_vlm import picture as noisy
@@ -60,7 +60,7 @@ def test_loading_with_and_without(folder: Path, tmp_path: Path) -> None:
 
 def test_coupling_by_a_layer_that_is_not_there() -> None:
     vlm = squares.model()
-    selection = sight_of(vlm, vlm.look(noisy(64, 64)), "Which?")
+    selection = selection_input(vlm, vlm.look(noisy(64, 64)), "Which?")
     with pytest.raises(ArrCocError, match="expected a learned layer for coupling 'layer', and this model has none"):
         ArrCoc(coupling="layer").select(selection)
 
@@ -89,11 +89,11 @@ def sure(layer: ArrCocLayer) -> ArrCocLayer:
 def test_training_and_use_see_the_same(family: str, tmp_path: Path) -> None:
     vlm = squares.model(family)
     layer = squares.layer(vlm).eval()
-    data = read(squares.draw(tmp_path, 1, side=80))
-    (lesson,) = lessons(vlm, data, layer.config)
+    data = read_folder(squares.draw(tmp_path, 1, side=80))
+    (lesson,) = load_examples(vlm, data, layer.config)
     image = data.pictures[0].still
     assert is_image(image)
-    selection = sight_of(vlm, vlm.look(image), lesson.asked[0].sample.question)
+    selection = selection_input(vlm, vlm.look(image), lesson.questions[0].sample.question)
     used = seen(selection, layer.config)
     assert [view.shape for view in used] == list(lesson.shape)
     for mine, its in zip(used, lesson.views, strict=True):
@@ -197,7 +197,7 @@ def test_before_the_encoder_new_words_make_a_layer_one_voice_among_others() -> N
     layer.remember(heard_of(vlm, layer, ["Which one?", "Where is the square?"]))
     taught = arr_coc.wrap(vlm.model, vlm.processor, layer=layer)
     for question, by, weighed in (("Which one?", "layer", False), ("9173, 4, 4, 4?", "layer, in new words", True)):
-        selection = sight_of(taught, taught.look(noisy(64, 64)), question)
+        selection = selection_input(taught, taught.look(noisy(64, 64)), question)
         found = realized(replace(selection, tokens=None, probe=None, k=9))
         assert found.strategy.endswith(f"(coupling by {by})")
         assert ("weight of text" in found.tensions) is weighed  # the layer's own relevance knows no such weight

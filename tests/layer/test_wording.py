@@ -17,7 +17,7 @@ from arr_coc.relevance.coupling import Coupled
 from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.selectors.base import LayerPrediction
 from arr_coc.training.documents.questions import PLAIN
-from arr_coc.training.examples import sight_of
+from arr_coc.training.examples import selection_input
 from tests.training import squares
 
 
@@ -97,7 +97,7 @@ def test_the_shipped_layer_knows_the_questions_that_receipts_are_asked() -> None
 )
 def test_a_question_that_the_layer_was_taught_is_not_vague(question: str, vague: bool) -> None:
     vlm = arr_coc.load("reader")
-    selection = sight_of(vlm, vlm.look(arr_coc.pictures.receipt().crop((0, 0, 560, 560))), question)
+    selection = selection_input(vlm, vlm.look(arr_coc.pictures.receipt().crop((0, 0, 560, 560))), question)
     for one in (selection, replace(selection, tokens=None, probe=None)):  # after the encoder, and before it
         assert realized(replace(one, k=40)).strategy.startswith("vague: ") is vague
     untaught = realized(replace(selection, k=40), RelevanceSettings(learned=False))

@@ -1,237 +1,230 @@
-"""Learning: it works, it stops and goes on, alone and in a team."""
+"""The shared loop: the clock's schedule, what is due, stop signals, and what a task is asked to do."""
 
-from __future__ import annotations
-
-import json
+import math
 import os
 import signal
-import subprocess
-import sys
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from arr_coc.errors import ArrCocError, DataError, LayerError
-from arr_coc.evaluation.data import read_samples
-from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.identity import config_for
-from arr_coc.training import loop
-from arr_coc.training.distributed import Team
-from arr_coc.training.examples import Lesson, lessons
-from arr_coc.training.finetune import Adaptation, accustom
-from arr_coc.training.gates import METHODS
-from arr_coc.training.journal import Journal
-from arr_coc.training.loop import CHECKPOINT, Learned, Run, learn, standardise
-from arr_coc.training.metrics import measured
-from arr_coc.training.settings import Settings
-from tests.training import squares
-
-CPU = torch.device("cpu")
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-QUICK = Settings(steps=80, lr=1e-2, warmup_steps=5, average=0.9)
+from arr_coc.training.distributed import World
+from arr_coc.training.loop import (
+    Clock,
+    StopSignals,
+    Task,
+    TrainingCounts,
+    cosine_rate,
+    run_steps,
+    save_checkpoint,
+    step_optimizers,
+    update_average,
+)
 
 
-def ran(vlm: Any, found: list[Lesson], out: Path, settings: Settings, back: list[Lesson] | None = None) -> Learned:
-    config = config_for(vlm.adapter, **squares.SHAPE)
-    return learn(vlm, config, found, back or [], out, settings, journal=Journal(out, lines=False))
+class Time:
+    """A clock that moves only by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
-def same(one: ArrCocLayer, other: ArrCocLayer) -> bool:
-    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
-    return all(torch.equal(left, right) for left, right in pairs)
+def clock(time: Time, schedule: float = math.inf, **options: Any) -> Clock:
+    return Clock(schedule, now=time, every={"log": 6, "save": 60, "validate": 150}, **options)
 
 
-def test_it_learns_where_the_answers_stand(tmp_path: Path) -> None:
-    vlm = squares.model()
-    found = squares.taught(vlm, tmp_path / "seen", 10)
-    unseen = lessons(
-        vlm, read_samples(squares.draw(tmp_path / "unseen", 5, seed=9)), config_for(vlm.adapter, **squares.SHAPE)
-    )
-    before = squares.layer(vlm).eval()
-    standardise(before, found)
-    first, last = measured(before, found, CPU), ran(vlm, found, tmp_path / "out", QUICK, found)
-    assert last.finished
-    assert last.steps == 80
-    assert max(first["gaze 6.25%"], first["gaze 12.5%"]) < 0.45
-    assert last.found["gaze 6.25%"] > 0.9  # 4 of 64 cells, just as many as an answer has
-    assert last.found["glance 25%"] > 0.9  # before the encoder has seen any
-    other = measured(ArrCocLayer.from_pretrained(tmp_path / "out"), unseen, CPU)
-    assert other["gaze 12.5%"] > 0.7  # and on pictures that it never saw
+def test_without_a_limit_a_call_runs_the_whole_schedule() -> None:
+    time = Time()
+    one = clock(time, 1380)
+    assert one.total == one.left() == 1380
+    time.now += 690
+    assert one.progress() == one.call_progress() == pytest.approx(0.5)
+    time.now += 690
+    assert one.left() == 0
+    assert one.progress() == 1
 
 
-def test_going_on_ends_where_an_uninterrupted_call_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    vlm = squares.model()
-    found = squares.taught(vlm, tmp_path / "data", 4, by_answer=True)
-    settings = Settings(learn=("answers", "boxes"), gate="gumbel", steps=9, warmup_steps=2, pictures=2)
-    through = ran(vlm, found, tmp_path / "through", settings)
-    real = loop.model_losses
-
-    def interrupted(*given: Any) -> Any:
-        if stops.pop():
-            os.kill(os.getpid(), signal.SIGTERM)
-        return real(*given)
-
-    stops = [False] * 10 + [True] + [False] * 3
-    monkeypatch.setattr(loop, "model_losses", interrupted)
-    part = ran(vlm, found, tmp_path / "parts", settings)
-    assert (part.steps, part.finished) == (4, False)
-    assert ArrCocLayer.from_pretrained(tmp_path / "parts")  # what was learned is of use already
-    rest = ran(vlm, found, tmp_path / "parts", settings)
-    assert (rest.steps, rest.finished) == (9, True)
-    assert same(rest.layer, through.layer)
-    assert not same(part.layer, through.layer)
-    again = ran(vlm, found, tmp_path / "parts", settings)  # nothing is left to do
-    assert again.steps == 9
-    assert same(again.layer, through.layer)
+def test_a_limited_call_stops_in_time_and_the_next_one_resumes() -> None:
+    time = Time()
+    first = clock(time, 1200, end=1475.0)
+    assert first.left() == first.total == 475
+    time.now += first.left()
+    assert first.left() == 0
+    second = clock(time, 1200, before=first.seconds, end=time.now + 1e4)
+    assert second.progress() == pytest.approx(475 / 1200)
+    assert second.left() == 1200 - 475  # no longer than the schedule
 
 
-def test_what_is_not_gone_on_from(tmp_path: Path) -> None:
-    vlm = squares.model()
-    found, settings = squares.taught(vlm, tmp_path / "data", 2), replace(QUICK, steps=1)
-    ran(vlm, found, tmp_path, settings)
-    with pytest.raises(LayerError, match=r"has learned with another lr and seed: go on as before, .* --fresh"):
-        ran(vlm, found, tmp_path, replace(settings, lr=1.0, seed=3))
-    assert ran(vlm, found, tmp_path, replace(settings, steps=2)).steps == 2  # longer is fine
-    other = config_for(vlm.adapter, **squares.SHAPE | {"width": 32})
-    with pytest.raises(LayerError, match="is of another model or shape"):
-        learn(vlm, other, found, [], tmp_path, settings, journal=Journal(tmp_path, lines=False))
-    (tmp_path / CHECKPOINT).write_bytes(b"what is this")
-    with pytest.raises(LayerError, match=r"cannot go on from .*: start anew with --fresh"):
-        ran(vlm, found, tmp_path, settings)
+def test_finish_ends_the_schedule_with_the_call_and_counts_pauses() -> None:
+    time = Time()
+    one = clock(time, 1e6, before=50.0, end=1100.0, finish=True)
+    assert one.progress() == pytest.approx(50 / 150)
+    with one.pause():
+        time.now += 40
+    assert one.seconds == 50
+    assert one.progress() == pytest.approx(90 / 150)
+    time.now += 60
+    assert one.progress() == 1
+    assert one.left() == 0
 
 
-def test_nothing_to_learn_from(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expected lessons to learn from, got none"):
-        ran(squares.model(), [], tmp_path, QUICK)
+def test_a_schedule_of_steps_ends_by_steps_or_by_time() -> None:
+    time = Time()
+    steps = clock(time, steps=8)
+    assert steps.progress(2) == steps.call_progress(2) == 0.25
+    assert steps.left(7) == math.inf
+    assert steps.left(8) == 0
+    both = clock(time, 10, steps=100)
+    time.now += 4
+    assert both.progress(20) == pytest.approx(0.4)
+    assert both.progress(60) == pytest.approx(0.6)
+    time.now += 6
+    assert both.left(20) == 0
 
 
-def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path) -> None:
-    run = Run(config_for(squares.model().adapter, **squares.SHAPE), QUICK, CPU)
-    with torch.no_grad():
-        run.layer.not_encoded[0] = torch.nan
-    with pytest.raises(LayerError, match=r"learning went astray before step 0, .* lower learning rate"):
-        run.save(tmp_path / CHECKPOINT, QUICK)
-    assert not list(tmp_path.iterdir())
+def test_a_pause_is_not_training_time() -> None:
+    time = Time()
+    one = clock(time, 1000)
+    time.now += 200
+    assert one.due("validate")
+    with one.pause():
+        time.now += 140
+    assert one.seconds == 200
+    assert one.progress() == pytest.approx(0.2)
+    time.now += 20
+    assert not one.due("validate")  # 160 s since the last one began, 20 since it ended
+    time.now += 131
+    assert one.due("validate")
 
 
-def test_a_model_that_is_never_right_teaches_nothing_by_its_attention(tmp_path: Path) -> None:
-    vlm = squares.model()
-    found = squares.taught(vlm, tmp_path / "data", 2, by_box=False, by_answer=True)
-    with pytest.raises(
-        ArrCocError, match="nothing was learned in 2 steps from attention: the model gave no right answer"
-    ):
-        ran(vlm, found, tmp_path / "out", Settings(learn=("attention",), steps=2))
-    assert not (tmp_path / "out" / "layer.safetensors").exists()
+def test_what_was_due_begins_a_new_interval() -> None:
+    time = Time()
+    one = clock(time)
+    assert not one.due("save")
+    time.now += 61
+    assert one.due("save")
+    assert not one.due("save")
+    assert not Clock(every={}).due("save")  # what is not listed is never due
 
 
-def test_the_clock_ends_a_schedule_and_counts_earlier_calls(tmp_path: Path) -> None:
-    vlm = squares.model()
-    found = squares.taught(vlm, tmp_path / "data", 2)
-    timed = replace(QUICK, steps=10**6, minutes=0.4 / 60, pictures=1)
-    done = ran(vlm, found, tmp_path, timed)
-    assert done.finished
-    assert 0.4 <= done.seconds < 3
-    again = ran(vlm, found, tmp_path, timed)
-    assert again.steps == done.steps
-    assert timed.progress(5, 0.2) == pytest.approx(0.5)
-    assert timed.rate(10, 1.0) == pytest.approx(timed.lr * timed.last_lr)
-    assert timed.rate(0, 0.0) == pytest.approx(timed.lr / timed.warmup_steps)
+def test_nothing_is_validated_shortly_before_the_end() -> None:
+    time = Time()
+    one = clock(time, 200)
+    time.now += 151
+    assert not one.due("validate")
 
 
-def test_the_log_and_tensorboard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("tensorboard")
-    for name in ("TELL_EVERY", "SAVE_EVERY", "MEASURE_EVERY"):
-        monkeypatch.setattr(loop, name, -1.0)
-    vlm = squares.model()
-    found = squares.taught(vlm, tmp_path / "data", 2)
-    config = config_for(vlm.adapter, **squares.SHAPE)
-    with Journal(tmp_path, events=True) as journal:
-        learn(vlm, config, found, found, tmp_path, replace(QUICK, steps=2), journal=journal)
-    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [1, 1, 2, 2, 2]
-    assert set(rows[0]) == {"step", "seconds", "ranking", "calibration"}
-    assert set(rows[1]["recall"]) == {"gaze 25%", "gaze 12.5%", "gaze 6.25%", "glance 50%", "glance 25%"}
-    assert rows[-1]["settings"]["steps"] == 2
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+class Recorded(Task):
+    """Writes down what the loop asks for; each step takes 40 seconds."""
 
-    told = EventAccumulator(str(tmp_path / "tensorboard"))
-    told.Reload()
-    assert {"loss/ranking", "loss/calibration", "evidence recall/gaze 12.5%"} <= set(told.Tags()["scalars"])
-    assert "gaze 12.5%" in capsys.readouterr().out
+    def __init__(self, time: Time, stop: StopSignals, stop_at: int | None = None) -> None:
+        self.counts, self.calls = TrainingCounts(), list[str]()
+        self.time, self.stop, self.stop_at = time, stop, stop_at
 
+    def step(self, progress: float) -> int:
+        self.calls.append(f"step {progress:.2f}")
+        self.time.now += 40
+        self.stop.requested = self.counts.step == self.stop_at
+        return 3
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "llava_next", "idefics3"])
-def test_every_family_learns_from_everything(family: str, tmp_path: Path) -> None:
-    vlm = squares.model(family)
-    found = squares.taught(vlm, tmp_path / "data", 2, by_answer=True)
-    if family in ("llava_next", "idefics3"):
-        assert len(found[0].views) > 1  # tiles and an overview
-    settings = Settings(learn=("answers", "attention", "boxes"), steps=1)
-    done = ran(vlm, found, tmp_path / "out", settings, found)
-    assert done.steps == 1
-    assert set(done.found) == {"gaze 25%", "gaze 12.5%", "gaze 6.25%", "glance 50%", "glance 25%"}
-    assert squares.model(family).adapter.layer is None
-    used = type(vlm)(vlm.model, vlm.processor, layer=tmp_path / "out")
-    assert used.layer is not None
+    def save(self) -> None:
+        self.calls.append("save")
+
+    def validate(self) -> None:
+        self.calls.append("validate")
+        self.time.now += 1000
+
+    def log(self, progress: float, clock: Clock) -> None:
+        self.calls.append("log")
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
-def test_a_model_in_bfloat16_teaches_in_both_phases(device: str, tmp_path: Path) -> None:
-    vlm = squares.model()
-    vlm.model.to(device, torch.bfloat16)
-    found = squares.taught(vlm, tmp_path / "data", 2, by_answer=True)
-    for gate in METHODS:
-        settings = Settings(learn=("answers", "attention", "boxes"), gate=gate, steps=1)
-        ran(vlm, found, tmp_path / gate, settings)
-        done = ran(vlm, found, tmp_path / gate, replace(settings, steps=2), found)  # going on, too
-        assert done.steps == 2
-        assert all(bool(weights.isfinite().all()) for weights in done.layer.parameters())
-    adapted = accustom(vlm, done.layer, found, found, Adaptation.of("layers:1", 1))
-    assert set(adapted.losses) == {"before", "after"}
-    assert vlm.model.dtype == torch.bfloat16
-    image = found[0].image
-    answer = type(vlm)(vlm.model, vlm.processor, layer=done.layer).ask(image, "red?", budget=8, max_new_tokens=1)
-    assert len(answer.allocations[0].keep) == 8
+def test_the_loop_steps_logs_saves_and_validates() -> None:
+    time, stop = Time(), StopSignals()
+    task, shown = Recorded(time, stop), list[tuple[float, str]]()
+    assert run_steps(task, clock(time, steps=5), stop, tick=lambda share, what: shown.append((share, what)))
+    steps = [f"step {share:.2f}" for share in (0, 0.2, 0.4, 0.6, 0.8)]
+    assert task.calls == [
+        steps[0], "log", steps[1], "log", "save", steps[2], "log", steps[3], "log", "save", "validate", steps[4], "log",
+    ]  # fmt: skip
+    assert (task.counts.step, task.counts.seconds, task.counts.images) == (5, 200, 15)
+    assert shown[-1] == (1.0, "step 5")
 
 
-class Pair(Team):
-    """A team of two, seen by one of them whose partner has no gradients at all."""
-
-    def average_gradients(self, parameters: Any) -> None:
-        for parameter in parameters:
-            assert parameter.grad is not None
-            parameter.grad /= 2
-
-
-def test_a_process_whose_batch_had_no_use_for_a_parameter_averages_it(tmp_path: Path) -> None:
-    run = Run(config_for(squares.model().adapter, **squares.SHAPE), QUICK, CPU)
-    run.layer.not_encoded.sum().backward()
-    before = run.layer.from_tokens.weight.clone()
-    run.update(1e-2, 0.9, Pair(0, 2))
-    assert not torch.equal(run.layer.not_encoded, torch.zeros_like(run.layer.not_encoded))
-    assert torch.allclose(run.layer.from_tokens.weight, before, atol=1e-3)
+def test_the_loop_stops_at_a_signal_and_after_max_steps() -> None:
+    time, stop = Time(), StopSignals()
+    task = Recorded(time, stop, stop_at=1)
+    assert not run_steps(task, clock(time, steps=5), stop)
+    assert (task.counts.step, task.counts.images) == (2, 6)
+    task.stop_at, stop.requested = None, False
+    assert run_steps(task, clock(time, steps=5), stop, max_steps=4)
+    assert task.counts.step == 4
 
 
-def test_two_processes_end_with_the_same_layer(tmp_path: Path) -> None:
-    """Three pictures of two shapes: one process has two lessons, the other has one."""
-    squares.draw(tmp_path / "data", 2)
-    squares.draw(tmp_path / "other", 1, side=48)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    script = Path(__file__).with_name("pair.py")
-    done = subprocess.run(
-        [*command, str(script), str(tmp_path)], capture_output=True, text=True, check=False, timeout=120,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    left, right = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in range(2))
-    assert left["lessons"] == 2
-    assert right["lessons"] == 1
-    for name, weights in left["layer"].items():
-        assert torch.equal(weights, right["layer"][name]), name
-    rows = (tmp_path / "out" / "log.jsonl").read_text().splitlines()
-    assert len(rows) == 1  # one of them writes
+def test_every_rank_follows_rank_0_and_stops_when_any_rank_does() -> None:
+    class Second(World):
+        """Rank 1 of 2: rank 0 is at progress 0.5, saves at once, and gets a signal before the third step."""
+
+        def sync(self, decision: Sequence[float], counts: Sequence[float]) -> tuple[list[float], list[float]]:
+            if not decision:
+                return [], list(counts)
+            assert not any(decision[3:])  # only rank 0 decides what is due
+            return [1.0, 7.0, 0.5, 0.0, 1.0], [counts[0] + (task.counts.step == 2), counts[1] + 5]
+
+    time, stop = Time(), StopSignals()
+    task = Recorded(time, stop)
+    assert not run_steps(task, clock(time, steps=1), stop, world=Second(1, 2))
+    assert task.calls == ["save", "step 0.50"] * 2  # no log, and its own schedule has no say
+    assert (task.counts.seconds, task.counts.images) == (7.0, 5 + 8 + 8)
+    assert stop.requested
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_is_noted_and_handlers_are_restored(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with StopSignals() as stop:
+        assert not stop.requested
+        os.kill(os.getpid(), number)
+        assert stop.requested
+        if number == signal.SIGINT:
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+
+
+def test_the_learning_rate_rises_then_falls() -> None:
+    rates = [
+        cosine_rate(1.0, step, share, warmup_steps=5, last=0.1) for step, share in ((0, 0), (5, 0), (9, 0.5), (9, 2))
+    ]
+    assert rates == pytest.approx([0.2, 1.0, 0.55, 0.1])
+
+
+def test_steps_clip_gradients_and_scale_groups() -> None:
+    fast, slow = torch.nn.Parameter(torch.zeros(1)), torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([{"params": [fast]}, {"params": [slow], "rate_share": 0.5}], lr=9.0)
+    fast.grad, slow.grad = torch.tensor([3.0]), torch.tensor([4.0])
+    step_optimizers([optimizer], [fast, slow], lr=0.1, clip=1.0)
+    assert fast.item() == pytest.approx(-0.1 * 0.6)
+    assert slow.item() == pytest.approx(-0.05 * 0.8)
+
+
+def test_the_average_follows_fast_at_first() -> None:
+    model, average = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    for step, moved in ((0, 0.9), (10**6, 0.1)):
+        with torch.no_grad():
+            model.weight.fill_(1.0)
+            average.weight.fill_(0.0)
+        update_average(average, model, 0.9, step)
+        assert average.weight.item() == pytest.approx(moved)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "checkpoint.pt"
+    save_checkpoint(path, {"step": 1})
+    with pytest.raises(Exception, match="pickle"):
+        save_checkpoint(path, {"step": lambda: 2})
+    assert torch.load(path) == {"step": 1}

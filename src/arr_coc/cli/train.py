@@ -1,31 +1,37 @@
-"""`arr-coc train`: learn, for one model, which cells of a picture a question needs."""
+"""`arr-coc train`: train a layer that selects, for one model, the cells that a question needs."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from arr_coc.cli.console import check_folder, print_json, progress
+from arr_coc.cli.console import check_folder, print_json, print_problems, progress
 from arr_coc.errors import ArrCocError, DataError
 
+if TYPE_CHECKING:
+    from arr_coc.evaluation.data import Data
+    from arr_coc.layer.config import LayerConfig
+    from arr_coc.training.batches import LayerTrainingSettings
+    from arr_coc.training.distributed import World
+    from arr_coc.training.examples import LookCache, TrainingExample
+
 DTYPES = ("float32", "bfloat16", "float16")
-MOST_LINES = 20  # of those that say what was left out
 
 _EPILOG = """\
-The model stays frozen; what is learned is a small layer that scores every cell before and after the encoder. --learn says from
-what, and several may be combined:
+The model stays frozen. A small layer is trained that scores every cell before and after the encoder. --learn names the sources of
+its targets. Several may be combined:
 
   boxes       the evidence boxes of samples.jsonl (the default)
-  attention   what the model itself looks at while it answers right; no boxes needed
-  answers     the loss of the model's answers when it reads only what the layer keeps; no boxes needed
+  attention   the model's own attention where its answer is right; no boxes needed
+  answers     the loss of the model's answers when it reads only the cells that the layer keeps; no boxes needed
 
---adapt lets the model itself get used to few cells afterwards, its last layers or all of them by LoRA, and writes it to DIR/model.
-One picture in ten is kept back for measuring, or name other data with --validation. Ctrl-C ends a run in good order, and the same
-command goes on; --fresh starts anew. On several GPUs: torchrun --nproc-per-node 8 -m arr_coc.cli train ... (or accelerate launch).
+--adapt then fine-tunes the model on few cells, its last layers or all of them with LoRA, and writes it to DIR/model.
+One picture in ten is used for validation, or name other data with --validation. Ctrl-C stops a run and keeps its state. The same
+command resumes it; --fresh starts again. On several GPUs: torchrun --nproc-per-node 8 -m arr_coc.cli train ... (or accelerate launch).
 
 examples:
   arr-coc train data/receipts --model MODEL_FOLDER -o layer --minutes 20
@@ -38,7 +44,7 @@ examples:
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "train",
-        help="learn which cells a model's questions need",
+        help="train a layer that selects the cells a question needs",
         description="Train the learned ARR-COC layer for a frozen vision-language model.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -46,7 +52,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("data", nargs="+", type=Path, metavar="DATA", help="folders with pictures and samples.jsonl")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where the layer goes")
     parser.add_argument("--model", default="reader", help="reader (the default), a model folder or a hub id")
-    parser.add_argument("--validation", type=Path, metavar="DATA", help="what to measure on (one picture in ten)")
+    parser.add_argument("--validation", type=Path, metavar="DATA", help="validation data (one picture in ten)")
     parser.add_argument(
         "--learn", nargs="+", default=["boxes"], metavar="FROM", help="boxes, attention, answers (boxes)"
     )
@@ -55,24 +61,24 @@ def add_parser(commands: Any) -> None:
         default="straight-through",
         help="for answers: straight-through, gumbel or log-gate (straight-through)",
     )
-    parser.add_argument("--adapt", metavar="WHAT", help="then adapt the model, too: layers:N or lora:RANK")
-    parser.add_argument("--adapt-steps", type=int, default=200, metavar="N", help="steps of that (200)")
-    parser.add_argument("--steps", type=int, default=2000, help="steps of the whole schedule (2000)")
-    parser.add_argument("--minutes", type=float, metavar="M", help="of the whole schedule, at most")
+    parser.add_argument("--adapt", metavar="WHAT", help="then fine-tune the model: layers:N or lora:RANK")
+    parser.add_argument("--adapt-steps", type=int, default=200, metavar="N", help="steps of fine-tuning (200)")
+    parser.add_argument("--steps", type=int, default=2000, help="steps of training (2000)")
+    parser.add_argument("--minutes", type=float, metavar="M", help="stop after so many minutes of training")
     parser.add_argument("--lr", type=float, default=2e-3, help="highest learning rate (0.002)")
-    parser.add_argument("--pictures", type=int, default=8, metavar="N", help="to a step (8)")
+    parser.add_argument("--pictures", type=int, default=8, metavar="N", help="pictures to a step (8)")
     parser.add_argument(
-        "--answers", type=int, default=1, metavar="N", help="questions to a step that the model itself is asked (1)"
+        "--answers", type=int, default=1, metavar="N", help="questions to a step that run the model (1)"
     )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N pictures of each folder")
     parser.add_argument("--pooling", default="learned", help="learned, max, mean or sum (learned)")
-    parser.add_argument("--without", nargs="+", default=[], metavar="CHANNEL", help="channels that are left out")
-    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that look at the pictures (0)")
+    parser.add_argument("--without", nargs="+", default=[], metavar="CHANNEL", help="channels to leave out")
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that compute textures (0)")
     parser.add_argument("--tensorboard", action="store_true", help="also log for TensorBoard, to DIR/tensorboard")
-    parser.add_argument("--fresh", action="store_true", help="do not go on from an earlier call")
+    parser.add_argument("--fresh", action="store_true", help="do not resume an earlier call")
     parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda")
     parser.add_argument("--dtype", help="float32, bfloat16 or float16 (the model's own)")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights and the order (0)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (0)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=run)
 
@@ -81,12 +87,12 @@ def run(arguments: argparse.Namespace) -> int:
     from arr_coc.adapters.loading import keep_quiet
     from arr_coc.devices import check_device
     from arr_coc.layer.config import CHANNELS, POOLINGS
-    from arr_coc.training.distributed import joined
-    from arr_coc.training.finetune import Adaptation
+    from arr_coc.training.batches import LayerTrainingSettings
+    from arr_coc.training.distributed import init_world
+    from arr_coc.training.finetune import FinetuneConfig
     from arr_coc.training.journal import writer_class
-    from arr_coc.training.settings import Settings
 
-    settings = Settings(
+    settings = LayerTrainingSettings(
         learn=tuple(sorted(set(arguments.learn))), gate=arguments.gate, steps=arguments.steps,
         minutes=arguments.minutes, lr=arguments.lr, pictures=arguments.pictures, answers=arguments.answers, seed=arguments.seed,
     )  # fmt: skip
@@ -103,151 +109,132 @@ def run(arguments: argparse.Namespace) -> int:
         got = ", ".join(unknown) or "all of them"
         raise ArrCocError(f"expected some channels among {', '.join(CHANNELS)} to leave out, got {got}")
     if arguments.adapt is not None:
-        Adaptation.of(arguments.adapt, arguments.adapt_steps)
+        FinetuneConfig.parse(arguments.adapt, arguments.adapt_steps)
         if "answers" not in settings.learn:
-            raise ArrCocError(
-                "expected answers among what is learned from, since a model adapts by them: --learn answers"
-            )
+            raise ArrCocError("expected --adapt with answers as a source, since it trains on them: --learn answers")
     if arguments.tensorboard:
         writer_class()
     check_device(arguments.device)
     check_folder(arguments.output)
     keep_quiet()
-    said = redirect_stdout(sys.stderr) if arguments.json else nullcontext()  # stdout is for the JSON alone
-    with joined(arguments.device) as team, said:
-        result = _train(arguments, settings, team)
-    if team.leads:
-        print_json(result) if arguments.json else _tell(arguments, result)
+    output = redirect_stdout(sys.stderr) if arguments.json else nullcontext()  # stdout is for the JSON only
+    with init_world(arguments.device) as world, output:
+        result = _train(arguments, settings, world)
+    if world.is_main:
+        print_json(result) if arguments.json else _print_result(arguments, result)
     return 0 if result["finished"] else 130
 
 
-def _train(arguments: argparse.Namespace, settings: Any, team: Any) -> dict[str, Any]:
+def _train(arguments: argparse.Namespace, settings: LayerTrainingSettings, world: World) -> dict[str, Any]:
     import arr_coc
+    from arr_coc import reader
     from arr_coc.layer.config import CHANNELS
     from arr_coc.layer.identity import config_for
-    from arr_coc.training.examples import apart, read
-    from arr_coc.training.finetune import Adaptation
+    from arr_coc.training.examples import LookCache, read_folder, split_data
+    from arr_coc.training.finetune import FinetuneConfig, finetune, save_model
     from arr_coc.training.journal import Journal
-    from arr_coc.training.look_cache import Looks
-    from arr_coc.training.loop import CHECKPOINT, learn
-    from arr_coc.training.stopping import interruptible
+    from arr_coc.training.layer import CHECKPOINT, train_layer
+    from arr_coc.training.loop import sigterm_as_interrupt
 
-    data = [read(folder, arguments.limit) for folder in arguments.data]
-    kept = [] if arguments.validation is None else [read(arguments.validation, arguments.limit)]
-    if team.leads:
-        _complain([f"{one.name}: {line}" for one in (*data, *kept) for line in one.problems])
+    data = [read_folder(folder, arguments.limit) for folder in arguments.data]
+    kept = [] if arguments.validation is None else [read_folder(arguments.validation, arguments.limit)]
+    if world.is_main:
+        print_problems([f"left out: {one.name}: {line}" for one in (*data, *kept) for line in one.problems])
     if not kept:
-        data, kept = map(list, zip(*map(apart, data), strict=True))
+        data, kept = map(list, zip(*map(split_data, data), strict=True))
     vlm = arr_coc.load(arguments.model, layer=None, **({} if arguments.dtype is None else {"dtype": arguments.dtype}))
-    vlm.model.to(team.device)
-    if arguments.adapt is not None:
-        Adaptation.of(arguments.adapt).check(vlm)
-    config = config_for(
-        vlm.adapter, pooling=arguments.pooling,
-        channels=tuple(name for name in CHANNELS if name not in arguments.without),
-    )  # fmt: skip
-    if arguments.fresh and team.leads:
+    vlm.model.to(world.device)
+    adapt = None if arguments.adapt is None else FinetuneConfig.parse(arguments.adapt, arguments.adapt_steps)
+    if adapt is not None:
+        adapt.check(vlm)
+    channels = tuple(name for name in CHANNELS if name not in arguments.without)
+    config = config_for(vlm.adapter, pooling=arguments.pooling, channels=channels)
+    if arguments.fresh and world.is_main:
         for name in (CHECKPOINT, "log.jsonl"):
             (arguments.output / name).unlink(missing_ok=True)
-    team.wait()
-    journal = Journal(arguments.output, events=arguments.tensorboard and team.leads, lines=not sys.stderr.isatty())
-    looks = Looks(vlm, room=None if {"attention", "answers"} & set(settings.learn) else 0)
-    with progress(shown=team.leads) as bar, journal:
-        task = bar.add_task("looking", total=None)
+    world.barrier()
+    looks = LookCache(vlm, max_bytes=None if settings.needs_model else 0)
+    with progress(shown=world.is_main) as bar:
+        task = bar.add_task("encoding", total=None)
 
         def tick(share: float, what: str) -> None:
             bar.update(task, completed=share, total=1.0, description=what)
 
-        with interruptible():
-            mine, back = _lessons(arguments, settings, team, looks, config, data, kept, tick)
-        learned = learn(
-            vlm, config, mine, back, arguments.output, settings, looks=looks, team=team, journal=journal, tick=tick
-        )
-        _, (pictures,) = team.agree((), (len(mine),))
+        events, lines = arguments.tensorboard and world.is_main, not sys.stderr.isatty()
+        with Journal(arguments.output, events, lines, tick) as journal:
+            with sigterm_as_interrupt():
+                examples, validation = _load_examples(arguments, settings, world, looks, config, data, kept, tick)
+            trained = train_layer(
+                vlm, config, examples, validation, arguments.output, settings, journal=journal, looks=looks, world=world
+            )
+        _, (pictures,) = world.sync((), (len(examples),))
         result = {
-            "output": str(arguments.output), "pictures": round(pictures), "kept_back": len(back), "steps": learned.steps,
-            "seconds": round(learned.seconds, 1), "evidence_recall": learned.found, "finished": learned.finished,
-            "parameters": learned.layer.parameter_count,
+            "output": str(arguments.output), "pictures": round(pictures), "kept_back": len(validation), "steps": trained.steps,
+            "seconds": round(trained.seconds, 1), "evidence_recall": trained.recall, "finished": trained.finished,
+            "parameters": trained.layer.parameter_count,
         }  # fmt: skip
-        if arguments.adapt is not None and learned.finished:
-            result |= _adapt(arguments, settings, team, looks, learned.layer, mine, back, tick)
+        if adapt is not None and trained.finished:
+            tuned = finetune(
+                vlm, trained.layer, examples, validation, adapt, settings, looks=looks, world=world, tick=tick
+            )
+            result |= {"adapted_steps": tuned.steps, "answer_loss": tuned.losses, "finished": tuned.finished}
+            if tuned.finished and world.is_main:
+                folder = arguments.output / "model"
+                source = reader.WEIGHTS if arguments.model == reader.NAME else arguments.model
+                save_model(vlm, source, trained.layer, folder)
+                result["model"] = str(folder)
     return result
 
 
-def _lessons(
-    arguments: argparse.Namespace, settings: Any, team: Any, looks: Any, config: Any, data: Sequence[Any], kept: Sequence[Any],
-    tick: Any,
-) -> tuple[list[Any], list[Any]]:  # fmt: skip
-    """This process's share of the pictures to learn from, and, where it leads, those to measure on."""
-    from arr_coc.training.examples import lessons
+def _load_examples(
+    arguments: argparse.Namespace, settings: LayerTrainingSettings, world: World, looks: LookCache, config: LayerConfig,
+    data: Sequence[Data], kept: Sequence[Data], tick: Callable[[float, str], None],
+) -> tuple[list[TrainingExample], list[TrainingExample]]:  # fmt: skip
+    """This rank's share of the training examples and, on rank 0, the validation examples."""
+    from arr_coc.training.examples import load_examples
 
-    by: dict[str, Any] = {
-        "by_box": "boxes" in settings.learn,
-        "by_answer": bool({"attention", "answers"} & set(settings.learn)),
-        "looks": looks,
-    }
-    what = "evidence boxes" if by["by_box"] else "answers"
-    options: dict[str, Any] = {
-        "workers": arguments.workers,
-        "complain": lambda why: _complain([why]),
-        "tick": lambda done, total: tick(done / total, f"looked at {done} of {total} pictures"),
-    }
-    mine = []
+    by_box = "boxes" in settings.learn
+    what = "evidence boxes" if by_box else "answers"
+
+    def load(one: Data, share: tuple[int, int] = (0, 1)) -> list[TrainingExample]:
+        return load_examples(
+            looks.vlm, one, config, by_box=by_box, by_answer=settings.needs_model, looks=looks, share=share,
+            workers=arguments.workers, report=lambda why: print_problems([f"left out: {why}"]),
+            tick=lambda done, total: tick(done / total, f"encoded {done} of {total} pictures"),
+        )  # fmt: skip
+
+    examples = []
     for one in data:
-        found = lessons(looks.vlm, one, config, share=(team.rank, team.size), **by, **options)
-        _, (count,) = team.agree((), (len(found),))
+        loaded = load(one, (world.rank, world.size))
+        _, (count,) = world.sync((), (len(loaded),))
         if not count:
             raise DataError(f"expected questions with {what} in {one.name!r}, found none that can be learned from")
-        mine += found
-    _, (idle,) = team.agree((), (float(not mine),))
+        examples += loaded
+    _, (idle,) = world.sync((), (not examples,))
     if idle:
-        raise DataError(f"expected pictures to learn from for each of {team.size} processes, and {idle:.0f} have none")
-    back = [lesson for one in kept for lesson in lessons(looks.vlm, one, config, **by, **options)] if team.leads else []
-    if arguments.validation is not None and team.leads and not back:
-        raise DataError(f"expected questions with {what} in {str(arguments.validation)!r}, found none to measure on")
-    return mine, back
+        raise DataError(f"expected pictures to learn from for each of {world.size} processes, and {idle:.0f} have none")
+    validation = [example for one in kept for example in load(one)] if world.is_main else []
+    if arguments.validation is not None and world.is_main and not validation:
+        raise DataError(f"expected questions with {what} in {str(arguments.validation)!r}, found none to validate on")
+    return examples, validation
 
 
-def _adapt(
-    arguments: argparse.Namespace, settings: Any, team: Any, looks: Any, layer: Any, mine: Sequence[Any],
-    back: Sequence[Any], tick: Any,
-) -> dict[str, Any]:  # fmt: skip
-    from arr_coc import reader
-    from arr_coc.training.finetune import Adaptation, accustom, write
-
-    adaptation = Adaptation.of(arguments.adapt, arguments.adapt_steps)
-    done = accustom(looks.vlm, layer, mine, back, adaptation, settings, looks=looks, team=team, tick=tick)
-    result: dict[str, Any] = {"adapted_steps": done.steps, "answer_loss": done.losses, "finished": done.finished}
-    if done.finished and team.leads:
-        name = reader.WEIGHTS if arguments.model == reader.NAME else arguments.model
-        write(looks.vlm, name, layer, arguments.output / "model")
-        result["model"] = str(arguments.output / "model")
-    return result
-
-
-def _complain(lines: Sequence[str]) -> None:
-    for line in lines[:MOST_LINES]:
-        print(f"arr-coc: left out: {line}", file=sys.stderr)
-    if len(lines) > MOST_LINES:
-        print(f"arr-coc: left out: {len(lines) - MOST_LINES} more like these", file=sys.stderr)
-
-
-def _tell(arguments: argparse.Namespace, result: dict[str, Any]) -> None:
+def _print_result(arguments: argparse.Namespace, result: dict[str, Any]) -> None:
     print(f"{result['steps']} steps in {result['seconds'] / 60:.1f} minutes, {result['pictures']} pictures")
     if result["evidence_recall"]:
-        print(f"evidence kept on {result['kept_back']} other pictures:")
+        print(f"evidence recall on {result['kept_back']} validation pictures:")
         for name, value in result["evidence_recall"].items():
             print(f"  {name:14s} {value:.3f}")
     else:
-        print("no picture with evidence was kept back to measure on: name some with --validation")
+        print("no validation picture has evidence: name some with --validation")
     if "adapted_steps" in result:
         losses = ", ".join(f"{value:.3f} {when}" for when, value in result["answer_loss"].items())
-        print(f"adapted for {result['adapted_steps']} steps{losses and f'; loss of answers {losses}'}")
+        print(f"fine-tuned for {result['adapted_steps']} steps{losses and f'; answer loss {losses}'}")
     if result["finished"]:
         print(f"layer written to {arguments.output}; use it with --layer {arguments.output}")
         if "model" in result:
-            print(f"adapted model written to {result['model']}; use it with --model {result['model']}")
+            print(f"fine-tuned model written to {result['model']}; use it with --model {result['model']}")
     elif "adapted_steps" in result:
-        print("interrupted: the layer is kept, and the same command begins adapting anew")
+        print("interrupted: the layer is kept, and the same command starts fine-tuning again")
     else:
-        print("interrupted: what was learned is kept, and the same command goes on")
+        print("interrupted: the state is kept, and the same command resumes")

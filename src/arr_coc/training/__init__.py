@@ -1,1 +1,1 @@
-"""Training a layer that chooses cells for a wrapped model."""
+"""Training a layer that selects cells for a wrapped model, and fine-tuning the model to it."""

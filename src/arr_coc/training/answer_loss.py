@@ -1,8 +1,8 @@
-"""Reading with gates: how well a wrapped model gives an answer, as far as its attention is let through to each cell.
+"""The loss of an answer under an attention bias for each cell.
 
-The prompt is the one that `vlm.ask` makes, the answer stands behind it, and a bias for each cell is added to every attention
-to it, in every layer and head. With the bias of a hard choice the answer is the pruned prompt's. Nothing of the model is
-replaced: the bias travels in the attention mask, which `sdpa` and `eager` attention add to the scores.
+The prompt is that of `vlm.ask`, followed by the answer. The bias is added to the attention logits of the cells, in every layer
+and head. With the bias of a hard selection, the logits are those of the pruned prompt. No module is replaced: the bias is part
+of the attention mask, which `sdpa` and `eager` attention add to the logits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from arr_coc.vlm.look import Look
     from arr_coc.vlm.model import VLM
 
-ATTENTIONS = ("sdpa", "eager")  # that add a mask of numbers to the scores
+ATTENTIONS = ("sdpa", "eager")  # implementations that accept a float mask
 
 
 def answer_loss(
@@ -37,11 +37,11 @@ def answer_loss(
     keep: Any = None,
     frozen: bool = True,
 ) -> torch.Tensor:
-    """The mean cross-entropy of an answer's tokens and its end, each after the right ones before it.
+    """The mean cross-entropy of an answer's tokens and its end token, with teacher forcing.
 
-    `bias` `[N]` has a value for every cell of the look's pictures, one picture after the other; gradients flow back to it.
-    `keep`: only these cells are in the prompt at all, as with `allocation=` elsewhere, and the bias `[K]` is theirs: fewer
-    cells are read faster. `frozen`: the model's parameters get no gradient, whatever they ask for.
+    `bias` `[N]` has a value for every cell of all pictures; gradients flow back to it. `keep`: only these cells are in the
+    prompt, as with `allocation=` elsewhere, which is faster; the bias `[K]` is then theirs. `frozen`: no gradients for the
+    model's parameters, even if they require them.
     """
     logits, wanted = answer_logits(vlm, look, question, answer, bias, keep, frozen)
     logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -51,26 +51,25 @@ def answer_loss(
 def answer_logits(
     vlm: VLM, look: Look, question: str, answer: str, bias: torch.Tensor | None = None, keep: Any = None, frozen: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """What `answer_loss` is taken from: logits `[A + 1, V]` for the answer's tokens and its end, and these tokens."""
-    prepared, wanted = _prepared(vlm, look, question, answer, keep)
+    """Logits `[A + 1, V]` for the answer's tokens and its end token, and these tokens `[A + 1]`."""
+    prepared, wanted = _prepare(vlm, look, question, answer, keep)
     return _logits(vlm, prepared, wanted, bias, frozen), wanted
 
 
 @torch.no_grad()
-def says(vlm: VLM, look: Look, question: str, answer: str, keep: Any = None) -> bool:
-    """Whether the model, reading the cells `keep` alone, writes this very answer: its likeliest tokens and the end."""
+def answers_exactly(vlm: VLM, look: Look, question: str, answer: str, keep: Any = None) -> bool:
+    """Whether greedy decoding from the cells `keep` gives exactly this answer and its end."""
     logits, wanted = answer_logits(vlm, look, question, answer, keep=keep)
     return bool((logits.argmax(-1).cpu() == wanted.cpu()).all())
 
 
 @torch.no_grad()
 def answer_attention(vlm: VLM, look: Look, question: str, answer: str) -> tuple[torch.Tensor, bool]:
-    """The attention `[N]` that each cell gets while an answer is written, and whether the model would have written it.
+    """The attention `[N]` to each cell while the answer is written, and whether greedy decoding would write it.
 
-    Averaged over the answer's tokens, the heads, and the later half of the layers. The model would have written it if its
-    likeliest token is the right one everywhere, the end included: what it looks at is worth learning from only then.
+    Attention is averaged over the answer's tokens, the heads, and the later half of the layers.
     """
-    prepared, wanted = _prepared(vlm, look, question, answer, None)
+    prepared, wanted = _prepare(vlm, look, question, answer, None)
     said = wanted[:-1]
     queries = attention_probe.answer_queries(prepared, said)
     with attention_probe.record_attention(
@@ -81,19 +80,19 @@ def answer_attention(vlm: VLM, look: Look, question: str, answer: str) -> tuple[
     return torch.cat(cells), bool((logits.argmax(-1).cpu() == wanted).all())
 
 
-def _prepared(vlm: VLM, look: Look, question: str, answer: str, keep: Any) -> tuple[Prepared, torch.Tensor]:
-    """The prompt as `ask` makes it, and the answer's tokens `[A + 1]` with its end."""
+def _prepare(vlm: VLM, look: Look, question: str, answer: str, keep: Any) -> tuple[Prepared, torch.Tensor]:
+    """The prompt as in `ask`, and the answer's tokens `[A + 1]` with its end token."""
     prepared = vlm.prepare(look=look, text=question, selector="all", allocation=keep)
     if not prepared.allocations:
         raise PromptError("expected a look with a picture in it, got one without")
     tokens = vlm.prompter.ids(answer)
     if len(tokens) == 0:
         raise PromptError("expected an answer to learn from, got an empty one")
-    return prepared, torch.cat([tokens, torch.tensor([_end(vlm, prepared, answer)])])
+    return prepared, torch.cat([tokens, torch.tensor([_end_token(vlm, prepared, answer)])])
 
 
-def _end(vlm: VLM, prepared: Prepared, answer: str) -> int:
-    """The token that ends an answer: of those that end one for this model, the one that its chat template writes."""
+def _end_token(vlm: VLM, prepared: Prepared, answer: str) -> int:
+    """The token that ends an answer: of the model's end tokens, the one that its chat template writes."""
     ends = vlm.model.generation_config.eos_token_id
     ends = list(ends) if isinstance(ends, list | tuple) else [] if ends is None else [ends]
     if len(ends) > 1:
@@ -113,11 +112,11 @@ def _end(vlm: VLM, prepared: Prepared, answer: str) -> int:
 def _logits(
     vlm: VLM, prepared: Prepared, wanted: torch.Tensor, bias: torch.Tensor | None, frozen: bool
 ) -> torch.Tensor:
-    """The logits `[A + 1, V]` for the tokens `wanted`, with the cells' bias `[N]` in every attention."""
+    """The logits `[A + 1, V]` for the tokens `wanted`, with the cells' bias `[N]`."""
     given = attention_probe.append_answer(prepared, wanted[:-1])
     if bias is not None:
         given["attention_mask"] = _mask(vlm, prepared, given["input_ids"].shape[1], bias)
-    with _frozen(vlm.model) if frozen else nullcontext(), _plain_attention(bias):
+    with _frozen(vlm.model) if frozen else nullcontext(), _math_attention(bias):
         return _run(vlm, given, len(wanted))
 
 
@@ -127,12 +126,12 @@ def _run(vlm: VLM, given: dict[str, Any], count: int) -> torch.Tensor:
 
 
 def _mask(vlm: VLM, prepared: Prepared, length: int, bias: torch.Tensor) -> torch.Tensor:
-    """What is added to every attention: nothing of what comes later, and of each cell what its bias `[N]` leaves."""
+    """The attention mask `[1, 1, L, L]`: causal, with the bias `[N]` in the columns of the cells."""
     chosen = vlm.adapter.config.get_text_config()._attn_implementation
     if chosen not in ATTENTIONS:
         raise ModelError(
-            f"expected a model with attn_implementation='sdpa' or 'eager' to read with gates, got {chosen!r}, which takes "
-            "no mask of numbers: load it with attn_implementation='sdpa'"
+            f"expected a model with attn_implementation='sdpa' or 'eager' to train gates, got {chosen!r}, which accepts "
+            "no float mask: load it with attn_implementation='sdpa'"
         )
     places = torch.cat([torch.searchsorted(prepared.source[0], places) for places in prepared.places])
     if bias.shape != places.shape:
@@ -142,8 +141,8 @@ def _mask(vlm: VLM, prepared: Prepared, length: int, bias: torch.Tensor) -> torc
     dtype, device = vlm.model.get_input_embeddings().weight.dtype, vlm.device
     if dtype == torch.float16 and bias.requires_grad:
         raise ModelError(
-            "expected a model in bfloat16 or float32 to learn gates with, got float16, in which the gradient of a dropped "
-            "cell is lost: load it with dtype='bfloat16'"
+            "expected a model in bfloat16 or float32 to train gates, got float16, in which the gradient of a dropped "
+            "cell underflows: load it with dtype='bfloat16'"
         )
     bias = bias.to(device, dtype)
     columns = torch.zeros(length, dtype=dtype, device=device).index_put((places.to(device),), bias)
@@ -151,20 +150,20 @@ def _mask(vlm: VLM, prepared: Prepared, length: int, bias: torch.Tensor) -> torc
     return columns.expand(length, length).masked_fill(ahead, torch.finfo(dtype).min)[None, None]
 
 
-def _plain_attention(bias: torch.Tensor | None) -> AbstractContextManager[None]:
-    """A GPU's fused attention cannot send gradients back to a mask of every length; the plain one can."""
+def _math_attention(bias: torch.Tensor | None) -> AbstractContextManager[None]:
+    """Fused attention on a GPU has no mask gradient for some lengths; the math kernel has."""
     fused = bias is not None and bias.requires_grad and bias.is_cuda
     return sdpa_kernel(SDPBackend.MATH) if fused else nullcontext()
 
 
 @contextmanager
 def _frozen(model: torch.nn.Module) -> Iterator[None]:
-    """Inside, no parameter asks for a gradient; afterwards those do that did."""
-    asking = [weights for weights in model.parameters() if weights.requires_grad]
-    for weights in asking:
+    """Inside, no parameter requires a gradient; afterwards those do that did before."""
+    trainable = [weights for weights in model.parameters() if weights.requires_grad]
+    for weights in trainable:
         weights.requires_grad_(False)
     try:
         yield
     finally:
-        for weights in asking:
+        for weights in trainable:
             weights.requires_grad_(True)

@@ -1,8 +1,9 @@
-"""Lessons: pictures with their questions, looked at and encoded once, ready to be learned from."""
+"""Training examples: pictures with their questions, preprocessed and encoded once."""
 
 from __future__ import annotations
 
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from arr_coc.devices import tensors
 from arr_coc.errors import ArrCocError, DataError
 from arr_coc.evaluation.data import Data, PictureQuestions, Sample, Still, read_samples
 from arr_coc.evaluation.metrics import evidence_cells
@@ -19,57 +21,94 @@ from arr_coc.layer.inference import Seen, picture
 from arr_coc.selectors import Question, SelectionInput
 from arr_coc.selectors.base import FunctionSelector
 from arr_coc.texture import TextureArray
-from arr_coc.training.look_cache import Looks
-from arr_coc.training.stopping import outlive_first_request
+from arr_coc.training.loop import ignore_first_signal
 from arr_coc.types.grid import Cells
 from arr_coc.vlm.look import Look, image_source
 from arr_coc.vlm.model import VLM
 
-AHEAD = 4  # pictures for each process, waiting to be looked at
+PREFETCH = 4  # pictures that wait for each worker process
+GPU_CACHE_SHARE = 1 / 3  # of a GPU's free memory
+CPU_CACHE_BYTES = 2**31
 
 
 @dataclass(eq=False)
-class Asked:
-    """One question, and where its answer stands."""
+class ExampleQuestion:
+    """One question, and the cells of its answer."""
 
     sample: Sample
     words: torch.Tensor  # [T, W]
-    groups: tuple[torch.Tensor, ...]  # of cells: any one suffices
-    seen: tuple[torch.Tensor | None] | None = None  # what the model looks at, once it was asked: None where it is wrong
+    groups: tuple[torch.Tensor, ...]  # of cells: any one group suffices
+    # The model's attention [N] once it was measured; (None,) if the model answers wrong.
+    attention: tuple[torch.Tensor | None] | None = None
 
 
 @dataclass(eq=False)
-class Lesson:
-    """One picture: its views with all of their tokens, and what is asked about it."""
+class TrainingExample:
+    """One picture: its views with all tokens, and its questions."""
 
     name: str
     grid: Cells
     views: list[Seen]
-    asked: list[Asked]
-    image: Still  # to look at again, where the model itself is asked, too
+    questions: list[ExampleQuestion]
+    image: Still  # for losses that run the model
 
     @property
     def shape(self) -> tuple[tuple[int, int, int], ...]:
         return tuple(view.shape for view in self.views)
 
 
-def read(folder: Path, limit: int | None = None) -> Data:
-    """A folder with `samples.jsonl`; or one sentence."""
+class LookCache:
+    """Looks at pictures, preprocessed and encoded once. The least recently used looks are dropped when memory is full."""
+
+    def __init__(self, vlm: VLM, max_bytes: int | None = None) -> None:
+        """`max_bytes`: None for a third of the GPU's free memory, or 2 GiB on the CPU."""
+        self.vlm = vlm
+        self.max_bytes = max_bytes if max_bytes is not None else _default_bytes(vlm.device)
+        self.used = 0
+        self._looks: OrderedDict[int, tuple[Still, Look, int]] = OrderedDict()  # the picture is kept so that its id is
+
+    def at(self, image: Still) -> Look:
+        """The look at `image`, from the cache where possible."""
+        if id(image) not in self._looks:
+            look = self.vlm.look(image)
+            self.vlm.prepare(look=look, text="?", selector="all")  # encodes it
+            size = sum(one.nbytes for one in tensors([look.vision.tensors, look.encoded]))
+            size += sum(
+                3 * width * height for sizes in look.sizes().values() for width, height in sizes
+            )  # the pictures
+            self._looks[id(image)] = (image, look, size)
+            self.used += size
+        self._looks.move_to_end(id(image))
+        while self.used > self.max_bytes and len(self._looks) > 1:
+            _, (_, _, freed) = self._looks.popitem(last=False)
+            self.used -= freed
+        return self._looks[id(image)][1]
+
+    def __len__(self) -> int:
+        return len(self._looks)
+
+
+def _default_bytes(device: torch.device) -> int:
+    return round(GPU_CACHE_SHARE * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else CPU_CACHE_BYTES
+
+
+def read_folder(folder: Path, limit: int | None = None) -> Data:
+    """The pictures and questions of a folder with `samples.jsonl`."""
     if not folder.is_dir():
         raise DataError(f"expected a folder with pictures and samples.jsonl, got {str(folder)!r}")
     return read_samples(folder, limit)
 
 
-def apart(data: Data, one_in: int = 10) -> tuple[Data, Data]:
-    """Pictures to learn from, and one in ten to measure on, by a hash of its name."""
+def split_data(data: Data, one_in: int = 10) -> tuple[Data, Data]:
+    """Training and validation pictures. One picture in ten is for validation, by a hash of its name."""
     parts: tuple[list[PictureQuestions], list[PictureQuestions]] = [], []
     for one in data.pictures:
         parts[zlib.crc32(Path(one.name).name.encode()) % one_in == 0].append(one)
     return replace(data, pictures=tuple(parts[0])), replace(data, pictures=tuple(parts[1]))
 
 
-def sight_of(vlm: VLM, look: Look, question: str) -> SelectionInput:
-    """What a selector would see of a look at one picture, once it is encoded."""
+def selection_input(vlm: VLM, look: Look, question: str) -> SelectionInput:
+    """The input that a selector gets for a look at one picture, after encoding."""
     caught: list[SelectionInput] = []
 
     def catch(selection: SelectionInput) -> torch.Tensor:
@@ -82,113 +121,113 @@ def sight_of(vlm: VLM, look: Look, question: str) -> SelectionInput:
     return caught[0]
 
 
-def lessons(
-    vlm: VLM, data: Data, config: LayerConfig, *, by_box: bool = True, by_answer: bool = False, looks: Looks | None = None,
-    share: tuple[int, int] = (0, 1), workers: int = 0,
-    complain: Callable[[str], None] = lambda why: None, tick: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Lesson]:  # fmt: skip
-    """Every picture that has a question with evidence (`by_box`), or with an answer (`by_answer`).
+def load_examples(
+    vlm: VLM, data: Data, config: LayerConfig, *, by_box: bool = True, by_answer: bool = False,
+    looks: LookCache | None = None, share: tuple[int, int] = (0, 1), workers: int = 0,
+    report: Callable[[str], None] = lambda why: None, tick: Callable[[int, int], None] = lambda done, total: None,
+) -> list[TrainingExample]:  # fmt: skip
+    """Every picture that has a question with evidence (`by_box`) or with an answer (`by_answer`).
 
-    `share` (i, n): only every n-th picture, from the i-th on. `workers`: processes that look at the pictures while the model
-    encodes them. `looks`: where looks are kept for a model that will be asked itself. What cannot be used is told to
-    `complain`.
+    `share` (i, n): only every n-th picture, starting at the i-th. `workers`: processes that compute textures while the model
+    encodes. `looks`: keeps the looks for losses that run the model. `report` receives a line for what cannot be used.
     """
 
-    def useful(sample: Sample) -> bool:
-        return (by_box and bool(sample.evidence)) or (by_answer and answered(sample))
+    def is_useful(sample: Sample) -> bool:
+        return (by_box and bool(sample.evidence)) or (by_answer and has_answer(sample))
 
-    wanted = [one for one in data.pictures if any(map(useful, one.samples))]
+    wanted = [one for one in data.pictures if any(map(is_useful, one.samples))]
     for one in wanted if share[0] == 0 else []:
         if one.kind != "image":
-            complain(f"{one.name}: expected a still picture to learn from, got a video")
+            report(f"{one.name}: expected a still picture to learn from, got a video")
     pictures = [one for one in wanted if one.kind == "image"][share[0] :: share[1]]
-    found: list[Lesson] = []
-    for number, (one, selection, bare) in enumerate(
-        _seen(Looks(vlm, room=0) if looks is None else looks, pictures, config, workers, complain)
-    ):
-        lesson = _lesson(vlm, one, [sample for sample in one.samples if useful(sample)], by_answer, selection, bare)
-        if lesson.asked:
-            found.append(lesson)
+    looks = LookCache(vlm, max_bytes=0) if looks is None else looks
+    examples = []
+    for number, (one, selection, views) in enumerate(_encode(looks, pictures, config, workers, report)):
+        samples = [sample for sample in one.samples if is_useful(sample)]
+        example = _example(vlm, one, samples, by_answer, selection, views)
+        if example.questions:
+            examples.append(example)
         tick(number + 1, len(pictures))
-    return found
+    return examples
 
 
-def answered(sample: Sample) -> bool:
-    """Whether there is an answer to learn from; the first one is."""
+def has_answer(sample: Sample) -> bool:
+    """Whether the sample has an answer to train on. The first one is used."""
     return bool(sample.answers) and bool(sample.answers[0].strip())
 
 
-def _seen(
-    looks: Looks,
+def _encode(
+    looks: LookCache,
     pictures: Sequence[PictureQuestions],
     config: LayerConfig,
     workers: int,
-    complain: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> Iterator[tuple[PictureQuestions, SelectionInput, list[Seen]]]:
+    """The tokens of each picture, and its views without tokens."""
     if workers == 0:
         for one in pictures:
-            selection = _looked(looks, one, complain)
+            selection = _look(looks, one, report)
             if selection is not None:
-                yield one, selection, _bare(one.still, selection.grid, config)
+                yield one, selection, _texture_views(one.still, selection.grid, config)
         return
     waiting: list[tuple[PictureQuestions, SelectionInput, Future[list[Seen]]]] = []
-    with ProcessPoolExecutor(workers, get_context("spawn"), _begin) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:
         for one in pictures:
-            selection = _looked(looks, one, complain)
+            selection = _look(looks, one, report)
             if selection is not None:
-                waiting.append((one, selection, pool.submit(_bare, one.still, selection.grid, config)))
-            if len(waiting) > AHEAD * workers:
+                waiting.append((one, selection, pool.submit(_texture_views, one.still, selection.grid, config)))
+            if len(waiting) > PREFETCH * workers:
                 first = waiting.pop(0)
                 yield *first[:2], first[2].result()
         for first in waiting:
             yield *first[:2], first[2].result()
 
 
-def _begin() -> None:
-    """In a worker process: one thread, and ctrl-C is for whoever started it."""
+def _start_worker() -> None:
     torch.set_num_threads(1)
-    outlive_first_request()
+    ignore_first_signal()
 
 
-def _looked(looks: Looks, one: PictureQuestions, complain: Callable[[str], None]) -> SelectionInput | None:
+def _look(looks: LookCache, one: PictureQuestions, report: Callable[[str], None]) -> SelectionInput | None:
     try:
-        return sight_of(looks.vlm, looks.at(one.still), one.samples[0].question)
+        return selection_input(looks.vlm, looks.at(one.still), one.samples[0].question)
     except (ArrCocError, OSError) as error:
-        complain(f"{one.name}: {error}")
+        report(f"{one.name}: {error}")
         return None
 
 
-def _bare(image: Still, grid: Cells, config: LayerConfig) -> list[Seen]:
-    """What the texture tells about every view of a picture, in half precision: there may be thousands."""
+def _texture_views(image: Still, grid: Cells, config: LayerConfig) -> list[Seen]:
+    """The texture channels of every view, in half precision: there may be thousands of pictures."""
     source = image_source(image if not isinstance(image, Path) else str(image))
     texture = TextureArray.from_image(source.picture)
-    made = (picture([texture], view, config) for view in grid.views)
-    return [Seen(one.channels.half().cpu(), one.pixels.half().cpu()) for one in made]
+    views = (picture([texture], view, config) for view in grid.views)
+    return [Seen(view.channels.half().cpu(), view.pixels.half().cpu()) for view in views]
 
 
-def _lesson(
+def _example(
     vlm: VLM, one: PictureQuestions, samples: list[Sample], by_answer: bool, selection: SelectionInput, bare: list[Seen]
-) -> Lesson:
+) -> TrainingExample:
     assert selection.tokens is not None
-    tokens, start, views = _halved(selection.tokens), 0, []
-    for seen in bare:
-        t, h, w = seen.shape
+    tokens, start, views = _to_half(selection.tokens), 0, []
+    for view in bare:
+        t, h, w = view.shape
         stop = start + t * h * w
-        views.append(Seen(seen.channels, seen.pixels, tokens[start:stop].view(t, h, w, -1)))
+        views.append(Seen(view.channels, view.pixels, tokens[start:stop].view(t, h, w, -1)))
         start = stop
-    asked = []
+    questions = []
     for sample in samples:
         ids = vlm.prompter.ids(sample.question)
         if len(ids) == 0:
             continue
-        words = Question(sample.question, ids, vlm.adapter.embed)
+        words = _to_half(Question(sample.question, ids, vlm.adapter.embed).embeddings)
         groups = evidence_cells(sample.evidence, selection.grid, one.size) if sample.evidence else []
-        asked.append(Asked(sample, _halved(words.embeddings), tuple(group for group in groups if len(group))))
-    usable = [question for question in asked if question.groups or (by_answer and answered(question.sample))]
-    return Lesson(one.name, selection.grid, views, usable, one.still)
+        groups = [group for group in groups if len(group)]
+        if groups or (by_answer and has_answer(sample)):
+            questions.append(ExampleQuestion(sample, words, tuple(groups)))
+    return TrainingExample(one.name, selection.grid, views, questions, one.still)
 
 
-def _halved(values: torch.Tensor) -> torch.Tensor:
-    """In half precision on the CPU; what a bfloat16 model says may be larger than half precision holds."""
-    most = torch.finfo(torch.float16).max
-    return values.detach().float().clamp(-most, most).half().cpu()
+def _to_half(values: torch.Tensor) -> torch.Tensor:
+    """In half precision on the CPU, clamped: bfloat16 values may exceed its range."""
+    limit = torch.finfo(torch.float16).max
+    return values.detach().float().clamp(-limit, limit).half().cpu()

@@ -1,175 +1,262 @@
-"""The second phase: the model itself gets used to the few cells that a trained layer keeps.
+"""The second phase of training: fine-tune the language model on the cells that a trained layer keeps.
 
-    the layer, frozen -> its best cells, as many as chance says -> the loss of the answer read from them alone -> the model
+    frozen layer -> its top cells, of a random count -> the answer loss from these cells -> gradients of the model
 
-Only the language model learns, by its last layers or by LoRA (`adapting.py`): its word embeddings and its encoder stay, so
-that the layer goes on understanding them. What is left is a stock model.
+`last_layers` and `lora` are context managers that give the parameters to train and leave a stock model behind:
+
+    with lora(vlm, rank=8) as parameters:
+        optimizer = torch.optim.AdamW(parameters)
+        answer_loss(vlm, look, question, answer, keep=cells, frozen=False).backward()
+        optimizer.step()
+    vlm.model.save_pretrained(folder)
+
+Word embeddings and the encoder are not trained, so the layer and cached looks stay valid.
 """
 
 from __future__ import annotations
 
-import math
 import random
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from arr_coc.adapters.loading import model_folder
-from arr_coc.errors import ArrCocError, ModelError
+from arr_coc.errors import ArrCocError, ModelError, whole_number
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.identity import identity
 from arr_coc.training.answer_loss import answer_loss
-from arr_coc.training.distributed import Team
-from arr_coc.training.examples import Asked, Lesson, answered
+from arr_coc.training.batches import MAX_KEPT, MIN_KEPT, LayerTrainingSettings, collate
+from arr_coc.training.distributed import World
+from arr_coc.training.examples import ExampleQuestion, LookCache, TrainingExample, has_answer
 from arr_coc.training.gates import hard_top
-from arr_coc.training.look_cache import Looks
-from arr_coc.training.settings import LEAST, MOST, Settings
-from arr_coc.training.steps import collate
-from arr_coc.training.stopping import Stopping
-from arr_coc.training.trainable import last, last_layers, lora, peft_package
+from arr_coc.training.loop import Clock, StopSignals, Task, TrainingCounts, cosine_rate, run_steps, step_optimizers
 from arr_coc.vlm.model import VLM
 
-KINDS = {"layers": 2e-5, "lora": 2e-4}  # and the highest learning rate of each
-MEASURED, SHARE = 32, 0.125  # questions that are read before and after, and from how many of the cells
-FILES = (".json", ".jinja", ".model", ".txt")  # what a processor is made of
-WRITTEN = ("config.json", "generation_config.json", "layer.json")  # by the model and by the layer
+LEARNING_RATES = {"layers": 2e-5, "lora": 2e-4}
+LORA_SCALE = 2.0  # alpha / rank
+VALIDATION_QUESTIONS, VALIDATION_SHARE = 32, 0.125  # read before and after, from this share of the cells
+PROCESSOR_FILES = (".json", ".jinja", ".model", ".txt")
+WRITTEN_FILES = ("config.json", "generation_config.json", "layer.json")  # by the model and by the layer
+
+Pair = tuple[TrainingExample, ExampleQuestion]
 
 
 @dataclass(frozen=True)
-class Adaptation:
-    """What of the model learns, and for how long."""
+class FinetuneConfig:
+    """Which part of the model is trained, and for how long."""
 
     kind: str  # layers or lora
-    size: int  # how many of the last layers, or the rank
+    size: int  # the number of last layers, or the rank
     steps: int = 200
     questions: int = 4  # to a step
 
     @classmethod
-    def of(cls, said: str, steps: int = 200) -> Adaptation:
+    def parse(cls, text: str, steps: int = 200) -> FinetuneConfig:
         """From "layers:2" or "lora:8"."""
-        kind, _, size = said.partition(":")
-        if kind not in KINDS or not size.isdecimal() or int(size) < 1:
-            raise ArrCocError(f"expected to adapt layers:N (the last N) or lora:R (of rank R), got {said!r}")
+        kind, _, size = text.partition(":")
+        if kind not in LEARNING_RATES or not size.isdecimal() or int(size) < 1:
+            raise ArrCocError(f"expected to adapt layers:N (the last N) or lora:R (of rank R), got {text!r}")
         if steps < 1:
             raise ArrCocError(f"expected steps of adapting from 1 on, got {steps}")
         return cls(kind, int(size), steps)
 
     def check(self, vlm: VLM) -> None:
-        """Complain before the work about what the model or the machine does not have."""
+        """Raise before the work if the model has too few layers or peft is missing."""
         if self.kind == "layers":
-            last(vlm, self.size)
+            _language_layers(vlm, self.size)
         else:
-            peft_package()
+            _import_peft()
 
-    def inside(self, vlm: VLM) -> AbstractContextManager[list[torch.nn.Parameter]]:
+    def trainable(self, vlm: VLM) -> AbstractContextManager[list[torch.nn.Parameter]]:
         return last_layers(vlm, self.size) if self.kind == "layers" else lora(vlm, self.size)
 
-    def rate(self, step: int) -> float:
-        """Learning rate: a short linear start, then a cosine to 0."""
-        start = min(1.0, (step + 1) / max(1, self.steps // 20))
-        return KINDS[self.kind] * start * 0.5 * (1 + math.cos(math.pi * step / self.steps))
+    def rate(self, step: int, progress: float) -> float:
+        return cosine_rate(LEARNING_RATES[self.kind], step, progress, warmup_steps=max(1, self.steps // 20))
 
 
 @dataclass(frozen=True)
-class Accustomed:
-    """How it went: the mean loss of answers, before and after, on pictures that were kept back."""
+class FinetuneResult:
+    """The mean answer loss on validation pictures, `before` and `after`."""
 
     steps: int
     losses: dict[str, float]
     finished: bool
 
 
-class Masters:
-    """The optimiser's own copies of the parameters, in float32: what one step changes is lost in half precision."""
+class MasterWeights:
+    """Float32 copies of the parameters for the optimiser: small updates would be lost in half precision."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        self.own = list(parameters)
-        self.fine = [torch.nn.Parameter(weights.detach().float()) for weights in self.own]
-        self.optimizer = torch.optim.AdamW(self.fine, betas=(0.9, 0.98), weight_decay=0.0)
+        self.parameters = list(parameters)
+        self.masters = [torch.nn.Parameter(weights.detach().float()) for weights in self.parameters]
+        self.optimizer = torch.optim.AdamW(self.masters, betas=(0.9, 0.98), weight_decay=0.0)
 
-    def step(self, rate: float, team: Team) -> None:
-        for weights, fine in zip(self.own, self.fine, strict=True):
-            fine.grad = torch.zeros_like(fine) if weights.grad is None else weights.grad.float()
+    def step(self, lr: float, world: World) -> None:
+        for weights, master in zip(self.parameters, self.masters, strict=True):
+            master.grad = torch.zeros_like(master) if weights.grad is None else weights.grad.float()
             weights.grad = None
-        team.average_gradients(self.fine)
-        torch.nn.utils.clip_grad_norm_(self.fine, 1.0)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
+        world.average_gradients(self.masters)
+        step_optimizers([self.optimizer], self.masters, lr)
         with torch.no_grad():
-            for weights, fine in zip(self.own, self.fine, strict=True):
-                weights.copy_(fine)
+            for weights, master in zip(self.parameters, self.masters, strict=True):
+                weights.copy_(master)
 
 
-def accustom(
-    vlm: VLM, layer: ArrCocLayer, lessons: Sequence[Lesson], kept_back: Sequence[Lesson], adaptation: Adaptation,
-    settings: Settings = Settings(), *, looks: Looks | None = None, team: Team = Team(),  # noqa: B008
-    tick: Callable[[float, str], None] = lambda progress, what: None,
-) -> Accustomed:  # fmt: skip
-    """Train a part of the model on what the layer keeps. After an interruption the model is of no use."""
+class _Finetuning(Task):
+    label = "fine-tuning, "
+
+    def __init__(
+        self, looks: LookCache, layer: ArrCocLayer, pairs: Sequence[Pair], config: FinetuneConfig,
+        settings: LayerTrainingSettings, world: World, parameters: Sequence[torch.nn.Parameter],
+    ) -> None:  # fmt: skip
+        self.looks, self.layer, self.pairs, self.config = looks, layer, pairs, config
+        self.settings, self.world, self.weights = settings, world, MasterWeights(parameters)
+        self.counts = TrainingCounts()
+
+    def step(self, progress: float) -> int:
+        config, step = self.config, self.counts.step
+        rng = self.settings.rng("adapt", step, self.world.rank)
+        for example, question in rng.choices(self.pairs, k=config.questions):
+            keep = top_cells(self.layer, example, question, rng.uniform(MIN_KEPT, MAX_KEPT))
+            (_loss(self.looks, example, question, keep, frozen=False) / config.questions).backward()
+        self.weights.step(config.rate(step, progress), self.world)
+        return config.questions
+
+
+def finetune(
+    vlm: VLM, layer: ArrCocLayer, examples: Sequence[TrainingExample], validation: Sequence[TrainingExample],
+    config: FinetuneConfig, settings: LayerTrainingSettings = LayerTrainingSettings(), *,  # noqa: B008
+    looks: LookCache | None = None, world: World = World(),  # noqa: B008
+    tick: Callable[[float, str], None] = lambda share, what: None,
+) -> FinetuneResult:  # fmt: skip
+    """Train a part of the model on the cells that the layer keeps. After an interruption the model is unusable."""
     if vlm.model.get_input_embeddings().weight.dtype == torch.float16:
         raise ModelError("expected a model in bfloat16 or float32 to adapt, got float16: load it with dtype='bfloat16'")
-    asked = [(lesson, one) for lesson in lessons for one in lesson.asked if answered(one.sample)]
-    _, (idle,) = team.agree((), (float(not asked),))
+    pairs = _answered(examples)
+    _, (idle,) = world.sync((), (not pairs,))
     if idle:
         raise ArrCocError("expected questions with answers for every process to adapt with, found none")
-    looks, done, stop = Looks(vlm) if looks is None else looks, 0, 0.0
-    before = _measured(looks, layer, kept_back) if team.leads else None
-    torch.manual_seed(settings.seed)  # LoRA's matrices begin at random
-    with Stopping() as stopping, adaptation.inside(vlm) as parameters:
-        team.share(parameters)
-        masters = Masters(parameters)
-        for step in range(adaptation.steps):
-            (stop,), _ = team.agree((float(stopping.asked),), ())
-            if stop:
-                break
-            chance = settings.chance("adapt", step, team.rank)
-            for lesson, one in chance.choices(asked, k=adaptation.questions):
-                keep = best(layer, lesson, one, chance.uniform(LEAST, MOST))
-                lost = _lost(looks, lesson, one, keep, frozen=False)
-                (lost / adaptation.questions).backward()
-            masters.step(adaptation.rate(step), team)
-            done += 1
-            tick(done / adaptation.steps, f"adapted for {done} steps")
-    after = _measured(looks, layer, kept_back) if team.leads and not stop else None
+    looks = LookCache(vlm) if looks is None else looks
+    before = _validation_loss(looks, layer, validation) if world.is_main else None
+    torch.manual_seed(settings.seed)  # LoRA's matrices start at random
+    with StopSignals() as stop, config.trainable(vlm) as parameters:
+        world.broadcast(parameters)
+        task = _Finetuning(looks, layer, pairs, config, settings, world, parameters)
+        finished = run_steps(task, Clock(steps=config.steps, every={}), stop, world=world, tick=tick)
+    after = _validation_loss(looks, layer, validation) if world.is_main and finished else None
     losses = {name: value for name, value in (("before", before), ("after", after)) if value is not None}
-    return Accustomed(done, losses, not stop)
+    return FinetuneResult(task.counts.step, losses, finished)
 
 
 @torch.no_grad()
-def best(layer: ArrCocLayer, lesson: Lesson, one: Asked, share: float) -> torch.Tensor:
-    """Which cells `[N]` of an encoded picture a layer would keep."""
+def top_cells(layer: ArrCocLayer, example: TrainingExample, question: ExampleQuestion, share: float) -> torch.Tensor:
+    """Mask `[N]` of the cells that the layer keeps of an encoded picture."""
     device = layer.mean.device
-    views = [view.to(device) for view in lesson.views]
-    logits = collate([views], [lesson], [(0, one)], device).judged(layer).relevance[0].cpu()
+    views = [view.to(device) for view in example.views]
+    logits = collate([views], [example], [(0, question)], device).predict(layer).relevance[0].cpu()
     return hard_top(logits, max(1, round(share * len(logits))))
 
 
-def _lost(looks: Looks, lesson: Lesson, one: Asked, keep: torch.Tensor, frozen: bool) -> torch.Tensor:
-    sample = one.sample
-    return answer_loss(looks.vlm, looks.at(lesson.image), sample.question, sample.answers[0], keep=keep, frozen=frozen)
+def _answered(examples: Sequence[TrainingExample]) -> list[Pair]:
+    return [(example, one) for example in examples for one in example.questions if has_answer(one.sample)]
+
+
+def _loss(
+    looks: LookCache, example: TrainingExample, question: ExampleQuestion, keep: torch.Tensor, frozen: bool
+) -> torch.Tensor:
+    look, sample = looks.at(example.image), question.sample
+    return answer_loss(looks.vlm, look, sample.question, sample.answers[0], keep=keep, frozen=frozen)
 
 
 @torch.no_grad()
-def _measured(looks: Looks, layer: ArrCocLayer, lessons: Sequence[Lesson]) -> float | None:
-    """The mean loss of some answers, each read from the same few cells; None where nobody knows any."""
-    asked = [(lesson, one) for lesson in lessons for one in lesson.asked if answered(one.sample)]
-    some = random.Random(0).sample(asked, min(MEASURED, len(asked)))
-    found = [
-        float(_lost(looks, lesson, one, best(layer, lesson, one, SHARE), frozen=True)) for lesson, one in some
-    ]  # fmt: skip
-    return sum(found) / len(found) if found else None
+def _validation_loss(looks: LookCache, layer: ArrCocLayer, examples: Sequence[TrainingExample]) -> float | None:
+    """The mean loss of some answers, each from the same share of the cells; None without answers."""
+    pairs = _answered(examples)
+    some = random.Random(0).sample(pairs, min(VALIDATION_QUESTIONS, len(pairs)))
+    losses = [float(_loss(looks, *pair, top_cells(layer, *pair, VALIDATION_SHARE), frozen=True)) for pair in some]
+    return sum(losses) / len(losses) if losses else None
 
 
-def write(vlm: VLM, name: str | Path, layer: ArrCocLayer, folder: Path) -> None:
-    """An adapted model as a stock folder, with the processor of the model `name` and the layer beside it."""
+def save_model(vlm: VLM, name: str | Path, layer: ArrCocLayer, folder: Path) -> None:
+    """Write a stock model folder with the processor of the model `name`, and the layer in it."""
     vlm.model.save_pretrained(folder)
     for file in sorted(model_folder(name).iterdir()):
-        if file.suffix in FILES and file.name not in WRITTEN and not file.name.endswith(".index.json"):
+        if file.suffix in PROCESSOR_FILES and file.name not in WRITTEN_FILES and not file.name.endswith(".index.json"):
             shutil.copyfile(file, folder / file.name)
     layer.config = replace(layer.config, model=identity(vlm.adapter))
     layer.save_pretrained(folder)
+
+
+@contextmanager
+def last_layers(vlm: VLM, count: int) -> Iterator[list[torch.nn.Parameter]]:
+    """Inside, only the parameters of the last `count` language layers require gradients."""
+    trained = [weights for layer in _language_layers(vlm, count) for weights in layer.parameters()]
+    with _restore_requires_grad(vlm.model):
+        vlm.model.requires_grad_(False)
+        for weights in trained:
+            weights.requires_grad_(True)
+        try:
+            yield trained
+        finally:
+            for weights in trained:
+                weights.grad = None
+
+
+@contextmanager
+def lora(
+    vlm: VLM, rank: int = 8, layers: int | None = None, scale: float = LORA_SCALE
+) -> Iterator[list[torch.nn.Parameter]]:
+    """Inside, every linear map of the last `layers` language layers (None: of all) has a trainable LoRA adapter.
+
+    At the end the adapters are merged into the weights. After an error they are removed, and the model is unchanged.
+    """
+    if whole_number(rank) is None:
+        raise ArrCocError(f"expected a rank of 1 or more, got {rank!r}")
+    peft = _import_peft()
+    modules = (module for layer in _language_layers(vlm, layers) for module in layer.modules())
+    linear = {id(module) for module in modules if isinstance(module, torch.nn.Linear)}
+    names = [name for name, module in vlm.model.named_modules() if id(module) in linear]
+    config = peft.LoraConfig(r=rank, lora_alpha=scale * rank, target_modules=names)
+    training = vlm.model.training
+    with _restore_requires_grad(vlm.model):
+        tuned = peft.get_peft_model(vlm.model, config)
+        tuned.train(training)
+        try:
+            yield [weights for weights in tuned.parameters() if weights.requires_grad]
+        except BaseException:
+            tuned.unload()
+            raise
+        tuned.merge_and_unload()
+
+
+def _language_layers(vlm: VLM, count: int | None) -> list[torch.nn.Module]:
+    """The last `count` layers of the language model (None: all)."""
+    layers = list(vlm.adapter.text_model.layers)
+    if count is None:
+        return layers
+    if whole_number(count) is None or count > len(layers):
+        raise ArrCocError(f"expected 1 to {len(layers)} layers, as many as the language model has, got {count!r}")
+    return layers[-count:]
+
+
+@contextmanager
+def _restore_requires_grad(model: torch.nn.Module) -> Iterator[None]:
+    before = [(weights, weights.requires_grad) for weights in model.parameters()]
+    try:
+        yield
+    finally:
+        for weights, required in before:
+            weights.requires_grad_(required)
+
+
+def _import_peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ModelError(f"LoRA needs the extra 'training' ({error}): pip install \"arr-coc[training]\"") from None
+    return peft

@@ -1,11 +1,11 @@
-"""Gates: from scores to how much of each cell is read, so that the answer's loss can say which scores were wrong.
+"""Differentiable gates: from scores to an attention bias for each cell, so that an answer's loss reaches the scores.
 
-A gate is added to the attention as its logarithm: 0 reads a cell as ever, `DROPPED` leaves it unread. A hard choice of the
-best k passes no gradient to the scores; each of the `METHODS` does, in its own way:
+The logarithm of a gate is added to the attention logits: 0 leaves a cell as it is, `DROPPED` masks it. A hard top-k passes no
+gradient to the scores. Each of the `METHODS` does:
 
-    log-gate            every cell is read a little, by a sigmoid whose gates sum to k
-    straight-through    read as the hard choice says, learned from as if the gates had been soft
-    gumbel              the same, the choice drawn by chance: better cells more often
+    log-gate            soft gates: a sigmoid with a threshold such that the gates sum to k
+    straight-through    hard top-k forward, soft gates backward
+    gumbel              the same with Gumbel noise on the scores: better cells are drawn more often
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from arr_coc.errors import ArrCocError
 
 METHODS = ("log-gate", "straight-through", "gumbel")
 TEMPERATURE = 1.0
-# e^-40 of a cell's attention is too little to change an answer, but a gradient can still be found in it and scaled back up:
-# with nothing left at all, a dropped cell could never learn that it was missed.
+# e^-40 of a cell's attention is too little to change an answer, but its gradient is not zero and can be scaled back up.
+# With -inf, a dropped cell could never learn that it was needed.
 DROPPED = -40.0
-HALVINGS = 60  # of the interval in which the threshold lies
+BISECTIONS = 60  # of the interval that contains the threshold
 
 
 def soft_top(scores: torch.Tensor, k: int, temperature: float = TEMPERATURE) -> torch.Tensor:
@@ -41,11 +41,11 @@ def log_soft_top(scores: torch.Tensor, k: int, temperature: float = TEMPERATURE)
         raise ArrCocError(f"expected a temperature above 0, got {temperature!r}")
     if not scores.is_floating_point() or scores.ndim == 0:
         raise ArrCocError(f"expected scores [..., N] as floats, got {scores.dtype} of shape {list(scores.shape)}")
-    if k <= 0 or k >= scores.shape[-1]:  # nothing to choose: no gradient, but still a part of the graph
+    if k <= 0 or k >= scores.shape[-1]:  # nothing to choose: zero gradient, but part of the graph
         return scores.masked_fill(torch.ones_like(scores, dtype=torch.bool), DROPPED if k <= 0 else 0.0)
     logits = (scores if scores.dtype == torch.float64 else scores.float()) / temperature
     threshold = _threshold(logits.detach(), k)
-    # The sum has to stay k, so the threshold moves with the scores: as their mean, each counting by its gate's slope.
+    # The sum stays k, so the threshold moves with the scores: by their mean, weighted by the gates' slopes.
     off = logits.detach() - threshold
     slopes = (F.logsigmoid(off) + F.logsigmoid(-off)).softmax(-1)
     moved = (slopes * (logits - logits.detach())).sum(-1, keepdim=True)  # 0, and its gradient
@@ -53,16 +53,16 @@ def log_soft_top(scores: torch.Tensor, k: int, temperature: float = TEMPERATURE)
 
 
 def _threshold(logits: torch.Tensor, k: int) -> torch.Tensor:
-    """Where sigmoid(logits - threshold) sums to k: `[..., N]` to `[..., 1]`.
+    """The threshold at which sigmoid(logits - threshold) sums to k: `[..., N]` to `[..., 1]`.
 
-    That is where what the best k lack is what the others have. Both are compared as logarithms: at a low temperature they
-    are far smaller than what is lost in a sum.
+    There, what the top k gates lack to 1 equals the sum of the others. Both are compared as logarithms, because at a low
+    temperature they are smaller than the rounding error of the sum.
     """
     best = hard_top(logits, k)
     share = torch.tensor(k / logits.shape[-1], dtype=logits.dtype, device=logits.device)
     low = logits.amin(-1, keepdim=True) - torch.logit(share)
     high = logits.amax(-1, keepdim=True) - torch.logit(share)
-    for _ in range(HALVINGS):
+    for _ in range(BISECTIONS):
         middle = (low + high) / 2
         lack = F.logsigmoid(middle - logits).masked_fill(~best, -torch.inf).logsumexp(-1, keepdim=True)
         have = F.logsigmoid(logits - middle).masked_fill(best, -torch.inf).logsumexp(-1, keepdim=True)
@@ -71,7 +71,7 @@ def _threshold(logits: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def hard_top(scores: torch.Tensor, k: int) -> torch.Tensor:
-    """Which cells are among the best k of `[..., N]`; of equal ones the earlier.
+    """Mask of the top k of `[..., N]`; of equal scores the first ones.
 
     >>> hard_top(torch.tensor([1.0, 3.0, 3.0, 3.0]), 2).tolist()
     [False, True, True, False]
@@ -81,7 +81,7 @@ def hard_top(scores: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def hard_gates(kept: torch.Tensor) -> torch.Tensor:
-    """The bias `[N]` of a choice that is made: kept cells are read, the others are not. No gradient goes through it."""
+    """The bias `[N]` of a hard selection, without gradient."""
     return torch.zeros(kept.shape, device=kept.device).masked_fill(~kept, DROPPED)
 
 
@@ -92,28 +92,25 @@ def log_gates(
     temperature: float = TEMPERATURE,
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
-    """What to add to the attention that each cell `[N]` gets, so that about k of them are read.
-
-    `generator`: where chance comes from, with "gumbel".
-    """
+    """The attention bias of each cell `[..., N]`, such that about k cells are read. `generator`: for the noise of "gumbel"."""
     if method not in METHODS:
         raise ArrCocError(f"expected a method out of {', '.join(METHODS)}, got {method!r}")
     if method == "gumbel":
         scores = scores + temperature * _gumbel(scores, generator)
     if method == "log-gate":
         return log_soft_top(scores, k, temperature)
-    return _Hardened.apply(soft_top(scores, k, temperature), hard_top(scores.detach(), k))
+    return _StraightThrough.apply(soft_top(scores, k, temperature), hard_top(scores.detach(), k))
 
 
 def _gumbel(scores: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
-    """Noise that makes the best k of scores a draw of k cells without putting any back."""
+    """Gumbel noise: with it, the top k of the scores are k draws without replacement."""
     device = scores.device if generator is None else generator.device
-    chance = torch.rand(scores.shape, generator=generator, device=device).clamp_min(1e-20)
-    return -(-chance.log()).clamp_min(1e-20).log().to(scores)
+    uniform = torch.rand(scores.shape, generator=generator, device=device).clamp_min(1e-20)
+    return -(-uniform.log()).clamp_min(1e-20).log().to(scores)
 
 
-class _Hardened(torch.autograd.Function):
-    """Forward the logarithm of a hard choice, backward as if each gate itself had been 1, or all but 0, times its cell."""
+class _StraightThrough(torch.autograd.Function):
+    """Forward: the logarithm of the hard selection. Backward: the gradient of the gate, not of its logarithm."""
 
     @staticmethod
     def forward(ctx: Any, gates: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:

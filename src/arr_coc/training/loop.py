@@ -1,220 +1,240 @@
-"""Learning a layer for a frozen model: lessons, steps, checkpoints that a later call goes on from."""
+"""The training loop that layers, fine-tuning and the recipes share.
+
+A `Task` knows its model: one optimiser step, saving, validation, logging. `run_steps` knows the schedule: progress, time
+limits, what is due, and stop signals. Rank 0 decides before every step, so that all ranks take the same steps.
+"""
 
 from __future__ import annotations
 
-import copy
+import math
 import os
+import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
 
 import torch
+from torch import nn
 
-from arr_coc.errors import ArrCocError, DataError, LayerError, first_line
-from arr_coc.layer.config import LayerConfig
-from arr_coc.layer.image_novelty import told, usual
-from arr_coc.layer.model import ArrCocLayer
-from arr_coc.layer.question_novelty import padded
-from arr_coc.training.distributed import Team
-from arr_coc.training.examples import Lesson
-from arr_coc.training.journal import Journal
-from arr_coc.training.look_cache import Looks
-from arr_coc.training.metrics import measured
-from arr_coc.training.model_losses import model_losses
-from arr_coc.training.settings import Settings
-from arr_coc.training.steps import Batch, Draws, box_losses
-from arr_coc.training.stopping import Stopping
-from arr_coc.vlm.model import VLM
+from arr_coc.training.distributed import World
 
-TELL_EVERY, SAVE_EVERY, MEASURE_EVERY = 6.0, 60.0, 120.0  # seconds
-CHECKPOINT = "checkpoint.pt"
-TOGETHER = 256  # questions
+MIN_LEFT_TO_VALIDATE = 60.0  # seconds: closer to the end only the final validation runs
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Counts(Protocol):
+    """What a run has done, over all of its calls."""
+
+    step: int
+    seconds: float
+    images: int
 
 
 @dataclass
-class Learned:
-    """A finished call."""
+class TrainingCounts:
+    """The plain `Counts`."""
 
-    layer: ArrCocLayer
-    steps: int
-    seconds: float
-    found: dict[str, float]  # evidence recall on the pictures kept back
-    finished: bool
+    step: int = 0
+    seconds: float = 0.0
+    images: int = 0
 
 
-class Run:
-    """Everything that changes while learning."""
+class Task:
+    """What `run_steps` trains. `save` and `validate` run on every rank, `log` on rank 0 only."""
 
-    def __init__(self, config: LayerConfig, settings: Settings, device: torch.device) -> None:
-        torch.manual_seed(settings.seed)
-        self.layer = ArrCocLayer(config).to(device)
-        self.average = copy.deepcopy(self.layer).eval()
-        self.optimizer = torch.optim.AdamW(
-            self.layer.parameters(), settings.lr, betas=(0.9, 0.98), weight_decay=settings.weight_decay
-        )
-        self.step, self.seconds = 0, 0.0
+    counts: Counts
+    label = ""  # before the step number in the progress bar
 
-    def save(self, path: Path, settings: Settings) -> None:
-        if not all(bool(weights.isfinite().all()) for weights in self.layer.parameters()):
-            raise LayerError(
-                f"learning went astray before step {self.step}, and what was saved before is kept: try a lower learning rate (--lr)"
-            )
-        parts = {name: getattr(self, name).state_dict() for name in ("layer", "average", "optimizer")}
-        spare = path.with_suffix(".unfinished")
-        said = {"shape": self.layer.config.to_dict(), "settings": asdict(settings), "counts": (self.step, self.seconds)}
-        torch.save(parts | said, spare)
-        os.replace(spare, path)  # a call killed while saving must not lose the last good one
+    def step(self, progress: float) -> int:
+        """One optimiser step at `progress` (0 to 1) of the schedule. Returns the number of images it used."""
+        raise NotImplementedError
 
-    def load(self, path: Path, settings: Settings) -> None:
-        """Go on from a checkpoint; only how long to learn may have changed since."""
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True)  # step counts have to stay there
-            before = Settings(**state["settings"])
-        except Exception as error:  # broken files are reported in many ways
-            raise LayerError(
-                f"cannot go on from {str(path)!r} ({first_line(error)}): start anew with --fresh"
-            ) from None
-        if LayerConfig.from_dict(state["shape"]) != self.layer.config:
-            raise LayerError(
-                f"{str(path)!r} is of another model or shape: name another folder, or start anew with --fresh"
-            )
-        if replace(before, steps=settings.steps, minutes=settings.minutes) != settings:
-            changed = [name for name, value in asdict(settings).items() if value != getattr(before, name)]
-            changed = [name for name in changed if name not in ("steps", "minutes")]
-            raise LayerError(
-                f"{str(path)!r} has learned with another {' and '.join(changed)}: go on as before, name another folder, or "
-                "start anew with --fresh"
-            )
-        for name in ("layer", "average", "optimizer"):
-            getattr(self, name).load_state_dict(state[name])
-        self.step, self.seconds = state["counts"]
+    def save(self) -> None:
+        pass
 
-    def update(self, rate: float, keep: float, team: Team) -> None:
-        """One step of the optimiser, and the moving average after it."""
-        if team.size > 1:
-            for parameter in self.layer.parameters():
-                if parameter.grad is None:  # this batch had no use for it, but another process's may
-                    parameter.grad = torch.zeros_like(parameter)
-        team.average_gradients(self.layer.parameters())
-        torch.nn.utils.clip_grad_norm_(self.layer.parameters(), 1.0)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        keep = min(keep, (1 + self.step) / (10 + self.step))
-        with torch.no_grad():
-            torch._foreach_lerp_(list(self.average.parameters()), list(self.layer.parameters()), 1 - keep)
-        self.step += 1
+    def validate(self) -> None:
+        pass
+
+    def log(self, progress: float, clock: Clock) -> None:
+        pass
 
 
-def standardise(layer: ArrCocLayer, lessons: Sequence[Lesson]) -> None:
-    """Channels of any size, each with mean 0 and spread 1 over the lessons; and what these pictures are like."""
-    count, total, squares = 0, torch.zeros(len(layer.mean)).double(), torch.zeros(len(layer.mean)).double()
-    for view in (view for one in lessons for view in one.views):
-        values = view.channels.double().transpose(0, 1).flatten(1)  # [C, t h w]
-        count, total, squares = count + values.shape[1], total + values.sum(1), squares + values.square().sum(1)
-    mean = total / count
-    spread = (squares / count - mean.square()).clamp(min=0).sqrt()
-    layer.mean.copy_(mean[:, None, None])
-    mean, inverse = usual([told(one.views[0].channels, layer.config.channels) for one in lessons])
-    layer.usual.copy_(mean)
-    layer.unusual.copy_(inverse)
-    # A channel that nobody supplied stays 0.
-    layer.spread.copy_(torch.where(spread > 1e-4, spread, 1.0)[:, None, None])
+class Clock:
+    """Time and progress of one call, counted from its construction.
 
-
-def learn(
-    vlm: VLM, config: LayerConfig, lessons: Sequence[Lesson], kept_back: Sequence[Lesson], out: Path,
-    settings: Settings = Settings(), *, journal: Journal, looks: Looks | None = None, team: Team = Team(),  # noqa: B008
-    tick: Callable[[float, str], None] = lambda progress, what: None,
-) -> Learned:  # fmt: skip
-    """Learn until the schedule ends, or something asks to stop; goes on from `out`'s checkpoint.
-
-    A schedule of steps goes on exactly: stopped and gone on with, it ends with the same weights. By the clock it cannot.
+    The schedule ends after `schedule` seconds or `steps` steps, over all calls, whichever comes first. `before`: seconds that
+    earlier calls trained. `end`: when this call must stop, by `now`. `finish`: the schedule ends when this call does.
+    `every`: seconds between "log", "save" and "validate"; what is not listed is never due.
     """
-    if not lessons:
-        raise DataError("expected lessons to learn from, got none")
-    device = vlm.device
-    run = Run(config, settings, device)
-    standardise(run.layer, lessons)
-    standardise(run.average, lessons)
-    path = out / CHECKPOINT
-    if path.exists():
-        run.load(path, settings)
-    # The channels' mean and spread, too: each process has other lessons.
-    team.share([*run.layer.state_dict().values(), *run.average.state_dict().values()])
-    draws, looks = Draws(lessons, settings, team.rank), Looks(vlm) if looks is None else looks
-    journal.open(run.step)
-    first, taught = run.step, False
-    told = saved = looked = started = time.monotonic()
-    before = run.seconds
-    with Stopping() as stopping:
-        while True:
-            now = time.monotonic()
-            run.seconds = before + now - started
-            progress = settings.progress(run.step, run.seconds)
-            (progress, stop), _ = team.agree((progress, float(stopping.asked)), ())
-            if progress >= 1 or stop:
-                break
-            losses = _losses(looks, run, draws.at(run.step, device), settings, team.rank)
-            rate = settings.rate(run.step, progress)
-            sum(losses.values()).backward()  # type: ignore[union-attr]
-            run.update(rate, settings.average, team)
-            taught = taught or "nothing" not in losses
-            if not team.leads:
-                continue
-            if now - told > TELL_EVERY:
-                told = now
-                values = {name: round(float(loss.detach()), 4) for name, loss in losses.items()}
-                journal.told(progress, {"step": run.step, "seconds": round(run.seconds, 1), **values})
-                journal.draw({f"loss/{name}": value for name, value in values.items()}, run.step)
-            tick(progress, f"step {run.step}")
-            if now - saved > SAVE_EVERY:
-                saved = now
-                run.save(path, settings)
-            if now - looked > MEASURE_EVERY:
-                started += _measure(run, kept_back, device, journal)
-                looked = time.monotonic()
-    _, (teaching,) = team.agree((), (float(taught),))
-    if run.step > first == 0 and not teaching:
-        raise ArrCocError(
-            f"nothing was learned in {run.step} steps from {' and '.join(settings.learn)}: the model gave no right answer whose "
-            "attention could teach; learn from boxes or answers"
+
+    def __init__(
+        self, schedule: float = math.inf, *, steps: int | None = None, before: float = 0.0, end: float = math.inf,
+        finish: bool = False, every: Mapping[str, float], now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._now, self._before, self._end, self._finish = now, before, end, finish
+        self._steps = math.inf if steps is None else steps
+        self.begun = now()
+        available = max(1.0, end - self.begun)
+        self._schedule = before + available if finish else schedule
+        self.total = available if finish else min(available, max(0.0, schedule - before))
+        self._paused = 0.0
+        self._every = dict(every)
+        self._last = dict.fromkeys(every, self.begun)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of training in this call, without pauses."""
+        return self._now() - self.begun - self._paused
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training over all calls, without pauses."""
+        return self._before + self.elapsed
+
+    def progress(self, step: int = 0) -> float:
+        """Share of the schedule that is done. With `finish`, pauses count, too: the schedule must end with the call."""
+        by_time = (self.seconds + self._paused * self._finish) / self._schedule
+        return min(1.0, max(by_time, step / self._steps))
+
+    def call_progress(self, step: int = 0) -> float:
+        """Share of this call that is done, for a progress bar."""
+        return min(1.0, max(self.elapsed / max(self.total, 1e-9), step / self._steps))
+
+    def left(self, step: int = 0) -> float:
+        """Seconds of training that are left to this call."""
+        if step >= self._steps:
+            return 0.0
+        rest = self._end - self._now()
+        return rest if self._finish else min(rest, self._schedule - self.seconds)
+
+    def due(self, what: str) -> bool:
+        """Whether it is time to "log", "save" or "validate". If so, the next interval begins."""
+        now = self._now()
+        if what not in self._every or now - self._last[what] <= self._every[what]:
+            return False
+        if what == "validate" and self.left() <= MIN_LEFT_TO_VALIDATE:
+            return False
+        self._last[what] = now
+        return True
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Time inside is not training time, and does not bring the next validation closer."""
+        stopped = self._now()
+        yield
+        took = self._now() - stopped
+        self._paused += took
+        if "validate" in self._last:
+            self._last["validate"] += took
+
+
+def run_steps(
+    task: Task, clock: Clock, stop: StopSignals, *, world: World = World(), max_steps: int | None = None,  # noqa: B008
+    tick: Callable[[float, str], None] = lambda share, what: None,
+) -> bool:  # fmt: skip
+    """Train until the schedule, this call's time or `max_steps` ends, or a signal asks any rank to stop.
+
+    Returns whether it ended without a stop signal.
+    """
+    counts, first, new_images = task.counts, task.counts.step, 0
+    while True:
+        more = clock.left(counts.step) > 0 and (max_steps is None or counts.step < max_steps)
+        begun = world.is_main and more and counts.step > first
+        due = [begun and clock.due(what) for what in ("validate", "save")]
+        decision, (stops, images) = world.sync(
+            (more, clock.seconds, clock.progress(counts.step), *due), (stop.requested, new_images)
         )
-    found: dict[str, float] = {}
-    if team.leads:
-        run.save(path, settings)
-        run.average.remember(heard(run.average, lessons, device))
-        run.average.save_pretrained(out)
-        found = measured(run.average, kept_back, device)
-        said = {"step": run.step, "seconds": round(run.seconds, 1), "recall": found, "settings": asdict(settings)}
-        journal.note(said)
-    return Learned(run.average, run.step, run.seconds, found, progress >= 1)
+        go_on, counts.seconds, progress, to_validate, to_save = decision
+        counts.images += int(images)
+        stop.requested = stop.requested or stops > 0
+        if stop.requested or not go_on:
+            return not go_on
+        if to_save:
+            task.save()
+        if to_validate:
+            with clock.pause():
+                task.validate()
+                world.barrier()
+        new_images = task.step(progress)
+        counts.step += 1
+        if world.is_main:
+            tick(clock.call_progress(counts.step), f"{task.label}step {counts.step}")
+            if clock.due("log"):
+                task.log(progress, clock)
 
 
-@torch.inference_mode()
-def heard(layer: ArrCocLayer, lessons: Sequence[Lesson], device: torch.device) -> torch.Tensor:
-    """The questions that were learned from, `[Q, d]` as the layer hears them: those with evidence, where there are any."""
-    every = [one for lesson in lessons for one in lesson.asked]
-    words = [one.words for one in every if one.groups] or [one.words for one in every]
-    blocks = (padded(words[start : start + TOGETHER]) for start in range(0, len(words), TOGETHER))
-    return torch.cat([layer.hear(some.to(device), there.to(device)).cpu() for some, there in blocks])
+class StopSignals:
+    """While it is entered, SIGTERM and the first ctrl-C only set `requested`."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: dict[int, Any] = {}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        if number == signal.SIGINT:  # a second ctrl-C ends at once
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def __enter__(self) -> StopSignals:
+        self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
 
-def _losses(looks: Looks, run: Run, batch: Batch, settings: Settings, rank: int) -> dict[str, torch.Tensor]:
-    judged = batch.judged(run.layer)
-    losses = box_losses(batch, judged) if "boxes" in settings.learn else {}
-    losses |= model_losses(looks, batch, judged, settings, settings.chance("ask", run.step, rank))
-    return losses or {"nothing": 0 * judged.relevance.sum()}
+@contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Inside, SIGTERM raises KeyboardInterrupt, so that worker processes are shut down."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-def _measure(run: Run, kept_back: Sequence[Lesson], device: torch.device, journal: Journal) -> float:
-    """Measure on the way; returns the seconds it took, which are not seconds of learning."""
-    started = time.monotonic()
-    found = measured(run.average, kept_back, device)
-    journal.note({"step": run.step, "seconds": round(run.seconds, 1), "recall": found})
-    journal.draw({f"evidence recall/{name}": value for name, value in found.items()}, run.step)
-    if found:
-        print("  " + "  ".join(f"{name} {value:.3f}" for name, value in found.items()), flush=True)
-    return time.monotonic() - started
+def ignore_first_signal() -> None:
+    """For worker processes: the first signal goes to the whole process group and is left to the trainer."""
+
+    def restore(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in _SIGNALS:
+        signal.signal(number, restore)
+
+
+def cosine_rate(lr: float, step: int, progress: float, *, warmup_steps: int, last: float = 0.0) -> float:
+    """Learning rate: linear warmup by steps, then a cosine over `progress` from `lr` down to `last * lr`."""
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    return lr * min(1.0, (step + 1) / warmup_steps) * (last + (1 - last) * cosine)
+
+
+def step_optimizers(
+    optimizers: Iterable[torch.optim.Optimizer], parameters: Sequence[nn.Parameter], lr: float, clip: float = 1.0
+) -> None:
+    """Clip the gradients and step. A parameter group's `rate_share` scales its learning rate."""
+    nn.utils.clip_grad_norm_(parameters, clip)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = lr * group.get("rate_share", 1.0)
+        optimizer.step()
+
+
+@torch.no_grad()
+def update_average(average: nn.Module, model: nn.Module, decay: float, step: int) -> None:
+    """Move the exponential moving average towards the model. The decay rises to `decay` over the first steps."""
+    decay = min(decay, (1 + step) / (10 + step))
+    torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write a checkpoint. A run killed while saving keeps the last complete one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    torch.save(state, unfinished)
+    os.replace(unfinished, path)
