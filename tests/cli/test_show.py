@@ -1,4 +1,4 @@
-"""`arr-coc show`, as typed."""
+"""The command `arr-coc show`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-import arr_coc
 from arr_coc.cli import main
-
-
-@pytest.fixture(scope="module")
-def receipt(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("image") / "receipt.png"
-    arr_coc.pictures.receipt().save(path)
-    return str(path)
 
 
 def test_a_question_as_a_picture(receipt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,10 +40,3 @@ def test_without_a_model(receipt: str, tmp_path: Path, capsys: pytest.CaptureFix
     out = str(tmp_path / "why.png")
     assert main(["show", receipt, "What?", "--model", "none", "--budget", "40", "-o", out]) == 0
     assert "the question was not used" in capsys.readouterr().out
-
-
-def test_bad_input_is_one_sentence(receipt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for given in (["--budget", "many"], ["-o", "/no/such/folder/why.png"], ["--device", "moon"]):
-        assert main(["show", receipt, "What?", *given]) == 2
-        assert capsys.readouterr().err.count("\n") == 1
-    assert main(["show", str(tmp_path / "none.png"), "What?"]) == 2
