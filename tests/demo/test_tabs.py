@@ -161,7 +161,7 @@ def test_a_layer_of_another_model_is_refused(make_request: MakeRequest, files: P
     with pytest.raises(ArrCocError, match="trained for another-model"):
         last_outputs(tab_ask.run(make_request(layer="other-layer")))
     without = last_outputs(tab_ask.run(make_request(layer="none", dense=False, budget="12.5%")))
-    assert "coupling by scout" in without["ask_facts"]
+    assert "coupling by probe" in without["ask_facts"]
 
 
 def test_html_and_templates_in_a_question_stay_text(make_request: MakeRequest) -> None:
