@@ -1,8 +1,8 @@
-"""How strange pictures are to the reader's layer: those of the kind that it was trained with, and others.
+"""Image novelty of pictures for the reader's layer: pictures like its training data, and others.
 
     python benchmarks/familiarity.py SCANS PHOTOS
 
-Folders with pictures. A picture whose strangeness is above `arr_coc.coupling.IMAGE_UNFAMILIAR` is not left to the layer.
+The arguments are folders of pictures. Above `arr_coc.relevance.coupling.IMAGE_UNFAMILIAR` the layer is not used.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Does a scout look at what a layer keeps? Where the layer has found the evidence, and where it was never taught to.
+"""Agreement of the attention probe with the layer's top cells, where they contain the evidence and where they do not.
 
     python benchmarks/scout_agreement.py SCANS LAYERS --limit 20
 
-SCANS and LAYERS as for benchmarks/unseen_kinds.py. Told is the share of a scout's attention that lies on a layer's best sixteenth of the
-cells, by quantiles, for questions in the plain form and in words never trained with: the layer that ships, and those never asked for the kind.
+SCANS and LAYERS as for benchmarks/unseen_kinds.py. The table has quantiles of the share of the probe's attention on the layer's top
+sixteenth of the cells, for questions in the plain and in held-out phrasings. It covers the shipped layer, and layers that were
+trained without the question's kind.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from arr_coc.training.documents.questions import HELD_OUT, PLAIN
 from arr_coc.training.examples import read_folder, selection_input
 
 KINDS = ("total", "date", "company")
-FOUND, LOST = 0.99, 0.34  # of the evidence is among the best cells, at least and at most
+FOUND, LOST = 0.99, 0.34  # share of the evidence among the top cells, at least and at most
 QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 
 
@@ -41,9 +42,9 @@ def main() -> None:
                 look = looks[id(vlm)]
                 for question in (PLAIN[sample.kind], HELD_OUT[sample.kind][0]):
                     selection = selection_input(vlm, look, question)
-                    judgement = coupling.by_layer(selection).prediction
-                    assert judgement is not None
-                    best = selection.candidates[judgement.relevance.argsort(descending=True, stable=True)]
+                    prediction = coupling.by_layer(selection).prediction
+                    assert prediction is not None
+                    best = selection.candidates[prediction.relevance.argsort(descending=True, stable=True)]
                     best = best[: round(coupling.CONFIRMED_CELLS * selection.grid.n)]
                     known = know(selection)
                     seen = coupling.probe_attention(selection, known.information + known.text)

@@ -163,7 +163,7 @@ def main(argv: list[str] | None = None) -> None:
     given = parser.parse_args(argv)
     try:
         if len(given.logs) > len(STYLES):
-            raise ArrCocError(f"expected up to {len(STYLES)} logs, which can be told apart, got {len(given.logs)}")
+            raise ArrCocError(f"expected up to {len(STYLES)} logs, one line style each, got {len(given.logs)}")
         check_file(given.out, "training.png")
         labels = _labels(given.logs, given.labels)
         figure = draw([read(path, label) for path, label in zip(given.logs, labels, strict=True)])

@@ -27,7 +27,7 @@ def curves() -> Iterator[ModuleType]:
     del sys.modules["training_curves"]
 
 
-def told(step: int, answer: float) -> dict[str, Any]:
+def logged(step: int, answer: float) -> dict[str, Any]:
     return {"minutes": step / 100, "step": step, "answer_loss": answer, "cell_loss": answer / 2, "cell_accuracy": 0.5}
 
 
@@ -50,7 +50,14 @@ def write(path: Path, entries: list[dict[str, Any]]) -> Path:
 
 
 def test_curves_are_those_of_the_steps_that_were_kept(curves: ModuleType, tmp_path: Path) -> None:
-    entries = [told(50, 4.0), told(100, 2.0), told(150, 9.0), measured(160, 0.9), told(120, 1.0), measured(130, 0.5)]
+    entries = [
+        logged(50, 4.0),
+        logged(100, 2.0),
+        logged(150, 9.0),
+        measured(160, 0.9),
+        logged(120, 1.0),
+        measured(130, 0.5),
+    ]
     log = curves.read(write(tmp_path / "log.jsonl", entries), "a run")
     assert log.losses["answer_loss"] == ([0.5, 1.0, 1.2], [4.0, 2.0, 1.0])
     assert log.accuracy["total"] == ([1.3], [0.5])
@@ -65,7 +72,7 @@ def test_the_line_lies_among_the_points(curves: ModuleType) -> None:
 
 
 def test_several_logs_are_drawn_over_each_other(curves: ModuleType, tmp_path: Path) -> None:
-    entries = [told(50, 4.0), measured(60, 0.3), told(100, 2.0), told(150, 0.0), measured(160, 0.9)]
+    entries = [logged(50, 4.0), measured(60, 0.3), logged(100, 2.0), logged(150, 0.0), measured(160, 0.9)]
     logs = [write(tmp_path / name / "log.jsonl", entries) for name in ("sparse", "dense")]
     curves.main([*map(str, logs), "-o", str(tmp_path / "training.png")])
     with Image.open(tmp_path / "training.png") as picture:

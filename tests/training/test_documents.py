@@ -79,15 +79,15 @@ def test_hardly_two_names_or_addresses_are_alike():
 
 
 def test_the_shop_is_asked_for_without_its_registration_number(fonts):
-    beside = 0
+    numbered = 0
     for seed in range(60):
         document = receipt.render(random.Random(seed), fonts, 560, 1260)
         company = next(question for question in document.questions if question.kind == "company")
         shown = " ".join(document.lines[index].text for index in company.evidence).upper()
         if company.evidence and shown != company.answer:
-            beside += 1
+            numbered += 1
             assert shown.startswith(f"{company.answer} (")
-    assert beside > 5
+    assert numbered > 5
 
 
 def test_texts_of_a_notice_have_the_colour_they_are_asked_for_by(fonts):

@@ -186,7 +186,7 @@ def test_every_family_learns_from_all_sources(family: str, tmp_path: Path) -> No
     done = train(vlm, examples, tmp_path / "out", settings, examples)
     assert done.steps == 1
     assert set(done.recall) == MEASURES
-    assert squares.model(family).adapter.layer is None
+    assert squares.model(family).layer is None
     used = type(vlm)(vlm.model, vlm.processor, layer=tmp_path / "out")
     assert used.layer is not None
 
