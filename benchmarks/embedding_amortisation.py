@@ -1,14 +1,14 @@
-"""One picture, 1 to 50 questions: embedded once and kept, against the picture anew and against crops, for each question.
+"""One picture, 1 to 50 questions: encoded once and cached, against encoding the picture or crops for each question.
 
     python benchmarks/embedding_amortisation.py ENCODER PROJECTION [--out amortisation.jsonl] [--plot amortisation.png]
 
 Three ways to score a grid of positions for a question:
 - kept: `arr_coc.Embeddings` on a texture: reading, hashing, encoding and compressing at the first question, then the question's
   text and a product. All questions are really asked, one after another.
-- anew: the encoder on the whole picture, in full dimensions, for every question.
+- anew (in the output): the encoder on the whole picture, in full dimensions, for every question.
 - crops: a crop around every position, each at the encoder's own size, all through the encoder in one batch (in parts of
   AT_ONCE, which is as fast on a CPU and fits into memory), for every question; "crops kept" does that once.
-What has no memory costs the same every time, so anew and crops are run a few times and multiplied. Image encoder runs are
+Without a cache every question costs the same, so these are run a few times and multiplied. Image encoder runs are
 counted by the encoder itself; a batch of crops counts as many.
 """
 
@@ -93,7 +93,7 @@ def typical(task: Callable[[], Any], rounds: int) -> float:
 
 
 def kept(embeddings: arr_coc.Embeddings, pixels: torch.Tensor, grid: int) -> dict[str, Any]:
-    """All questions on one texture: cumulated milliseconds, and what a later one costs beside its text."""
+    """All questions on one texture: cumulative milliseconds, and the cost of a further question without its text."""
     fresh = arr_coc.Embeddings(embeddings.encoder, embeddings.projection, mode=embeddings.mode)
     fresh.query(["to warm up"])
     texture = arr_coc.TextureArray.from_image(pixels, max_side=None, embeddings=fresh)
@@ -129,7 +129,7 @@ def measure(
     embeddings = arr_coc.Embeddings(encoder, projection, mode=mode)
     encoder.dense(pixels, mode)  # to warm up
 
-    def anew() -> torch.Tensor:
+    def encode_again() -> torch.Tensor:
         dense = encoder.dense(pixels, mode).features.float()
         there = Field(dense, (side, side)).grid(grid, grid).flatten(1)
         return projection.full_scores(there.T, encoder.text(QUESTIONS[:1]))
@@ -141,7 +141,7 @@ def measure(
     head = {"mode": mode, "side": side, "positions": grid * grid}
     lines = [
         head | {"way": "kept"} | kept(embeddings, pixels, grid),
-        head | {"way": "anew"} | again(anew, rounds, 1),
+        head | {"way": "anew"} | again(encode_again, rounds, 1),
     ]
     if mode == "fast":  # crops have one size, whatever the mode
         text = typical(lambda: encoder.text(QUESTIONS[:1]), 5)

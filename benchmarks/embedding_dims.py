@@ -2,9 +2,9 @@
 
     python benchmarks/embedding_dims.py ENCODER IMAGES [--samples DATA] [--folds 2] [--out dims.jsonl]
 
-The projections are fitted on IMAGES and judged on pictures that had no say: with --samples on those of DATA, in folds, so that
-IMAGES and DATA may be the same folder; without, on one picture in ten. Questions that have a say in the fit and those that
-judge it are two halves of `arr_coc.training.projection.fit`; with --samples, evidence recall at an eighth of the cells and the
+The projections are fitted on IMAGES and validated on held-out pictures: with --samples on those of DATA, in folds, so that
+IMAGES and DATA may be the same folder; without, on one picture in ten. Questions of the fit and of the validation
+are two halves of `arr_coc.training.projection.fit`; with --samples, evidence recall at an eighth of the cells and the
 pointing game are measured with DATA's own questions, also for the dot products that were not taken. Fits are nested: each row
 is the start of the one with more dimensions.
 """

@@ -1,4 +1,4 @@
-"""How well an encoder finds what a question names, beside chance and the picture's centre.
+"""How well an encoder finds what a question names, compared with chance and the picture's centre.
 
     python benchmarks/embedding_recall.py DATA [--encoder labels] [--mode fast] [--share 0.125] [--choices]
 
@@ -106,7 +106,7 @@ def rows(data: Data, name: str, found: Measured, centre: Measured) -> Iterator[s
 
 
 class Whole(LabelsEncoder):
-    """The question as it stands."""
+    """The whole question, with its stop words."""
 
     def embed(self, questions: list[str]) -> torch.Tensor:
         return self.sentences(questions) - self.mean

@@ -4,7 +4,7 @@
 
 DATA is a folder with samples.jsonl. Each different question is asked of all pictures at once; right are the pictures whose own
 questions include it. A picture's score is the best of its cells, or the mean over them. Projections are fitted in folds, so
-that no picture is compressed by a fit it had a say in: with two folds there are two projections, whose scores are comparable
+that no picture is compressed by a fit that it was part of: with two folds there are two projections, whose scores are comparable
 because both estimate nearly the same ("full", up to the folds' means). Intervals are over questions (bootstrap, 95%).
 """
 

@@ -6,8 +6,8 @@
 `memory` runs the command in a fresh process for each number of pictures, on hard links to 500 small JPEGs that it writes, with
 an encoder that costs next to nothing (384 dimensions, 16 cells: random directions of the mean colours) and everything else as
 always: finding, reading, moments, a state that is kept, judging, report. The figure is the process's peak resident memory.
-`workers` gathers the moments of a folder of one's own with one process and with several in turn: milliseconds a picture between
-the first block of pictures and the last, what starting the processes takes beside that, and how far the projections are apart.
+`workers` gathers the moments of your own folder with one process and with several in turn: milliseconds a picture between
+the first block of pictures and the last, the time to start the processes, and the largest difference of the projections.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Its features are mixtures of 1,000 label vectors, so these are half of what is fitted; the other half are the sample pictures
 that come with scikit-image (extra `bench`), which say how pictures mix them. Both halves have equal weight. The text mean is that of
-all everyday questions. With --samples, evidence recall and pointing on DATA beside the features in full.
+all everyday questions. With --samples, evidence recall and pointing on DATA, compared with the features in full.
 """
 
 from __future__ import annotations

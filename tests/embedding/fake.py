@@ -110,7 +110,7 @@ def make() -> Colours:
 
 
 class Slow(Colours):
-    """After ten pictures it takes its time, and leaves a file where $SLOW_READY says once the others' first block is in."""
+    """Slow after ten pictures; touches the file $SLOW_READY once the first block of the other worker is done."""
 
     def encode(self, pixels: torch.Tensor, mode: Mode) -> torch.Tensor:
         if self.pictures >= 10:
@@ -125,7 +125,7 @@ def slow() -> Colours:
 
 
 class Dying(Colours):
-    """Works where it was made first, and dies in worker processes."""
+    """Works in the parent process and dies in workers."""
 
     def encode(self, pixels: torch.Tensor, mode: Mode) -> torch.Tensor:
         if multiprocessing.parent_process() is not None:
@@ -138,7 +138,7 @@ def dying() -> Colours:
 
 
 class Stamped(Colours):
-    """Leaves a file for each picture, where $STAMPS says, named by process and by when it began and ended."""
+    """Writes a file per picture into $STAMPS, named by process, start and end."""
 
     def encode(self, pixels: torch.Tensor, mode: Mode) -> torch.Tensor:
         begun = time.time_ns()

@@ -1,4 +1,4 @@
-"""The cache: by content, bounded, made once, safe between threads and processes, and never in the way."""
+"""The cache: keyed by content, bounded, safe between threads and processes, and never a reason to fail."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def value(number: int, cells: int = 64) -> torch.Tensor:
 
 
 def never() -> torch.Tensor:
-    raise AssertionError("asked to make what should be there")
+    raise AssertionError("computed a value that should be cached")
 
 
 def files(folder: Path) -> list[Path]:
@@ -51,7 +51,7 @@ def key(number: int) -> str:
     asked=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40)), max_size=60), room=st.integers(0, 60),
 )  # fmt: skip
 def test_memory_is_a_bounded_lru(asked: list[tuple[int, int]], room: int) -> None:
-    """Beside the obvious model: a list of what was used, oldest first."""
+    """Compared with a simple model: a list of used keys, oldest first."""
     cache = EmbeddingCache(memory=4 * room)
     model: list[tuple[str, int]] = []
     made = 0
@@ -126,7 +126,7 @@ def test_threads_with_many_keys_agree() -> None:
 
 def test_an_error_is_raised_and_not_cached() -> None:
     cache = EmbeddingCache()
-    with pytest.raises(AssertionError, match="asked to make"):
+    with pytest.raises(AssertionError, match="should be cached"):
         cache.get("a", never)
     assert torch.equal(cache.get("a", lambda: value(1)), value(1))
     cache.clear()
@@ -239,7 +239,7 @@ def test_a_full_disk_warns_once_and_is_not_used_again(
         warnings.simplefilter("error")
         assert torch.equal(cache.get(key(1), lambda: value(1)), value(1))
     assert not cache.on_disk
-    assert not files(tmp_path), "half a file was left"
+    assert not files(tmp_path), "a temporary file was left"
     assert torch.equal(cache.get(key(1), never), value(1))
 
 

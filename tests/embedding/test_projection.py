@@ -96,7 +96,7 @@ def test_components_are_uncorrelated_of_length_one_and_nested(weight: float) -> 
     features, asked = low_rank(500, noise=0.3), questions(80, slice(0, 40))
     whole = aware(features, asked, 32, weight)
     torch.testing.assert_close(whole.components.norm(dim=1), torch.ones(32))
-    # Reading off what a component stands for gives that component and no other.
+    # The dual basis: each component is read by its own row only.
     torch.testing.assert_close(whole.dual @ whole.components.T, torch.eye(32), atol=2e-4, rtol=0)
     z = whole.transform(features).double()
     covariance = torch.cov(z.T, correction=0)
@@ -237,7 +237,7 @@ def test_each_modality_has_its_own_mean() -> None:
 
 
 def test_fewer_than_eight_questions_are_not_used() -> None:
-    """The mean of one question is that question: taken out, nothing would be left of it."""
+    """The mean of one question is that question: centring would remove all of it."""
     features = low_rank(300)
     few = aware(features, questions(7))
     assert (few.questions, few.text_weight, few.is_pca) == (0, 0.0, True)

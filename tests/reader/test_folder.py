@@ -1,4 +1,4 @@
-"""The model folder: `transformers` loads it by itself, and it speaks the reader's alphabet."""
+"""The model folder: `transformers` loads it, and its tokenizer equals the reader's vocabulary."""
 
 import pytest
 from PIL import Image

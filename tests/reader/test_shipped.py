@@ -1,4 +1,4 @@
-"""The reader that ships: it reads the bundled receipt, and nothing makes it fall over."""
+"""The reader that ships: it reads the bundled receipt, and answers any picture and question."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ def test_a_starting_worker_does_not_receive_ctrl_c(pictures: Path, tmp_path: Pat
 
 
 def importing_workers(process: int) -> list[int]:
-    """Worker processes that run Python by now, which has its own way with an interrupt: a traceback."""
+    """Worker processes in which Python runs and would answer an interrupt with a traceback."""
     found = []
     for task in Path(f"/proc/{process}/task").iterdir():
         for child in (task / "children").read_text().split():

@@ -1,4 +1,4 @@
-"""A folder's moments: any number of processes, any interruption, constant memory, the same sums."""
+"""The moments of a folder: the same for any number of processes and after an interrupt, in constant memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_pictures_are_found_once_and_in_order(folder: Path, tmp_path: Path) -> N
     assert find_images([folder, folder / "more", found[0]]) == found
     (folder / "page.pdf").write_text("a format that is only written")
     assert find_images([folder]) == found
-    odd = tmp_path / "picture"  # named itself, it counts whatever its ending
+    odd = tmp_path / "picture"  # named explicitly, it counts with any suffix
     odd.write_bytes(found[0].read_bytes())
     assert find_images([odd]) == [odd]
     with pytest.raises(DataError, match="no file or folder '/no/such'"):
