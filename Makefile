@@ -24,7 +24,7 @@ page: .venv/ready-demo
 
 test: .venv/ready-dev
 	.ci/browser
-	$(BIN)/python -m pytest -rs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n logical --dist loadscope
 
 # "newest" is whatever the registry offers today.
 MATRIX ?= 5.18.0 5.19.0 5.20.2 5.21.1 5.22.2 newest
