@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import arr_coc
+from arr_coc.adapters.encoder import Segments
 from arr_coc.adapters.families import adapter
-from arr_coc.adapters.segments import Segments
 from tests.adapters.families import QWEN, model, prompt
 from tests.adapters.oracle import at_source, choose, encoder_truth, masked, on_host, real, sparse
 from tests.adapters.tiny_vlm import GREEDY, picture, processor

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from arr_coc.adapters import llava, qwen2_vl
-from arr_coc.adapters.encoder_attention import CLIP_BLOCK, Recorder, TileRecorder
+from arr_coc.adapters.encoder import CLIP_BLOCK, PatchIndex, Recorder, TileRecorder, sort_by_window
 from arr_coc.adapters.families import adapter
-from arr_coc.adapters.patch_index import PatchIndex, sort_by_window
 from arr_coc.adapters.qwen2_vl import PIXELS
 from arr_coc.errors import ModelError
 from arr_coc.types.grid import Grid

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from arr_coc.adapters.base import Inputs
-from arr_coc.adapters.encoder_attention import INTERN_BLOCK, BlockNames
+from arr_coc.adapters.encoder import INTERN_BLOCK, BlockNames
 from arr_coc.adapters.llava import TiledAdapter
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.grid import Cells, Grid, Mosaic

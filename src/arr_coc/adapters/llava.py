@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 
 from arr_coc.adapters.base import Adapter, Encoded, Features, Inputs, Visual
-from arr_coc.adapters.encoder_attention import CLIP_BLOCK, BlockNames, TileRecorder
+from arr_coc.adapters.encoder import CLIP_BLOCK, BlockNames, TileRecorder
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.grid import Cells, Grid, Mosaic
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 
 from arr_coc.adapters.base import Encoded, Inputs, Visual
-from arr_coc.adapters.encoder_attention import CLIP_BLOCK, TileRecorder
+from arr_coc.adapters.encoder import CLIP_BLOCK, TileRecorder
 from arr_coc.adapters.llava import TOWERS, OnePositionPerToken, check_tower
 from arr_coc.errors import ModelError
 from arr_coc.types.grid import Cells, Grid, Mosaic

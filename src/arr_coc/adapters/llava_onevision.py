@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 
 from arr_coc.adapters.base import Inputs
-from arr_coc.adapters.encoder_attention import TileRecorder
+from arr_coc.adapters.encoder import TileRecorder
 from arr_coc.adapters.llava_next import LlavaNext, padded_square
 from arr_coc.types.grid import Cells, Grid
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,22 +79,6 @@ def without_video(base: type) -> type:
         return Lenient
     Processor.__name__ = Processor.__qualname__ = base.__name__
     return Processor
-
-
-def logits_callback(callback: Callable[[], None], others: Sequence[Any] | None = None) -> Any:
-    """A `LogitsProcessorList` that calls `callback` once, at the first token's logits, and then runs `others`."""
-    from transformers import LogitsProcessor, LogitsProcessorList
-
-    class FirstToken(LogitsProcessor):
-        called = False
-
-        def __call__(self, ids: Any, scores: Any) -> Any:
-            if not self.called:
-                self.called = True
-                callback()
-            return scores
-
-    return LogitsProcessorList([FirstToken(), *(others or [])])
 
 
 def model_folder(name: str | Path) -> Path:

@@ -6,7 +6,7 @@ Pictures go through the image processor once. Each question after that needs onl
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,3 +131,19 @@ def user_message(text: str, images: int, videos: int) -> dict[str, Any]:
 
 def assistant_message(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": [{"type": "text", "text": text}]}
+
+
+def logits_callback(callback: Callable[[], None], others: Sequence[Any] | None = None) -> Any:
+    """A `LogitsProcessorList` that calls `callback` once, at the first token's logits, and then runs `others`."""
+    from transformers import LogitsProcessor, LogitsProcessorList
+
+    class FirstToken(LogitsProcessor):
+        called = False
+
+        def __call__(self, ids: Any, scores: Any) -> Any:
+            if not self.called:
+                self.called = True
+                callback()
+            return scores
+
+    return LogitsProcessorList([FirstToken(), *(others or [])])

@@ -16,9 +16,15 @@ from typing import Any, ClassVar
 import torch
 
 from arr_coc.adapters.base import Adapter, Encoded, Features, Inputs, Visual
-from arr_coc.adapters.encoder_attention import Recorder, apply_rotary
-from arr_coc.adapters.patch_index import PatchIndex, boundaries, index_patches, sort_by_window
-from arr_coc.adapters.segments import Segments
+from arr_coc.adapters.encoder import (
+    PatchIndex,
+    Recorder,
+    Segments,
+    apply_rotary,
+    boundaries,
+    index_patches,
+    sort_by_window,
+)
 from arr_coc.errors import PromptError
 from arr_coc.types.grid import Cells, Grid
 

@@ -13,8 +13,7 @@ import torch
 
 from arr_coc.adapters import layer_pruning
 from arr_coc.adapters.base import Adapter
-from arr_coc.adapters.loading import logits_callback
-from arr_coc.adapters.processor import PromptProcessor, assistant_message, user_message
+from arr_coc.adapters.processor import PromptProcessor, assistant_message, logits_callback, user_message
 from arr_coc.errors import PromptError
 from arr_coc.timing import Stopwatch, merge_timings
 from arr_coc.types.answer import Answer, Prepared, Turn

@@ -1,4 +1,4 @@
-"""An answer in pieces is the answer."""
+"""Streaming: the pieces of an answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_pieces_are_the_answer(vlm: Any) -> None:
 
 
 @pytest.mark.parametrize("selector", ["arr-coc", "fastv"])
-def test_the_reader_speaks_in_pieces(selector: str) -> None:
+def test_the_reader_streams_its_answer(selector: str) -> None:
     reader, receipt = arr_coc.load("reader"), arr_coc.pictures.receipt()
     question = "What is the name of the company?"
     pieces = list(reader.stream(receipt, question, budget="50%", selector=selector))
@@ -34,7 +34,7 @@ def test_the_reader_speaks_in_pieces(selector: str) -> None:
     assert len(pieces) > 5
 
 
-def test_whoever_stops_listening_stops_the_model(vlm: Any) -> None:
+def test_closing_the_stream_stops_the_model(vlm: Any) -> None:
     asked: list[int] = []
 
     def count(ids: Any, scores: Any, **_: Any) -> torch.Tensor:
@@ -44,11 +44,11 @@ def test_whoever_stops_listening_stops_the_model(vlm: Any) -> None:
     with vlm.stream(picture(), "What?", max_new_tokens=500, min_new_tokens=500, stopping_criteria=[count]):
         pass
     assert len(asked) < 400
-    with pytest.raises(PromptError, match="still being written"):
+    with pytest.raises(PromptError, match="still being generated"):
         _ = vlm.stream(picture(), "What?", **GREEDY).answer
 
 
-def test_what_goes_wrong_is_told_to_the_listener(vlm: Any) -> None:
+def test_errors_are_raised_to_the_reader_of_the_stream(vlm: Any) -> None:
     with pytest.raises(BudgetError):
         list(vlm.stream(picture(), "What?", budget="some"))
     with pytest.raises(PromptError, match="one question"):
@@ -57,7 +57,7 @@ def test_what_goes_wrong_is_told_to_the_listener(vlm: Any) -> None:
         vlm.stream(picture(), "What?", num_beams=2)
 
 
-def test_a_letter_of_several_tokens_comes_whole() -> None:
+def test_a_character_of_several_tokens_is_emitted_whole() -> None:
     done = threading.Event()
 
     def run(streamer: Any, stop: Any) -> Answer:

@@ -1,4 +1,4 @@
-"""A wrapped model, used as its users do."""
+"""The wrapped model: answers equal to the stock and to the masked model, for every kind of input."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_streaming(vlm: Any) -> None:
     assert heard.strip() == answers[0].text
 
 
-def test_wrapping_leaves_no_trace() -> None:
+def test_wrapping_does_not_modify_the_model() -> None:
     model = families.model("qwen3_vl")
 
     def state() -> Any:
@@ -206,7 +206,7 @@ def test_interleaved_calls_do_not_disturb_each_other(vlm: Any) -> None:
     assert [found[0], found[1]] == alone
 
 
-def test_the_result_says_what_was_kept_where_and_how_long_it_took(vlm: Any) -> None:
+def test_the_result_holds_cells_boxes_and_timings(vlm: Any) -> None:
     answer = vlm.ask(picture(144, 112), "What?", budget=5, glance="50%", **GREEDY)
     found = answer.allocation
     assert found.grid == arr_coc.Grid(1, 7, 9)  # shrunk by the processor to 64 cells at most

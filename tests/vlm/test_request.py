@@ -1,4 +1,4 @@
-"""Where wishes meet: combinations that must be right, or refused in one sentence."""
+"""Requests: arguments that do not fit together, and edge cases of the path of an answer."""
 
 from __future__ import annotations
 
@@ -104,13 +104,13 @@ def test_looks_and_wrapped_models_can_be_copied() -> None:
         ({"budget": [9, 3, 1]}, BudgetError, "each of the 2 pictures, got 3"),
     ],
 )
-def test_what_does_not_go_with_dropping_inside(options: dict[str, Any], error: type[Exception], complaint: str) -> None:
+def test_options_that_layer_pruning_refuses(options: dict[str, Any], error: type[Exception], complaint: str) -> None:
     pictures = [picture(), picture(40, 64, 1)]
     with pytest.raises(error, match=complaint):
         wrapped("qwen2_vl").generate(pictures, "What?", **{"budget": 9, "selector": LastToken(0.5)} | GREEDY | options)
 
 
-def test_budgets_inside_are_those_of_the_pictures_together() -> None:
+def test_budgets_inside_the_model_are_summed_over_images() -> None:
     vlm, pictures = wrapped("qwen2_vl"), [picture(), picture(40, 64, 1)]
     for options, kept in (({"budget": 9}, 18), ({"budget": [9, 3]}, 12), ({"budget": 20, "shared": True}, 20)):
         answer = vlm.generate(pictures, "What?", selector=LastToken(0.5), **options, **GREEDY)[0]
@@ -147,12 +147,12 @@ def test_sequences_of_one_prompt_keep_the_same_cells_inside() -> None:
         ({"allocation": 5}, AllocationError, "expected cells or a list"),
     ],
 )
-def test_wishes_that_contradict_each_other(options: dict[str, Any], error: type[Exception], complaint: str) -> None:
+def test_contradicting_arguments_are_refused(options: dict[str, Any], error: type[Exception], complaint: str) -> None:
     with pytest.raises(error, match=complaint):
         wrapped("qwen2_vl").prepare([picture()], "What?", **options)
 
 
-def test_a_look_and_pictures_beside_it_are_refused() -> None:
+def test_a_look_with_separate_images_is_refused() -> None:
     vlm = wrapped("qwen2_vl")
     with pytest.raises(PromptError, match="a look holds its pictures"):
         vlm.prepare([picture()], "What?", look=vlm.look(picture()))
@@ -175,7 +175,7 @@ def _prompt(vlm: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return whole["input_ids"], whole["attention_mask"]
 
 
-def test_a_clamped_glance_is_said() -> None:
+def test_a_clamped_glance_is_noted() -> None:
     found = wrapped("qwen2_vl").prepare([picture()], "What?", glance=100).allocations[0]
     assert "glance of 100 cells is more than the 63" in found.notes[0]
 
@@ -225,7 +225,7 @@ def test_a_follow_up_may_have_beams() -> None:
 
 
 @pytest.mark.parametrize("worth", ["raise", "short", "nan"])
-def test_relevance_that_fails_divides_by_size_and_says_so(worth: str) -> None:
+def test_failing_relevance_divides_the_budget_by_size_with_a_note(worth: str) -> None:
     class Wrong(Selector):
         name = "wrong"
 
@@ -245,7 +245,7 @@ def test_relevance_that_fails_divides_by_size_and_says_so(worth: str) -> None:
 
 
 @pytest.mark.parametrize("depth", [2.0, -1.0, float("nan"), "deep"])
-def test_depths_that_are_none_are_refused(depth: Any) -> None:
+def test_invalid_depths_are_refused(depth: Any) -> None:
     selector = Shrinking()
     selector.attention_at = (depth,)
     with pytest.raises(SelectorError, match="depths between 0 and 1"):
@@ -260,12 +260,12 @@ def test_a_video_has_no_single_texture() -> None:
         wrapped("qwen2_vl").prepare(None, "What?", videos=[[picture(48, 40)] * 2], budget=5, selector=by_texture)
 
 
-def test_two_equal_pictures_draw_different_lots() -> None:
+def test_equal_images_get_different_random_cells() -> None:
     found = wrapped("qwen2_vl").prepare([picture(), picture()], "What?", budget=9, selector="random").allocations
     assert found[0].keep.tolist() != found[1].keep.tolist()
 
 
-def test_timings_are_plain_numbers_and_name_what_happened() -> None:
+def test_timings_are_plain_numbers_by_stage() -> None:
     vlm = wrapped("qwen2_vl")
     assert set(vlm.ask(None, "Hello", **GREEDY).timings) == {"preprocess", "assemble", "prefill", "decode"}
     look = vlm.look(picture())
@@ -274,7 +274,7 @@ def test_timings_are_plain_numbers_and_name_what_happened() -> None:
 
 
 @pytest.mark.parametrize("family", ["internvl", "idefics3", "qwen2_vl"])
-def test_a_batch_may_begin_with_words_alone(family: str) -> None:
+def test_a_batch_may_start_with_a_text_only_row(family: str) -> None:
     vlm = wrapped(family) if family == "qwen2_vl" else tiny_llava_processor.wrapped(family)
     options = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
     together = vlm.generate([[], [picture(90, 40)]], ["Hello", "What?"], budget="50%", **options)

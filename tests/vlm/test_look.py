@@ -1,4 +1,4 @@
-"""A second question about the same pictures, and the next turn of a conversation."""
+"""A look is encoded once for many questions; follow-ups continue from the pruned cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_second_question_uses_the_same_encoding(vlm: Any, monkeypatch: pytest.
     assert second.ids.tolist() == fresh.ids.tolist()
 
 
-def test_selectors_that_want_attention_share_one_encoding(vlm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selectors_that_need_attention_share_one_encoding(vlm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     encode = vlm.adapter.encode
     monkeypatch.setattr(vlm.adapter, "encode", lambda *args: calls.append(args[3]) or encode(*args))
@@ -49,7 +49,7 @@ def test_selectors_that_want_attention_share_one_encoding(vlm: Any, monkeypatch:
     assert fresh.allocation.keep.tolist() == first.allocation.keep.tolist()
 
 
-def test_many_questions_about_one_look_are_one_batch(vlm: Any) -> None:
+def test_questions_about_one_look_are_one_batch(vlm: Any) -> None:
     look = vlm.look([picture(), picture(40, 64, 1)])
     questions = ["What is it?", "Why?", "Where on the picture does it stand?"]
     together = vlm.ask(look, questions, budget="30%", **GREEDY)
@@ -57,7 +57,7 @@ def test_many_questions_about_one_look_are_one_batch(vlm: Any) -> None:
     assert [a.ids.tolist() for a in together] == [a.ids.tolist() for a in apart]
 
 
-def test_the_next_turn_goes_on_from_the_pruned_cache(vlm: Any) -> None:
+def test_a_follow_up_continues_from_the_pruned_cache(vlm: Any) -> None:
     """Equal to the whole conversation read densely with the dropped tokens masked."""
     first = vlm.ask(picture(), "What is it?", budget="30%", remember=True, **GREEDY)
     second = vlm.ask(None, "And why?", after=first, **GREEDY)
@@ -81,6 +81,6 @@ def test_two_follow_ups_may_start_from_one_answer(vlm: Any) -> None:
     assert again[0] == again[1]
 
 
-def test_an_answer_that_is_not_remembered_cannot_be_gone_on_from(vlm: Any) -> None:
+def test_only_a_remembered_answer_can_be_continued(vlm: Any) -> None:
     with pytest.raises(arr_coc.ArrCocError, match="remember=True"):
         vlm.ask(None, "And?", after=vlm.ask(picture(), "What?", **GREEDY))

@@ -1,4 +1,4 @@
-"""Any selector plugs in; whatever it does wrong, the answer comes and the result says so."""
+"""Glance, encode, gaze: selectors as functions, downscaling, merging, failing selectors, given allocations."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_smaller_picture_is_the_stock_model_on_it(vlm: Any) -> None:
     assert answer.allocation.size == (72, 56)  # boxes are on the original
 
 
-def test_a_smaller_picture_never_has_more_cells_than_wished() -> None:
+def test_a_downscaled_image_never_exceeds_the_budget() -> None:
     vlm = wrapped("qwen2_vl")
     for budget in (40, 30, 23, 17, 11, 9, 6, 5, 4):
         answer = vlm.ask(picture(), "What?", budget=budget, selector=Resize(), **GREEDY)
@@ -176,7 +176,7 @@ def test_a_failing_glance_falls_back_within_the_encoded_share() -> None:
         ({"glance": "some"}, BudgetError, "glance"),
     ],
 )
-def test_bad_wishes_are_one_sentence(options: dict[str, Any], error: type[Exception], complaint: str) -> None:
+def test_bad_requests_are_one_sentence(options: dict[str, Any], error: type[Exception], complaint: str) -> None:
     with pytest.raises(error, match=complaint) as caught:
         wrapped("qwen2_vl").prepare([picture()], "What?", **options)
     assert "\n" not in str(caught.value)
@@ -197,7 +197,7 @@ def test_an_allocation_can_be_used_again(vlm: Any) -> None:
     assert again.allocation.selector == "given"
 
 
-def test_more_kept_than_encoded_is_said(vlm: Any) -> None:
+def test_a_budget_above_the_encoded_cells_is_noted(vlm: Any) -> None:
     answer = vlm.ask(picture(), "What?", budget=30, glance=20, **GREEDY)
     assert answer.tokens == {"all": 63, "encoded": 20, "kept": 20}
     assert "more than the 20 encoded ones" in answer.allocation.notes[0]
@@ -227,4 +227,4 @@ def test_register_makes_a_selector_known_by_name() -> None:
         with pytest.raises(SelectorError, match="exists already"):
             arr_coc.selectors.register(Mine, "mine")
     finally:
-        arr_coc.selectors._KNOWN.pop("mine")
+        arr_coc.selectors.registry._KNOWN.pop("mine")

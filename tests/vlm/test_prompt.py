@@ -1,4 +1,4 @@
-"""A processor's output with the pictures that it was made from: selectors see them again."""
+"""Model inputs with the original images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.adapters.tiny_vlm import picture, stock_inputs
 
 
 @pytest.mark.parametrize("selector", ["ink", "arr-coc"])
-def test_originals_are_seen_as_the_pictures_themselves_are(vlm: Any, selector: str) -> None:
+def test_originals_give_the_same_choice_as_the_images(vlm: Any, selector: str) -> None:
     image, question = picture(90, 150), "Where is the dog?"
     seen = vlm.prepare([image], question, budget=7, selector=selector)
     inputs = stock_inputs(vlm, question, [image])
@@ -35,7 +35,7 @@ def test_an_original_may_be_a_tensor_or_a_texture(vlm: Any) -> None:
     assert keeps[0] == keeps[1] == keeps[2]
 
 
-def test_what_does_not_fit_the_inputs_is_one_sentence(vlm: Any) -> None:
+def test_arguments_that_do_not_fit_the_inputs_are_one_sentence(vlm: Any) -> None:
     image = picture(90, 150)
     inputs = stock_inputs(vlm, "What?", [image])
     with pytest.raises(PromptError, match="originals of 1 images, got 2"):
