@@ -26,8 +26,8 @@ from arr_coc.embedding.labels import LabelsEncoder
 from arr_coc.evaluation import statistics
 from arr_coc.evaluation.data import Data, read_samples
 from arr_coc.evaluation.metrics import chance, evidence_cells, pointing, recall
-from arr_coc.selectors.centre import off_centre
-from arr_coc.selectors.ranking import best
+from arr_coc.selectors.controls import distance_from_centre
+from arr_coc.selectors.scoring import top_k
 from arr_coc.texture.pooling import resample
 from arr_coc.types.grid import Grid
 
@@ -51,7 +51,7 @@ def measure(data: Data, share: float, ranking: Ranking) -> Measured:
         count = max(1, round(share * grid.n))
         for sample, values in zip(picture.samples, ranking(number, grid), strict=True):
             groups = evidence_cells(sample.evidence, grid, picture.size)
-            kept, lucky = recall(best(values, count), groups), chance(count, grid.n, groups)
+            kept, lucky = recall(top_k(values, count), groups), chance(count, grid.n, groups)
             pointed = pointing(values, groups)
             if kept is None or lucky is None or pointed is None:
                 continue  # a question without evidence says nothing here
@@ -62,7 +62,9 @@ def measure(data: Data, share: float, ranking: Ranking) -> Measured:
 
 
 def by_centre(data: Data) -> Ranking:
-    return lambda number, grid: (-off_centre(grid, torch.arange(grid.n))).expand(len(data.pictures[number].samples), -1)
+    return lambda number, grid: (-distance_from_centre(grid, torch.arange(grid.n))).expand(
+        len(data.pictures[number].samples), -1
+    )
 
 
 def by_encoder(data: Data, encoder: Encoder, mode: str, spent: dict[str, list[float]]) -> Ranking:

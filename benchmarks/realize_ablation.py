@@ -26,7 +26,7 @@ from arr_coc.evaluation.statistics import interval, mean
 from arr_coc.relevance.knowing import edge_energy, know
 from arr_coc.relevance.realizing import RelevanceSettings, couple, realized
 from arr_coc.selectors.base import FunctionSelector, ImageSource, SelectionInput
-from arr_coc.selectors.similarity import tokens_of, units
+from arr_coc.selectors.scoring import encoder_tokens, unit_vectors
 from arr_coc.texture import TextureArray
 from arr_coc.texture.layout import MVP13
 from arr_coc.training.answer_loss import answers_exactly
@@ -110,11 +110,11 @@ def alone(way: str, selection: SelectionInput) -> torch.Tensor:
 def by_words(pooling: str, selection: SelectionInput) -> torch.Tensor:
     """Cosine of tokens with the question's word embeddings: their mean, the last, or the largest of all."""
     words = selection.question.embeddings.detach().float()
-    tokens = units(tokens_of(selection).float())
+    tokens = unit_vectors(encoder_tokens(selection).float())
     if pooling == "max":
-        return best(selection, (tokens @ units(words).T).amax(-1).cpu())
+        return best(selection, (tokens @ unit_vectors(words).T).amax(-1).cpu())
     one = words.mean(0, keepdim=True) if pooling == "mean" else words[-1:]
-    return best(selection, (tokens @ units(one)[0]).cpu())
+    return best(selection, (tokens @ unit_vectors(one)[0]).cpu())
 
 
 VARIANTS: dict[str, Pick] = {

@@ -19,7 +19,7 @@ from arr_coc.embedding.embeddings import SHIPPED
 from arr_coc.embedding.field import Field
 from arr_coc.embedding.projection import Moments, fit_projection
 from arr_coc.errors import ArrCocError, ProjectionError
-from arr_coc.selectors.pixels import area_mean
+from arr_coc.selectors.scoring import area_mean
 from arr_coc.texture.layout import EMBEDDING_NAMES
 from arr_coc.types.grid import Grid
 from tests.conftest import noise

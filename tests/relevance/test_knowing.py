@@ -10,7 +10,7 @@ from arr_coc import TextureArray
 from arr_coc.relevance import knowing
 from arr_coc.relevance.knowing import know, pooled_channels
 from arr_coc.selectors.base import ImageSource
-from arr_coc.selectors.pixels import channel_cells
+from arr_coc.selectors.scoring import pool_channels
 from arr_coc.types.grid import Grid
 from tests.conftest import structured
 from tests.selectors.selections import TILES, selection
@@ -88,8 +88,8 @@ def test_tiles_see_their_part() -> None:
     seen = selection(TILES, 5)
     known = know(seen)
     assert known.information.shape == known.salience.shape == (26,)
-    left = channel_cells(seen.texture, TILES.views[0], ("x",))[0]
-    right = channel_cells(seen.texture, TILES.views[1], ("x",))[0]
+    left = pool_channels(seen.texture, TILES.views[0], ("x",))[0]
+    right = pool_channels(seen.texture, TILES.views[1], ("x",))[0]
     assert left.max() < 0.5 < right.min()
     expected = torch.cat([information(seen.texture, view).flatten() for view in TILES.views])
     assert torch.equal(known.information, expected)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from arr_coc.errors import SelectorError
 from arr_coc.selectors import Question, SelectionInput, Selector, selector
-from arr_coc.selectors.uniform import even_cells
+from arr_coc.selectors.controls import even_cells
 from arr_coc.types.grid import Cells, Grid, Mosaic
 
 WORDS = Question("What?", torch.arange(5))

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from arr_coc.selectors import Question, SelectionInput, selector
-from arr_coc.selectors.cdpruner import largest_volume
+from arr_coc.selectors.cdpruner import greedy_dpp
 from arr_coc.selectors.mmr import MMR
 from arr_coc.selectors.scope import Scope
-from arr_coc.selectors.similarity import cosines, units
+from arr_coc.selectors.scoring import cosine_matrix, unit_vectors
 from arr_coc.types.grid import Grid
 from tests.selectors.selections import choice, selection, slow_cosine, tokens
 
@@ -52,9 +52,9 @@ def kept(seen: SelectionInput, places: list[int]) -> list[int]:
 def test_cosines_are_right_in_both_halves() -> None:
     for count in (0, 1, 7, 215, 216, 217, 500):
         made = tokens(count, 3)
-        got = cosines(units(made))
-        assert torch.allclose(got.double(), units(made).double() @ units(made).double().T, atol=1e-6)
-    assert (cosines(units(torch.zeros(3, 4))) == 0).all()
+        got = cosine_matrix(unit_vectors(made))
+        assert torch.allclose(got.double(), unit_vectors(made).double() @ unit_vectors(made).double().T, atol=1e-6)
+    assert (cosine_matrix(unit_vectors(torch.zeros(3, 4))) == 0).all()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -91,9 +91,9 @@ def test_cdpruner(seed: int, k: int) -> None:
 
 
 def test_cdpruner_goes_on_by_relevance_where_no_token_adds_volume() -> None:
-    unit = units(tokens(12, 0, "twins"))
+    unit = unit_vectors(tokens(12, 0, "twins"))
     worth = torch.linspace(0.5, 1, 12)
-    chosen = largest_volume(unit, worth, 5).tolist()
+    chosen = greedy_dpp(unit, worth, 5).tolist()
     assert sorted(place % 3 for place in chosen[:3]) == [0, 1, 2]  # one of each kind
     assert chosen[3:] == sorted(set(range(12)) - set(chosen[:3]), reverse=True)[:2]
 
@@ -136,7 +136,7 @@ def test_many_tokens_are_chosen_as_by_the_definition(seed: int, k: int) -> None:
     """Rows are made ahead and gains are bounds only; with 300 smooth tokens both matter."""
     grid = Grid(1, 15, 20)
     seen = selection(grid, k, None, seed, tokens=smooth(300, seed), question=spoken(seed))
-    unit = units(seen.tokens).double().numpy()  # type: ignore[arg-type]
+    unit = unit_vectors(seen.tokens).double().numpy()  # type: ignore[arg-type]
     cos = unit @ unit.T
     worth = np.array(relevance(seen))
     weight = seen.attention[1.0].double().numpy() * 300

@@ -100,5 +100,6 @@ def test_what_goes_wrong_is_one_sentence(folder: Path, path: str, complaint: str
 def test_installed_modules_count_too() -> None:
     assert selector("arr_coc.selectors.divprune:DivPrune").name == "divprune"
     assert torch.equal(
-        choice(selector("arr_coc.selectors.centre:Centre").select(selection(Grid(1, 3, 3), 1))).keep, torch.tensor([4])
+        choice(selector("arr_coc.selectors.controls:Centre").select(selection(Grid(1, 3, 3), 1))).keep,
+        torch.tensor([4]),
     )

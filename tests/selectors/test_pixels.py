@@ -12,7 +12,7 @@ from arr_coc import TextureArray
 from arr_coc.errors import SelectorError
 from arr_coc.selectors import Downscale, selector
 from arr_coc.selectors.base import ImageSource
-from arr_coc.selectors.centre import off_centre
+from arr_coc.selectors.controls import distance_from_centre
 from arr_coc.texture import TextureBatch
 from arr_coc.texture.filters import luma
 from arr_coc.types.grid import Cells, Grid, Mosaic
@@ -42,7 +42,7 @@ def test_centre_keeps_the_cells_whose_middles_are_nearest(grid: Cells, k: int) -
 
 
 def test_the_centre_is_round_on_pictures_of_any_shape() -> None:
-    far = off_centre(Grid(1, 3, 9), torch.arange(27))
+    far = distance_from_centre(Grid(1, 3, 9), torch.arange(27))
     assert far[13] == 0
     assert far[12] == far[14] == far[4] == far[22]
     assert float(far.max()) < 1

@@ -7,8 +7,8 @@ import torch
 
 from arr_coc.selectors import SelectionInput, selector
 from arr_coc.selectors.hiprune import MIDDLE, neighbours
-from arr_coc.selectors.tome import merged
-from arr_coc.selectors.visionzip import grouped
+from arr_coc.selectors.tome import merge_tokens
+from arr_coc.selectors.visionzip import merge_into_targets
 from arr_coc.types.grid import Cells, Grid
 from tests.selectors.selections import TILES, choice, selection, slow_cosine, tokens
 
@@ -47,8 +47,8 @@ def test_visionzip(seed: int, k: int, every: int) -> None:
 def test_visionzip_conserves_what_it_merges() -> None:
     for kind in ("random", "twins", "same"):
         made, targets = tokens(50, 1, kind), torch.arange(0, 50, 7)
-        assert torch.allclose(grouped(made, torch.arange(50)), made)
-        means = grouped(made, targets)
+        assert torch.allclose(merge_into_targets(made, torch.arange(50)), made)
+        means = merge_into_targets(made, targets)
         unit = made / made.norm(dim=1, keepdim=True)
         group = (unit @ unit[targets].T).argmax(1)
         group[targets] = torch.arange(len(targets))
@@ -130,6 +130,6 @@ def test_tome(seed: int, k: int) -> None:
 @pytest.mark.parametrize("count", [1, 2, 9, 40, 41])
 def test_tome_conserves_sizes_and_sums(kind: str, count: int) -> None:
     made = tokens(41, 2, kind)
-    _, features, sizes = merged(made, count)
+    _, features, sizes = merge_tokens(made, count)
     assert float(sizes.sum()) == 41
     assert torch.allclose((features * sizes[:, None]).sum(0), made.sum(0), atol=1e-4)

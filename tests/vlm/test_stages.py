@@ -10,7 +10,7 @@ import torch
 import arr_coc
 from arr_coc.errors import AllocationError, BudgetError, FallbackWarning, SelectorError
 from arr_coc.selectors import Choice, Downscale, SelectionInput, Selector
-from arr_coc.selectors.uniform import even_cells
+from arr_coc.selectors.controls import even_cells
 from tests.adapters.tiny_vlm import GREEDY, answer_of, picture, stock_inputs, wrapped
 
 

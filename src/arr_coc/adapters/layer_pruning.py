@@ -18,7 +18,7 @@ from arr_coc.adapters.attention_probe import causal_attention
 from arr_coc.adapters.base import Adapter, pre_hooks
 from arr_coc.errors import AllocationError, FallbackWarning, SelectorError, first_line
 from arr_coc.selectors import Choice, LayerState, Selector
-from arr_coc.selectors.ranking import unit_range
+from arr_coc.selectors.scoring import unit_range
 from arr_coc.types.allocation import Allocation, check_cells
 from arr_coc.types.answer import Prepared
 from arr_coc.types.budget import Budget, Limit, limits

@@ -14,7 +14,7 @@ from arr_coc import selectors
 from arr_coc.errors import SelectorError
 from arr_coc.evaluation.data import Evidence, PictureQuestions
 from arr_coc.selectors import Choice, Downscale, LayerState, Oracle, SelectionInput, Selector, SelectorLike
-from arr_coc.selectors.uniform import Uniform
+from arr_coc.selectors.controls import Uniform
 
 DENSE = "all"
 ORACLE = "oracle"

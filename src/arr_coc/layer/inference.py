@@ -21,7 +21,7 @@ from arr_coc.layer.image_novelty import strangeness, told
 from arr_coc.layer.model import ArrCocLayer, Judged, View
 from arr_coc.layer.question_novelty import novelty
 from arr_coc.selectors.base import LayerPrediction, SelectionInput
-from arr_coc.selectors.pixels import channel_cells, textures
+from arr_coc.selectors.scoring import pool_channels
 from arr_coc.texture import TextureArray
 from arr_coc.types.grid import Grid
 
@@ -124,14 +124,14 @@ def picture(frames: Sequence[TextureArray], view: Grid, config: LayerConfig) -> 
     for moment in range(view.t):
         first = moment * len(frames) // view.t
         mine = frames[first : max((moment + 1) * len(frames) // view.t, first + 1)]
-        channels.append(torch.stack([channel_cells(texture, view, config.channels) for texture in mine]).mean(0))
+        channels.append(torch.stack([pool_channels(texture, view, config.channels) for texture in mine]).mean(0))
         pixels.append(torch.stack([_inside(texture, fine, config.pixels) for texture in mine]).mean(0))
     return Seen(torch.stack(channels), torch.stack(pixels))
 
 
 def _inside(texture: TextureArray, fine: Grid, each: int) -> torch.Tensor:
     """The pixels inside each cell, `[3 each each, h, w]`."""
-    colours = channel_cells(texture, fine, COLOURS)
+    colours = pool_channels(texture, fine, COLOURS)
     return torch.nn.functional.pixel_unshuffle(colours, each)
 
 
@@ -153,7 +153,7 @@ def seen(selection: SelectionInput, config: LayerConfig) -> list[Seen]:
 
 def _bare(selection: SelectionInput, config: LayerConfig) -> list[Seen]:
     """All views of a selection without tokens, made once for each texture and grid."""
-    frames, key = textures(selection), f"layer {config.pixels} {config.channels}"
+    frames, key = selection.textures, f"layer {config.pixels} {config.channels}"
     return [
         frames[0].once(f"{key} {view!r}", lambda view=view: picture(frames, view, config))  # type: ignore[misc]
         for view in selection.grid.views
@@ -163,7 +163,7 @@ def _bare(selection: SelectionInput, config: LayerConfig) -> list[Seen]:
 def _told(selection: SelectionInput, config: LayerConfig) -> torch.Tensor:
     """What the first view is told by among others `[S]`, made once for each texture and grid."""
     (first, *_), names = selection.grid.views, config.channels
-    return textures(selection)[0].once(
+    return selection.textures[0].once(
         f"told {names} {first!r}", lambda: told(_bare(selection, config)[0].channels, names).cpu()
     )
 
@@ -191,7 +191,7 @@ def _known(layer: ArrCocLayer, state: Hashable, selection: SelectionInput) -> li
         views = [one.to(layer.mean.device) for one in seen(selection, layer.config)]
         return [replaying.see(layer, state, one.channels, one.pixels, *_tokens([one])) for one in views]
 
-    memory = textures(selection)[0].once("seen by layers", remembering.Remembered)
+    memory = selection.textures[0].once("seen by layers", remembering.Remembered)
     return memory.get((layer, selection.tokens, *bare), (state, encoded), look)
 
 

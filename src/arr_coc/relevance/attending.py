@@ -11,7 +11,7 @@ import math
 import numpy as np
 import torch
 
-from arr_coc.selectors.similarity import cosines, units
+from arr_coc.selectors.scoring import cosine_matrix, unit_vectors
 from arr_coc.types.budget import count_for_mass
 from arr_coc.types.grid import Cells
 
@@ -78,7 +78,7 @@ def most_relevant(relevance: torch.Tensor, count: int, tokens: torch.Tensor | No
     if tokens is None or count <= 1 or count >= len(order):
         return order[:count].sort().values
     pool = order[: min(len(order), POOL * count)]
-    similar = cosines(units(tokens.detach()[pool.to(tokens.device)])).cpu().numpy() >= DUPLICATE  # [P, P]
+    similar = cosine_matrix(unit_vectors(tokens.detach()[pool.to(tokens.device)])).cpu().numpy() >= DUPLICATE  # [P, P]
     chosen = _without_duplicates(similar, count)
     return pool[torch.from_numpy(chosen)].sort().values
 

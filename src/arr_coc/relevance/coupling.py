@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 from arr_coc.errors import ArrCocError
 from arr_coc.selectors.base import LayerPrediction, SelectionInput
-from arr_coc.selectors.similarity import to_question
+from arr_coc.selectors.scoring import question_similarity
 from arr_coc.types.grid import Cells
 
 PROBED_SHARE, PROBED_MIN = 0.5, 448  # candidates that the probe reads: this share, but not fewer than this
@@ -120,7 +120,7 @@ def by_embeddings(selection: SelectionInput) -> Coupled:
 
 def by_tokens(selection: SelectionInput) -> Coupled:
     """Cosines of the model's own tokens with the mean of the question's word embeddings."""
-    return Coupled(_min_max(to_question(selection).cpu()), "tokens")
+    return Coupled(_min_max(question_similarity(selection).cpu()), "tokens")
 
 
 def log_scaled(attention: torch.Tensor) -> torch.Tensor:

@@ -23,8 +23,7 @@ from arr_coc.frames.flow import Flow, compose, inside_frame, luma_flow, small_lu
 from arr_coc.frames.scene import SAME_SCENE, Shift, global_shift, scene_luma, similarity
 from arr_coc.relevance.strategy import FOLLOWS, SPREADS
 from arr_coc.selectors.base import Choice, SelectionInput
-from arr_coc.selectors.pixels import textures
-from arr_coc.selectors.ranking import best
+from arr_coc.selectors.scoring import top_k
 
 REPEATED = 0.03  # weight of a cell whose content is kept already; relevance up to this counts as none
 MIN_SHIFT = 0.25  # cells that a picture moves at least for its border to cut content off
@@ -167,7 +166,7 @@ def share_budget(selection: SelectionInput, choice: Choice, how: str = "auto") -
     how: "surest" frames one after another, the best cells of all frames "together", or "auto": by the question.
     """
     [view] = selection.grid.views
-    pictures = textures(selection)
+    pictures = selection.textures
     if view.t < 2 or choice.relevance is None or choice.strategy.startswith(SPREADS):
         return choice
     if len(choice.keep) in (0, len(selection.candidates)):
@@ -177,7 +176,7 @@ def share_budget(selection: SelectionInput, choice: Choice, how: str = "auto") -
     surest = how == "surest" or (how == "auto" and choice.strategy.startswith(FOLLOWS))
     values, order = discount_repeats(choice.relevance.view(view.t, view.h, view.w), links, surest=surest)
     ranked = rank_by_frame(values, order, len(choice.keep)) if surest else values
-    keep = selection.candidates[best(ranked.flatten()[selection.candidates], len(choice.keep))].sort().values
+    keep = selection.candidates[top_k(ranked.flatten()[selection.candidates], len(choice.keep))].sort().values
     strategy = f"{choice.strategy}; {'the surest frame first, and ' if surest else ''}{STRATEGY}"
     return replace(choice, keep=keep, relevance=values.flatten(), strategy=strategy)
 

@@ -17,7 +17,7 @@ from functools import partial
 import torch
 
 from arr_coc.selectors.base import SelectionInput
-from arr_coc.selectors.pixels import by_cell, channel_cells, textures
+from arr_coc.selectors.scoring import pool_channels, score_cells
 from arr_coc.texture import TextureArray
 from arr_coc.types.grid import Grid
 
@@ -62,11 +62,12 @@ def know(selection: SelectionInput) -> CellScores:
     if selection.source is None:
         zero = torch.zeros(len(selection.candidates))
         return CellScores(zero, zero, None, zero)
-    frames = textures(selection)
+    frames = selection.textures
+    absent = set.intersection(*(set(texture.absent) for texture in frames))
     supplied = {
-        name: by_cell(selection, lambda texture, view, name=name: channel_cells(texture, view, (name,))[0])  # type: ignore[misc]
+        name: score_cells(selection, lambda texture, view, name=name: pool_channels(texture, view, (name,))[0])  # type: ignore[misc]
         for name in SUPPLIED
-        if any(name not in texture.absent for texture in frames)
+        if name not in absent
     }
     information, salience, text = cached_scores(selection, "scores", texture_scores)
     background = max(one.once("background", partial(background_share, one)) for one in frames)
@@ -95,7 +96,7 @@ def salience(texture: TextureArray, view: Grid, channels: Mapping[str, torch.Ten
     motion = texture["motion"]
     # Without a previous frame the motion channel is a constant: there is nothing to pool.
     constant = motion.stride() == (0, 0)
-    motion = motion[:1, :1].float() if constant else channel_cells(texture, view, ("motion",))[0]
+    motion = motion[:1, :1].float() if constant else pool_channels(texture, view, ("motion",))[0]
     stands_out = 0.6 * scale_to_max(channels["saliency"]) + 0.4 * scale_to_max(motion)
     return stands_out * (1 - 0.5 * channels["eccentricity"])
 
@@ -117,7 +118,7 @@ def cached_scores(
     selection: SelectionInput, name: str, score: Callable[[TextureArray, Grid], torch.Tensor]
 ) -> torch.Tensor:
     """A score `[..., M]` of the candidates that does not depend on the question, cached per texture and grid."""
-    return by_cell(
+    return score_cells(
         selection, lambda texture, view: texture.once(f"{name} {view!r}", lambda: score(texture, view).cpu())
     )
 
@@ -125,7 +126,7 @@ def cached_scores(
 def pooled_channels(texture: TextureArray, view: Grid) -> dict[str, torch.Tensor]:
     """The channels that scores are computed from, pooled to the cells of one frame of `view`, cached."""
     return texture.once(
-        f"pooled {view!r}", lambda: dict(zip(CHANNELS, channel_cells(texture, view, CHANNELS), strict=True))
+        f"pooled {view!r}", lambda: dict(zip(CHANNELS, pool_channels(texture, view, CHANNELS), strict=True))
     )
 
 

@@ -18,8 +18,8 @@ from arr_coc.relevance import attending, balancing, coupling, strategy
 from arr_coc.relevance.coupling import Coupled
 from arr_coc.relevance.knowing import CellScores, know
 from arr_coc.selectors.base import Choice, SelectionInput
-from arr_coc.selectors.ranking import laid_out, on_grid
-from arr_coc.selectors.uniform import Uniform
+from arr_coc.selectors.controls import Uniform
+from arr_coc.selectors.scoring import relevance_map, scatter_to_grid
 
 COUPLINGS = ("auto", "layer", "probe", "embeddings", "tokens", "none")
 CASCADES = ("auto", "on", "off")
@@ -84,8 +84,8 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
     weights = {f"weight of {name}": value for name, value in balanced.weights.items()}
     return Choice(
         keep,
-        relevance=on_grid(selection, balanced.relevance),
-        scores={name: laid_out(selection, values) for name, values in scores.by_name().items()},
+        relevance=relevance_map(selection, balanced.relevance),
+        scores={name: scatter_to_grid(selection, values) for name, values in scores.by_name().items()},
         tensions={"trust": scores.trust, **balanced.tensions, **weights},
         strategy=f"{plan.name}: {plan.why}{f' (coupling by {scores.coupled_by})' if scores.coupled_by else ''}",
     )

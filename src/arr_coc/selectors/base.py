@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from arr_coc.errors import SelectorError
-from arr_coc.texture import TextureArray
+from arr_coc.texture import TextureArray, TextureBatch
 from arr_coc.timing import Stopwatch
 from arr_coc.types.grid import Cells
 
@@ -119,12 +119,16 @@ class SelectionInput:
     def texture(self) -> TextureArray:
         """The image's texture array. It is built on first use and kept for the next question."""
         if self.kind != "image":
-            raise SelectorError("a video has one texture per frame: choose by its tokens, or use textures(selection)")
+            raise SelectorError("a video has one texture per frame: choose by its tokens, or use selection.textures")
+        return self.textures[0]
+
+    @cached_property
+    def textures(self) -> tuple[TextureArray, ...]:
+        """One texture per frame of a video; an image has one."""
         if self.source is None:
             raise SelectorError("only model inputs were passed, so there is no texture: pass the image itself")
-        texture = self.source.texture(self.watch)
-        assert isinstance(texture, TextureArray)
-        return texture
+        made = self.source.texture(self.watch)
+        return tuple(made) if isinstance(made, TextureBatch) else (made,)
 
     @property
     def embedding_scores(self) -> torch.Tensor:

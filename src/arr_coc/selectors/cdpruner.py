@@ -1,4 +1,4 @@
-"""Keep tokens that answer the question and differ from each other: a determinantal point process."""
+"""CDPruner: relevant and diverse tokens by a determinantal point process (DPP)."""
 
 from __future__ import annotations
 
@@ -6,56 +6,66 @@ import numpy as np
 import torch
 
 from arr_coc.selectors.base import Choice, SelectionInput, Selector
-from arr_coc.selectors.ranking import best, on_grid, unit_range
-from arr_coc.selectors.similarity import Rows, to_question, tokens_of, units
+from arr_coc.selectors.scoring import (
+    CosineRows,
+    encoder_tokens,
+    question_similarity,
+    relevance_map,
+    top_k,
+    unit_range,
+    unit_vectors,
+)
 
-EXHAUSTED = 1e-6  # a gain below this is rounding: the chosen tokens span the others already
+MIN_GAIN = 1e-6  # a smaller gain is rounding: the chosen tokens span the rest already
 
 
 class CDPruner(Selector):
-    """Greedy maximum of the determinant of L = r_i cos(i, j) r_j, r the relevance stretched to [0, 1].
+    """Greedy maximum of the determinant of L = r_i cos(i, j) r_j, with r the relevance scaled to [0, 1].
 
-    "Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning in MLLMs" (2025); the greedy steps
-    by incremental Cholesky, "Fast Greedy MAP Inference for Determinantal Point Process to Improve Recommendation
-    Diversity" (2018): O(k^2 M) beside the M^2 D of the kernel, so it takes longer than most at large k. Needs: tokens and
-    words. Relevance is the cosine of a token with the mean of the question's embeddings, in the language model's space.
-    Where no token adds volume, the most relevant of the rest follow.
+    "Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning in MLLMs" (2025). The greedy steps
+    use incremental Cholesky, "Fast Greedy MAP Inference for Determinantal Point Process to Improve Recommendation
+    Diversity" (2018): O(k^2 M) on top of the kernel's M^2 D, so large k takes longer than in most methods. Needs: tokens
+    and the question. Relevance is the cosine of a token with the mean of the question's word embeddings. Once no token adds
+    volume, the most relevant of the rest follow.
     """
 
     name = "cdpruner"
 
     def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """Cosine with the question: `[M]`."""
-        return to_question(selection)
+        return question_similarity(selection)
 
     def select(self, selection: SelectionInput) -> Choice:
-        worth = self.relevance(selection)
-        chosen = largest_volume(units(tokens_of(selection)), unit_range(worth), selection.count)
-        keep = selection.candidates[chosen].sort().values
-        return Choice(keep, relevance=on_grid(selection, worth), strategy="relevant to the question and diverse (DPP)")
+        relevance = self.relevance(selection)
+        chosen = greedy_dpp(unit_vectors(encoder_tokens(selection)), unit_range(relevance), selection.count)
+        return Choice(
+            selection.candidates[chosen].sort().values,
+            relevance=relevance_map(selection, relevance),
+            strategy="relevant to the question and diverse (DPP)",
+        )
 
 
-def largest_volume(unit: torch.Tensor, worth: torch.Tensor, count: int) -> torch.Tensor:
-    """`count` places by greedy MAP of the process with qualities `worth` `[M]` and directions `unit` `[M, D]`."""
-    scaled = unit * worth[:, None]
-    kernel = Rows(scaled, count)
+def greedy_dpp(unit: torch.Tensor, relevance: torch.Tensor, count: int) -> torch.Tensor:
+    """`count` indices by greedy MAP of the DPP with qualities `relevance` `[M]` and directions `unit` `[M, D]`."""
+    scaled = unit * relevance[:, None]
+    kernel = CosineRows(scaled, count)
     factor = np.zeros((count, len(unit)), np.float32)  # rows of the Cholesky factor
-    gain = scaled.square().sum(1).cpu().numpy()  # [M] squared distance from the chosen ones' span
+    gain = scaled.square().sum(1).cpu().numpy()  # [M] squared distance from the span of the chosen tokens
     chosen: list[int] = []
     for step in range(count):
-        place = int(gain.argmax())
-        left = float(gain[place])
-        if left < EXHAUSTED:
+        index = int(gain.argmax())
+        largest = float(gain[index])
+        if largest < MIN_GAIN:
             break
-        chosen.append(place)
+        chosen.append(index)
         row = factor[step]
-        np.matmul(factor[:step, place], factor[:step], out=row)
-        np.subtract(kernel(place, gain), row, out=row)
-        row /= left**0.5
+        np.matmul(factor[:step, index], factor[:step], out=row)
+        np.subtract(kernel(index, gain), row, out=row)
+        row /= largest**0.5
         gain -= row * row
-        gain[place] = -np.inf
+        gain[index] = -np.inf
     if len(chosen) < count:
-        rest = worth.clone()
+        rest = relevance.clone()
         rest[chosen] = -torch.inf
-        chosen += best(rest, count - len(chosen)).tolist()
+        chosen += top_k(rest, count - len(chosen)).tolist()
     return torch.tensor(chosen, dtype=torch.long)

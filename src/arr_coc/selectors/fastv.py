@@ -1,11 +1,11 @@
-"""Let the language model look for two layers, and keep what it looked at."""
+"""FastV: prune after the second layer of the language model, by the last token's attention."""
 
 from __future__ import annotations
 
 import torch
 
 from arr_coc.selectors.base import Choice, LayerState, Selector
-from arr_coc.selectors.ranking import best
+from arr_coc.selectors.scoring import top_k
 
 
 class FastV(Selector):
@@ -18,8 +18,8 @@ class FastV(Selector):
     name = "fastv"
     depths = (2 / 32,)
 
-    def at_layer(self, inside: LayerState) -> Choice:
-        visual = (inside.cells >= 0).nonzero()[:, 0]
-        last = torch.tensor([len(inside.cells) - 1])
-        paid = inside.attention(last).mean((0, 1)).cpu()[visual]  # [cells]
-        return Choice(inside.cells[visual[best(paid, inside.count)]].sort().values, relevance=paid)
+    def at_layer(self, state: LayerState) -> Choice:
+        visual = (state.cells >= 0).nonzero()[:, 0]
+        last = torch.tensor([len(state.cells) - 1])
+        attention = state.attention(last).mean((0, 1)).cpu()[visual]  # [cells]
+        return Choice(state.cells[visual[top_k(attention, state.count)]].sort().values, relevance=attention)

@@ -10,25 +10,19 @@ from collections.abc import Callable
 from typing import Any
 
 from arr_coc.errors import SelectorError, first_line
-from arr_coc.selectors.all import All
 from arr_coc.selectors.base import FunctionSelector, SelectionInput, Selector
 from arr_coc.selectors.cdpruner import CDPruner
-from arr_coc.selectors.centre import Centre
-from arr_coc.selectors.coupling import Coupling
+from arr_coc.selectors.controls import All, Centre, Random, Resize, Uniform
+from arr_coc.selectors.cues import Coupling, Ink, Saliency
 from arr_coc.selectors.divprune import DivPrune
 from arr_coc.selectors.evs import EVS
 from arr_coc.selectors.fastv import FastV
 from arr_coc.selectors.hiprune import HiPrune
-from arr_coc.selectors.ink import Ink
 from arr_coc.selectors.mmr import MMR
 from arr_coc.selectors.oracle import Oracle
-from arr_coc.selectors.random import Random
-from arr_coc.selectors.resize import Resize
-from arr_coc.selectors.saliency import Saliency
 from arr_coc.selectors.scope import Scope
 from arr_coc.selectors.sparsevlm import SparseVLM
 from arr_coc.selectors.tome import ToMe
-from arr_coc.selectors.uniform import Uniform
 from arr_coc.selectors.visionzip import VisionZip
 from arr_coc.selectors.vispruner import VisPruner
 

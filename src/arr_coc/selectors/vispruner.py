@@ -1,4 +1,4 @@
-"""Keep what the encoder looked at, and of the rest what is not there twice."""
+"""VisPruner: half of the budget by attention received, half by removing duplicates from the rest."""
 
 from __future__ import annotations
 
@@ -6,48 +6,56 @@ import numpy as np
 import torch
 
 from arr_coc.selectors.base import Choice, SelectionInput, Selector
-from arr_coc.selectors.ranking import attention, best, on_grid
-from arr_coc.selectors.similarity import cosines, tokens_of, units
+from arr_coc.selectors.scoring import (
+    cosine_matrix,
+    encoder_attention,
+    encoder_tokens,
+    relevance_map,
+    top_k,
+    unit_vectors,
+)
 
 LAST = 1.0  # encoder depth
-STEP = 8  # tokens that a round drops
+DROPPED = 8  # tokens per round
 
 
 class VisPruner(Selector):
-    """Half of the budget by attention received, half from thinning the rest.
+    """Half of the budget by attention received, half from the rest without duplicates.
 
-    The rest is thinned in rounds, at first in the order of the attention: each splits it by turns into two halves, finds
-    every token of the first half its most similar one in the second, drops the first of the eight most similar pairs, and
-    hands on what is left of the first half, most similar ones first, and then the second. "Beyond Text-Visual Attention:
-    Exploiting Visual Cues for Effective Token Pruning in VLMs" (2024). Needs: tokens and attention.
+    Duplicates are removed in rounds over the rest, which is sorted by attention at first. A round splits the tokens
+    alternately into two halves, finds the most similar token of the second half for each of the first, and drops the first
+    token of the eight most similar pairs. The next round gets the remaining first half, most similar first, then the second
+    half. "Beyond Text-Visual Attention: Exploiting Visual Cues for Effective Token Pruning in VLMs" (2024). Needs: tokens
+    and attention.
     """
 
     name = "vispruner"
     attention_at = (LAST,)
 
     def relevance(self, selection: SelectionInput) -> torch.Tensor:
-        """Attention received, 1 being an even share: `[M]`."""
-        return attention(selection, LAST)
+        """Attention received, as a multiple of the mean: `[M]`."""
+        return encoder_attention(selection, LAST)
 
     def select(self, selection: SelectionInput) -> Choice:
-        seen, tokens, count = self.relevance(selection), tokens_of(selection), selection.count
-        order = best(seen, len(seen))
+        attention, tokens, count = self.relevance(selection), encoder_tokens(selection), selection.count
+        order = top_k(attention, len(attention))
         important, diverse = order[: count // 2], order[count // 2 :]
         if count - len(important) < len(diverse):
-            unit = units(tokens[diverse.to(tokens.device)])
-            diverse = diverse[thinned(cosines(unit).cpu().numpy(), count - len(important))]
-        keep = selection.candidates[torch.cat([important, diverse])].sort().values
+            cosines = cosine_matrix(unit_vectors(tokens[diverse.to(tokens.device)]))
+            diverse = diverse[remove_duplicates(cosines.cpu().numpy(), count - len(important))]
         return Choice(
-            keep, relevance=on_grid(selection, seen), strategy="half by attention received, half without doubles"
+            selection.candidates[torch.cat([important, diverse])].sort().values,
+            relevance=relevance_map(selection, attention),
+            strategy="half by attention received, half without doubles",
         )
 
 
-def thinned(similar: np.ndarray, count: int) -> torch.Tensor:
-    """`count` places of cosines `[R, R]`, whose order is that of the attention."""
-    left = np.arange(len(similar) if count else 0)
+def remove_duplicates(cosines: np.ndarray, count: int) -> torch.Tensor:
+    """`count` indices of cosines `[R, R]`, which are sorted by attention."""
+    left = np.arange(len(cosines) if count else 0)
     while len(left) > count:
         first, second = left[0::2], left[1::2]
-        closest = similar.take(first, 0).take(second, 1).max(1)  # [R / 2]
-        stay = np.argsort(-closest, kind="stable")[min(STEP, len(left) - count) :]
+        closest = cosines.take(first, 0).take(second, 1).max(1)  # [R / 2]
+        stay = np.argsort(-closest, kind="stable")[min(DROPPED, len(left) - count) :]
         left = np.concatenate([first[stay], second])
     return torch.from_numpy(left)

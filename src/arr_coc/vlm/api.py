@@ -21,7 +21,7 @@ from arr_coc.relevance import cascade as cascades
 from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.relevance.selector import ArrCoc
 from arr_coc.selectors.base import ImageSource, Question, SelectionInput
-from arr_coc.selectors.coupling import EmbeddingScorer
+from arr_coc.selectors.cues import EmbeddingScorer
 from arr_coc.texture import TextureArray
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.budget import Budget, limit

@@ -13,7 +13,7 @@ import torch
 
 from arr_coc.errors import AllocationError, FallbackWarning, SelectorError, first_line, whole_number
 from arr_coc.selectors.base import Choice, Downscale, SelectionInput, Selector
-from arr_coc.selectors.uniform import Uniform
+from arr_coc.selectors.controls import Uniform
 from arr_coc.types.allocation import check_cells
 
 

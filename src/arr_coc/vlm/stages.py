@@ -21,7 +21,7 @@ from arr_coc.errors import SelectorError
 from arr_coc.layer.inference import LayerPredictor
 from arr_coc.layer.model import ArrCocLayer
 from arr_coc.selectors.base import Choice, Downscale, ImageSource, Question, SelectionInput
-from arr_coc.selectors.coupling import EmbeddingScorer
+from arr_coc.selectors.cues import EmbeddingScorer
 from arr_coc.timing import Stopwatch
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.budget import Limit, divide, limits, rows
