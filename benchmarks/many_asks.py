@@ -1,6 +1,6 @@
 """Memory of one process over a thousand questions.
 
-    python benchmarks/many_asks.py
+    PYTHONPATH=. python benchmarks/many_asks.py
 
 A small random model (Qwen2-VL architecture) answers about pictures of many sizes, with every stage: glance, selection,
 several images, looks with two questions, follow-ups. Prints the resident memory after every tenth of the questions.
@@ -22,8 +22,8 @@ from PIL import Image
 import arr_coc
 from arr_coc.adapters.loading import keep_quiet
 from arr_coc.bench.timing import machine
-from arr_coc.reader import folder
-from arr_coc.reader.model import TINY, build
+from recipes.reader import folder
+from recipes.reader.model import TINY, build
 
 
 def resident_mb() -> float:

@@ -12,7 +12,7 @@ Three ways take turns on each frame, so that the load of the machine is the same
   over time and relevance is carried over as usual;
 - carried: the stream with its defaults.
 Memory is measured with the same encoder in native mode, where a small frame costs little. Clips are synthetic
-(`arr_coc.video.synthetic`, 640 x 360) or read from files, scaled down to 640 pixels of width. The encoder is `labels`.
+(`synthetic_clips`, 640 x 360) or read from files, scaled down to 640 pixels of width. The encoder is `labels`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ import numpy as np
 import torch
 
 import arr_coc
+import synthetic_clips
 from arr_coc import Allocation, Embeddings
 from arr_coc.bench.timing import machine
 from arr_coc.frames import flow, gate
 from arr_coc.frames.reader import Reader
 from arr_coc.frames.scene import SceneDetector
-from arr_coc.video import synthetic
 from arr_coc.video.memory import MemorySettings
 from arr_coc.video.stream import WatchStream
 
@@ -63,9 +63,9 @@ class BenchClip:
 
 
 def load_clips(folder: Path | None, names: list[str], count: int, most: int | None) -> Iterator[BenchClip]:
-    for name in synthetic.CLIPS:
+    for name in synthetic_clips.CLIPS:
         if not names or name in names:
-            clip = synthetic.draw_clip(name, count)
+            clip = synthetic_clips.draw_clip(name, count)
             yield BenchClip(name, clip.question, clip.frames, clip.cuts, clip.evidence)
     for path in sorted(folder.glob("*.mp4")) if folder is not None else ():
         if path.stem in REAL_CLIPS and (not names or path.stem in names):
@@ -192,11 +192,11 @@ def memory_growth(frames: int, embeddings: Embeddings) -> Iterator[dict[str, flo
     """Resident memory over a long clip: a camera that drifts over a street and over a page in turn, 160 x 90."""
 
     def film() -> Iterator[np.ndarray]:
-        stills = (synthetic.street(), synthetic.page())
+        stills = (synthetic_clips.street(), synthetic_clips.page())
         for number in range(frames):
             still = stills[number // 400 % 2]
-            view = synthetic.Camera(200 + 0.5 * (number % 400), 300)
-            yield synthetic.film_still("", still, [view], (90, 160)).frames[0]
+            view = synthetic_clips.Camera(200 + 0.5 * (number % 400), 300)
+            yield synthetic_clips.film_still("", still, [view], (90, 160)).frames[0]
 
     started = time.perf_counter()
     asked = 0

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from arr_coc.video import synthetic
+import synthetic_clips
 from arr_coc.video.film import Chart, overlay
 from arr_coc.video.stream import WatchedFrame, WatchStream
 
@@ -19,11 +19,13 @@ EACH = 30  # frames of each part
 SHOWN = (12, 52, 85)  # the frames of the picture
 
 
-def story() -> synthetic.SyntheticClip:
+def story() -> synthetic_clips.SyntheticClip:
     """A static street, a ball that flies across it, and a pan over a page."""
-    parts = [synthetic.static(EACH), synthetic.moving_object(EACH), synthetic.pan(EACH, step=8)]
-    clip = synthetic.join("story", parts)
-    return synthetic.SyntheticClip(clip.name, "Where is the ball?", clip.frames, clip.evidence, clip.flows, clip.cuts)
+    parts = [synthetic_clips.static(EACH), synthetic_clips.moving_object(EACH), synthetic_clips.pan(EACH, step=8)]
+    clip = synthetic_clips.join("story", parts)
+    return synthetic_clips.SyntheticClip(
+        clip.name, "Where is the ball?", clip.frames, clip.evidence, clip.flows, clip.cuts
+    )
 
 
 def main() -> None:

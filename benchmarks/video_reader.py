@@ -1,7 +1,7 @@
 """Does the reader answer the same from a pan over a receipt as from a scan of it?
 
-    python benchmarks/video_reader.py --cases 30 -o video_reader.jsonl
-    python benchmarks/video_reader.py --first 1000           # other drawings
+    PYTHONPATH=. python benchmarks/video_reader.py --cases 30 -o video_reader.jsonl
+    PYTHONPATH=. python benchmarks/video_reader.py --first 1000           # other drawings
 
 Receipts are drawn as for the reader's validation, one question about each (total, date or company in turn), until there are
 so many whose still is answered correctly: unreadable ones would be answered by chance. The still is the whole page. The clip
@@ -22,11 +22,11 @@ import numpy as np
 import torch
 
 import arr_coc
+import synthetic_clips
 from arr_coc.adapters.loading import keep_quiet
 from arr_coc.bench.timing import machine
 from arr_coc.training.documents.page import FontSet
 from arr_coc.training.documents.questions import NOT_FOUND
-from arr_coc.video import synthetic
 from recipes.reader.validation import draw_page
 
 KINDS = ("total", "date", "company")
@@ -40,10 +40,10 @@ def pan(page: np.ndarray) -> list[np.ndarray]:
     """Frames of a camera that goes down a page, all of its width in view."""
     height, width = page.shape[:2]
     size = (round(SHOWN * height), width)
-    still = synthetic.Still(page, "", (0, 0, 0, 0))
+    still = synthetic_clips.Still(page, "", (0, 0, 0, 0))
     places = np.linspace((size[0] - 1) / 2, height - 1 - (size[0] - 1) / 2, STEPS)
-    views = [synthetic.Camera((width - 1) / 2, float(y)) for y in places]
-    return synthetic.film_still("", still, views, size).frames
+    views = [synthetic_clips.Camera((width - 1) / 2, float(y)) for y in places]
+    return synthetic_clips.film_still("", still, views, size).frames
 
 
 def cases(fonts: FontSet, first: int = 0) -> Iterator[tuple[np.ndarray, str, str, str]]:

@@ -68,7 +68,7 @@ def test_only_adapters_import_transformers_on_the_path_of_an_answer() -> None:
         if package(path) in ANSWER_PATH
         and any(name.split(".")[0] == "transformers" for name in imported(path.read_text()))
     }
-    assert users <= {"adapters", "embedding", "reader"}
+    assert users <= {"adapters", "embedding"}
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from arr_coc.reader import vocabulary
-from arr_coc.reader.model import CELL
-from arr_coc.reader.vocabulary import FIRST_CHARACTER, LAST_CHARACTER
 from arr_coc.training.documents.page import UNNAMED_COLOUR, Document, PageQuestion
 from arr_coc.training.documents.questions import reading_questions
+from recipes.reader import vocabulary
 from recipes.reader.augment import STRAIGHT, random_warp, warp_points
+from recipes.reader.model import CELL
 from recipes.reader.recipe import Grid, StepKind
+from recipes.reader.vocabulary import FIRST_CHARACTER, LAST_CHARACTER
 
 NO_TARGET = -100
 NO_SEGMENT = -1

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from transformers import Qwen2VLForConditionalGeneration
 
-from arr_coc.reader import vocabulary
-from arr_coc.reader.folder import IMAGE_MEAN, IMAGE_STD
-from arr_coc.reader.model import CELL, PATCH, ROPE_THETA, mrope_section
+from recipes.reader import vocabulary
+from recipes.reader.folder import IMAGE_MEAN, IMAGE_STD
+from recipes.reader.model import CELL, PATCH, ROPE_THETA, mrope_section
 
 PREFIX_EXTRA = 3  # <|user|> and <|vision_start|> before the picture, <|vision_end|> behind it
 _FIRST_CELL = 2  # position of the picture in the sequence

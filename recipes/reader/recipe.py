@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from arr_coc.reader.model import CELL
 from arr_coc.training.loop import Clock, cosine_rate
+from recipes.reader.model import CELL
 
 SCHEDULE_SECONDS = 1380.0
 LOG_EVERY = 6.0  # seconds

@@ -15,15 +15,15 @@ from torch import nn
 from transformers import Qwen2VLForConditionalGeneration
 
 from arr_coc.errors import ArrCocError
-from arr_coc.reader import folder
-from arr_coc.reader.model import STANDARD, ReaderShape, build
 from arr_coc.training.distributed import World
 from arr_coc.training.journal import Journal
 from arr_coc.training.loop import Clock, StopSignals, Task, run_steps, save_checkpoint, step_optimizers, update_average
+from recipes.reader import folder
 from recipes.reader.batches import Batch
 from recipes.reader.data import Library, Renderers, example_batch
 from recipes.reader.forward import ReaderForward
 from recipes.reader.losses import CellHead, Losses, compute_losses
+from recipes.reader.model import STANDARD, ReaderShape, build
 from recipes.reader.optimizer import make_optimizers
 from recipes.reader.recipe import STEP_KINDS, Settings, StepKind
 from recipes.reader.validation import Sheet, validate

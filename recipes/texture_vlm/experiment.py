@@ -16,10 +16,10 @@ from transformers import Qwen2VLForConditionalGeneration
 from arr_coc.embedding import storage
 from arr_coc.embedding.projection import Moments, fit_projection
 from arr_coc.errors import ArrCocError, ProjectionError
-from arr_coc.reader import vocabulary
 from arr_coc.training.journal import Journal
 from arr_coc.training.loop import Clock, StopSignals, Task, run_steps, save_checkpoint
 from arr_coc.vlm.token_codec import encoder_identity, write_folder
+from recipes.reader import vocabulary
 from recipes.reader.batches import Batch
 from recipes.reader.data import BatchSupply, Library, Renderers, example_batch
 from recipes.reader.forward import ReaderForward

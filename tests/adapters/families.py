@@ -12,7 +12,7 @@ import transformers
 
 from arr_coc.adapters.families import adapter
 from arr_coc.errors import ModelError
-from arr_coc.reader import vocabulary
+from recipes.reader import vocabulary
 
 PAD = vocabulary.PAD
 TEXT = {

@@ -9,8 +9,8 @@ import torch
 
 from arr_coc.adapters.attention_probe import locate_answer
 from arr_coc.errors import PromptError, SelectorError
-from arr_coc.reader import vocabulary
 from arr_coc.selectors import SelectionInput, Selector
+from recipes.reader import vocabulary
 from tests.adapters.families import QWEN
 from tests.adapters.tiny_vlm import FLAT, GREEDY, picture, wrapped
 

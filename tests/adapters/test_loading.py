@@ -14,8 +14,8 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 import arr_coc
 from arr_coc.adapters.families import FAMILIES
 from arr_coc.errors import ModelError
-from arr_coc.reader import folder
-from arr_coc.reader.model import TINY, build
+from recipes.reader import folder
+from recipes.reader.model import TINY, build
 from tests.adapters.tiny_vlm import FLAT, picture, wrapped
 
 

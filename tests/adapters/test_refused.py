@@ -12,7 +12,7 @@ import transformers
 import arr_coc
 from arr_coc.adapters.families import check_transformers
 from arr_coc.errors import ModelError, PromptError
-from arr_coc.reader import vocabulary
+from recipes.reader import vocabulary
 from tests.adapters import families as tiny
 from tests.adapters.tiny_vlm import picture, processor, wrapped
 

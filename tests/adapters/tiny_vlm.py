@@ -25,7 +25,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 import arr_coc
 from arr_coc.adapters.loading import without_video
 from arr_coc.adapters.video_processor import QwenVideoProcessor, SquareVideoProcessor
-from arr_coc.reader import folder, vocabulary
+from recipes.reader import folder, vocabulary
 from tests.adapters import families
 
 GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 12, "eos_token_id": None}

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 import arr_coc
-from arr_coc.reader import folder
-from arr_coc.reader.model import TINY, build
+from recipes.reader import folder
+from recipes.reader.model import TINY, build
 
 
 def write_model(path: Path, seed: int = 0) -> str:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from arr_coc.cli import main
-from arr_coc.reader import folder as folders
-from arr_coc.reader.model import TINY, build
+from recipes.reader import folder as folders
+from recipes.reader.model import TINY, build
 from tests.adapters.tiny_vlm import picture
 from tests.evaluation.conftest import lines, write
 

@@ -16,9 +16,9 @@ import torch
 import arr_coc
 from arr_coc.cli import main
 from arr_coc.layer import ArrCocLayer
-from arr_coc.reader import folder as folders
-from arr_coc.reader.model import TINY, build
 from arr_coc.training import layer as layer_training
+from recipes.reader import folder as folders
+from recipes.reader.model import TINY, build
 from tests.training import squares
 
 

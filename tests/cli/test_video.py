@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import synthetic_clips
 from arr_coc.cli import main
 from arr_coc.frames.reader import Reader
-from arr_coc.video import synthetic
 
 av = pytest.importorskip("av")
 
@@ -23,7 +23,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with av.open(str(path), "w") as container:
         stream = container.add_stream("ffv1", rate=10)
         stream.width, stream.height, stream.pix_fmt = 159, 91, "yuv444p"
-        for number, frame in enumerate(synthetic.draw_clip("cut", 12).frames):
+        for number, frame in enumerate(synthetic_clips.draw_clip("cut", 12).frames):
             small = np.ascontiguousarray(frame[::4, ::4][:91, :159])
             small = np.pad(small, ((0, 91 - small.shape[0]), (0, 159 - small.shape[1]), (0, 0)), mode="edge")
             picture = av.VideoFrame.from_ndarray(small, format="rgb24")
@@ -99,7 +99,7 @@ def test_a_note_about_a_truncated_file_goes_to_stderr(tmp_path: Path, capsys: py
     with av.open(str(whole), "w", options={"movflags": "faststart"}) as container:
         stream = container.add_stream("mpeg4", rate=10)
         stream.width, stream.height, stream.pix_fmt = 160, 96, "yuv420p"
-        for frame in synthetic.draw_clip("shake", 12).frames:
+        for frame in synthetic_clips.draw_clip("shake", 12).frames:
             picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame[:96, :160]), format="rgb24")
             container.mux(stream.encode(picture))
         container.mux(stream.encode())

@@ -26,7 +26,7 @@ from arr_coc.embedding.checkpoints import (
     convert_open_clip_weights,
 )
 from arr_coc.errors import EncoderError
-from arr_coc.reader import vocabulary
+from recipes.reader import vocabulary
 from tests.embedding import tiny
 
 KINDS = ["clip", "siglip", "siglip2"]

@@ -11,7 +11,7 @@ import transformers
 from tokenizers.processors import TemplateProcessing
 
 from arr_coc.embedding.checkpoints import TOWERS, ContrastiveEncoder
-from arr_coc.reader import folder, vocabulary
+from recipes.reader import folder, vocabulary
 
 CELL, SIDE = 4, 24
 MEAN, DEVIATION = [0.48, 0.46, 0.41], [0.27, 0.26, 0.28]

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
+import synthetic_clips
 from arr_coc.errors import ArrCocError
 from arr_coc.frames import flow
-from arr_coc.video import synthetic
 
 
-def pixels(clip: synthetic.SyntheticClip, number: int) -> torch.Tensor:
+def pixels(clip: synthetic_clips.SyntheticClip, number: int) -> torch.Tensor:
     return torch.from_numpy(clip.frames[number]).permute(2, 0, 1).float() / 255
 
 
 @pytest.mark.parametrize("method", ["dis", "pyramidal"])
 @pytest.mark.parametrize("name", ["pan", "zoom", "shake"])
 def test_the_true_flow_is_found(name: str, method: flow.Method) -> None:
-    clip = synthetic.draw_clip(name, 8)
+    clip = synthetic_clips.draw_clip(name, 8)
     known = clip.flows[5]
     assert known is not None
     after = pixels(clip, 5)
@@ -30,7 +30,7 @@ def test_the_true_flow_is_found(name: str, method: flow.Method) -> None:
 
 @pytest.mark.parametrize("method", ["dis", "pyramidal"])
 def test_warping_a_frame_gives_the_next(method: flow.Method) -> None:
-    clip = synthetic.draw_clip("pan", 8)
+    clip = synthetic_clips.draw_clip("pan", 8)
     before, after = pixels(clip, 4), pixels(clip, 5)
     found = flow.upsample(flow.optical_flow(before, after, method=method), flow.luma(after))
     sure = found.confidence > 0.5
@@ -39,7 +39,7 @@ def test_warping_a_frame_gives_the_next(method: flow.Method) -> None:
 
 
 def test_pixels_from_outside_have_no_confidence() -> None:
-    clip = synthetic.draw_clip("pan", 8)  # the picture moves up: its last rows are new
+    clip = synthetic_clips.draw_clip("pan", 8)  # the picture moves up: its last rows are new
     found = flow.optical_flow(pixels(clip, 4), pixels(clip, 5)).confidence
     assert float(found[-2:].mean()) < 0.2
     assert float(found[20:-20].mean()) > 0.8
@@ -105,7 +105,7 @@ def test_tiny_frames_have_a_flow() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_cuda_gives_the_same_flow() -> None:
-    clip = synthetic.draw_clip("pan", 8)
+    clip = synthetic_clips.draw_clip("pan", 8)
     here = flow.optical_flow(pixels(clip, 4), pixels(clip, 5), method="pyramidal")
     there = flow.optical_flow(pixels(clip, 4).cuda(), pixels(clip, 5).cuda())
     assert float((here.vectors - there.vectors.cpu()).abs().median()) < 0.05

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+import synthetic_clips
 from arr_coc.errors import ImageError, VideoError
 from arr_coc.frames.reader import Frame, Reader, sample_at
-from arr_coc.video import synthetic
 
 Write = Callable[..., Path]
 
@@ -76,7 +76,7 @@ def test_a_truncated_file_gives_its_frames_and_a_note(write: Write, tmp_path: Pa
 
 
 def test_a_truncated_file_without_a_frame_count_is_noticed_by_its_duration(write: Write, tmp_path: Path) -> None:
-    whole = write([frame[:120, :160] for frame in synthetic.draw_clip("pan", 50).frames], "whole.mkv")
+    whole = write([frame[:120, :160] for frame in synthetic_clips.draw_clip("pan", 50).frames], "whole.mkv")
     reader = Reader(whole)
     assert len(list(reader)) == 50
     assert not reader.notes
@@ -107,7 +107,7 @@ def test_times_continue_across_two_joined_recordings(write: Write, tmp_path: Pat
 def test_reading_a_damaged_file_ends(write: Write, tmp_path: Path) -> None:
     """In a process of its own: a deadlock of the decoder's threads cannot be interrupted."""
     data = bytearray(
-        write([frame[:120, :160] for frame in synthetic.draw_clip("pan", 40).frames], "whole.mkv").read_bytes()
+        write([frame[:120, :160] for frame in synthetic_clips.draw_clip("pan", 40).frames], "whole.mkv").read_bytes()
     )
     rng = np.random.default_rng(0)
     for place in rng.integers(len(data) // 3, len(data), 400):

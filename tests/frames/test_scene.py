@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+import synthetic_clips
 from arr_coc.frames.scene import SceneDetector, global_shift
-from arr_coc.video import synthetic
 
 
 def pixels(frame: np.ndarray) -> torch.Tensor:
@@ -27,21 +27,21 @@ def detect(frames: list[np.ndarray]) -> list[tuple[int, str]]:
 
 
 @pytest.fixture(scope="module")
-def cut_clip() -> synthetic.SyntheticClip:
-    return synthetic.draw_clip("cut", 24)
+def cut_clip() -> synthetic_clips.SyntheticClip:
+    return synthetic_clips.draw_clip("cut", 24)
 
 
-def test_cuts_are_found(cut_clip: synthetic.SyntheticClip) -> None:
+def test_cuts_are_found(cut_clip: synthetic_clips.SyntheticClip) -> None:
     assert detect(cut_clip.frames) == [(number, "cut") for number in cut_clip.cuts]
 
 
 @pytest.mark.parametrize("name", ["pan", "object", "flash", "zoom", "shake", "noise", "static"])
 def test_motion_light_and_noise_are_no_cuts(name: str) -> None:
-    assert detect(synthetic.draw_clip(name, 24).frames) == []
+    assert detect(synthetic_clips.draw_clip(name, 24).frames) == []
 
 
 def test_a_fast_pan_is_no_cut() -> None:
-    assert detect(synthetic.pan(20, step=24).frames) == []
+    assert detect(synthetic_clips.pan(20, step=24).frames) == []
 
 
 def test_pure_noise_is_no_cut() -> None:
@@ -51,26 +51,26 @@ def test_pure_noise_is_no_cut() -> None:
 
 
 def test_a_fade_through_black_is_one_scene_change() -> None:
-    clip = synthetic.draw_clip("fade", 40)
+    clip = synthetic_clips.draw_clip("fade", 40)
     [(number, kind)] = detect(clip.frames)
     assert kind == "fade"
     assert clip.cuts[0] <= number <= clip.cuts[0] + 6
 
 
 def test_black_frames_within_a_scene_are_no_change() -> None:
-    clip = synthetic.draw_clip("static", 12)
+    clip = synthetic_clips.draw_clip("static", 12)
     for number in (5, 6, 7):
         clip.frames[number][:] = 0
     assert detect(clip.frames) == []
 
 
-def test_without_the_next_frame_an_unusual_frame_is_a_cut(cut_clip: synthetic.SyntheticClip) -> None:
+def test_without_the_next_frame_an_unusual_frame_is_a_cut(cut_clip: synthetic_clips.SyntheticClip) -> None:
     scenes = SceneDetector()
     changes = [scenes.update(pixels(frame)).cut for frame in cut_clip.frames]
     assert [number for number, cut in enumerate(changes) if cut] == list(cut_clip.cuts)
 
 
-def test_the_next_frame_is_read_only_to_confirm_a_cut(cut_clip: synthetic.SyntheticClip) -> None:
+def test_the_next_frame_is_read_only_to_confirm_a_cut(cut_clip: synthetic_clips.SyntheticClip) -> None:
     frames = cut_clip.frames
     scenes, asked = SceneDetector(), []
 
@@ -95,7 +95,9 @@ def luma(frame: np.ndarray) -> torch.Tensor:
 
 def page_views(*places: tuple[float, float]) -> list[torch.Tensor]:
     """Lumas `[240, 320]` of a page, seen from several places."""
-    clip = synthetic.film_still("", synthetic.page(), [synthetic.Camera(x, y) for x, y in places], (240, 320))
+    clip = synthetic_clips.film_still(
+        "", synthetic_clips.page(), [synthetic_clips.Camera(x, y) for x, y in places], (240, 320)
+    )
     return [luma(frame) for frame in clip.frames]
 
 
@@ -110,7 +112,7 @@ def test_a_shift_by_a_third_of_the_frame_is_found(moved: tuple[int, int]) -> Non
 
 def test_equal_and_unrelated_pictures_have_no_shift() -> None:
     page = page_views((280, 500))[0]
-    street = luma(synthetic.street().pixels[:240, :320])
+    street = luma(synthetic_clips.street().pixels[:240, :320])
     for other in (page, street, torch.full_like(page, 0.5)):
         assert global_shift(page, other).is_zero
 

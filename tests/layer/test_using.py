@@ -19,14 +19,14 @@ from arr_coc.layer.identity import config_for
 from arr_coc.layer.image_novelty import strangeness, told, usual
 from arr_coc.layer.inference import picture, predict, seen
 from arr_coc.layer.question_novelty import padded
-from arr_coc.reader import folder as folders
-from arr_coc.reader.model import TINY, build
 from arr_coc.relevance import coupling
 from arr_coc.relevance.realizing import realized
 from arr_coc.relevance.selector import AUTO_GLANCE, ArrCoc
 from arr_coc.training.examples import load_examples, read_folder, selection_input
 from arr_coc.vlm.model import VLM
 from arr_coc.vlm.request import is_image
+from recipes.reader import folder as folders
+from recipes.reader.model import TINY, build
 from tests.adapters.tiny_vlm import picture as noisy
 from tests.training import squares
 

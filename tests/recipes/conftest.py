@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 
 from arr_coc.adapters.loading import load_processor
-from arr_coc.reader import folder
-from arr_coc.reader.model import TINY, build
+from recipes.reader import folder
+from recipes.reader.model import TINY, build
 from tests.training.conftest import _one_thread, fonts
 
 __all__ = ["_one_thread", "fonts"]

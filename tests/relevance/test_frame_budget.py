@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import synthetic_clips
 from arr_coc import TextureArray
 from arr_coc.errors import ArrCocError
 from arr_coc.relevance import frame_budget
@@ -13,7 +14,6 @@ from arr_coc.relevance.selector import ArrCoc
 from arr_coc.selectors import selector
 from arr_coc.selectors.base import Choice, ImageSource, Question, SelectionInput
 from arr_coc.types.grid import Grid
-from arr_coc.video import synthetic
 
 
 def pixels(frames: list[np.ndarray]) -> list[torch.Tensor]:
@@ -36,19 +36,19 @@ def tokens_per_frame(frames: list[np.ndarray], moments: int, k: int) -> list[int
 
 
 def test_frames_without_new_content_get_few_tokens() -> None:
-    counts = sorted(tokens_per_frame(synthetic.static(4).frames, 4, 60))
+    counts = sorted(tokens_per_frame(synthetic_clips.static(4).frames, 4, 60))
     assert counts[-1] >= 50
 
 
 def test_frames_across_a_cut_share_nothing() -> None:
-    clip = synthetic.draw_clip("cut", 8)
+    clip = synthetic_clips.draw_clip("cut", 8)
     across, within = frame_budget.link_frames(pixels([clip.frames[1], clip.frames[2], clip.frames[3]]), (13, 23))
     assert float(across.later.mean()) < 0.3
     assert float(within.later.mean()) > 0.6
 
 
 def test_a_moving_ball_is_new_content() -> None:
-    clip = synthetic.moving_object(13)
+    clip = synthetic_clips.moving_object(13)
     frames = clip.frames[::4]
     links = frame_budget.link_frames(pixels(frames), (13, 23))
     box = clip.evidence[8]
@@ -61,7 +61,7 @@ def test_a_moving_ball_is_new_content() -> None:
 @pytest.fixture(scope="module")
 def links() -> list[frame_budget.Link]:
     """The links of four frames of a pan down a page."""
-    return frame_budget.link_frames(pixels(synthetic.pan(25, step=4).frames[::8]), (13, 23))
+    return frame_budget.link_frames(pixels(synthetic_clips.pan(25, step=4).frames[::8]), (13, 23))
 
 
 def test_repeated_content_follows_a_pan(links: list[frame_budget.Link]) -> None:
@@ -73,8 +73,8 @@ def test_repeated_content_follows_a_pan(links: list[frame_budget.Link]) -> None:
 
 def test_frames_far_apart_on_a_page_share_lines() -> None:
     """Each frame is a quarter of the page further down: flow alone would match one line with the next."""
-    cameras = [synthetic.Camera(280, 300 + 120 * number) for number in range(3)]
-    frames = synthetic.film_still("", synthetic.page(), cameras, (480, 560)).frames
+    cameras = [synthetic_clips.Camera(280, 300 + 120 * number) for number in range(3)]
+    frames = synthetic_clips.film_still("", synthetic_clips.page(), cameras, (480, 560)).frames
     links = frame_budget.link_frames(pixels(frames), (17, 20))
     assert float(links[0].later[1:11].mean()) > 0.9
     assert float(links[0].later[14:].mean()) < 0.1
@@ -83,7 +83,7 @@ def test_frames_far_apart_on_a_page_share_lines() -> None:
 
 
 def test_a_dark_margin_that_leaves_the_frame_is_no_change_of_light() -> None:
-    page = synthetic.page().pixels[:520].copy()
+    page = synthetic_clips.page().pixels[:520].copy()
     page[:160] //= 5
     first, second = (np.ascontiguousarray(page[top : top + 360]) for top in (0, 120))
     [link] = frame_budget.link_frames(pixels([first, second]), (13, 23))
@@ -93,7 +93,7 @@ def test_a_dark_margin_that_leaves_the_frame_is_no_change_of_light() -> None:
 def test_the_frame_with_the_largest_sum_comes_first_and_is_not_discounted() -> None:
     relevance = torch.rand(3, 6, 8, generator=torch.Generator().manual_seed(0))
     relevance[1] += 1
-    same = frame_budget.link_frames(pixels([synthetic.street().pixels] * 3), (6, 8))
+    same = frame_budget.link_frames(pixels([synthetic_clips.street().pixels] * 3), (6, 8))
     found, order = frame_budget.discount_repeats(relevance, same)
     assert order[0] == 1
     assert torch.equal(found[1], relevance[1])
@@ -106,7 +106,14 @@ def test_surest_ranks_the_best_cells_above_the_largest_sum() -> None:
     relevance[2] = 0.0
     relevance[2, 3, 2:5] = 0.9
     links = frame_budget.link_frames(
-        pixels([synthetic.street().pixels, synthetic.page().pixels[:640, :480], synthetic.street().pixels]), (6, 8)
+        pixels(
+            [
+                synthetic_clips.street().pixels,
+                synthetic_clips.page().pixels[:640, :480],
+                synthetic_clips.street().pixels,
+            ]
+        ),
+        (6, 8),
     )
     assert frame_budget.discount_repeats(relevance, links)[1][0] != 2
     assert frame_budget.discount_repeats(relevance, links, surest=True)[1][0] == 2
@@ -152,7 +159,7 @@ def test_the_next_best_thing_is_not_taken_for_the_answer(links: list[frame_budge
 
 
 def test_content_of_one_frame_only_needs_no_agreement() -> None:
-    street, page = synthetic.street().pixels, synthetic.page().pixels[:640, :480]
+    street, page = synthetic_clips.street().pixels, synthetic_clips.page().pixels[:640, :480]
     links = frame_budget.link_frames(pixels([street, page, street]), (6, 8))
     relevance = torch.rand(3, 6, 8, generator=torch.Generator().manual_seed(0))
     assert torch.equal(frame_budget.agree(relevance, links, torch.ones(3, 6, 8)), relevance)
@@ -171,7 +178,7 @@ def test_a_frame_that_does_not_fit_is_skipped() -> None:
 
 
 def test_the_option_moments_chooses_how_the_budget_is_shared() -> None:
-    frames = synthetic.pan(25, step=4).frames[::8]
+    frames = synthetic_clips.pan(25, step=4).frames[::8]
     seen = selection(frames, 4, 60)
     counts = {}
     for how in ("surest", "together"):

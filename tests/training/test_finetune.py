@@ -15,14 +15,14 @@ from arr_coc.errors import ArrCocError, ModelError
 from arr_coc.layer.identity import config_for
 from arr_coc.layer.model import ArrCocLayer
 from arr_coc.reader import WEIGHTS
-from arr_coc.reader import folder as folders
-from arr_coc.reader.model import TINY, build
 from arr_coc.training import finetune as finetuning
 from arr_coc.training.answer_loss import answer_logits, answer_loss
 from arr_coc.training.distributed import World
 from arr_coc.training.examples import load_examples, read_folder
 from arr_coc.training.finetune import FinetuneConfig, MasterWeights, finetune, last_layers, lora, save_model, top_cells
 from arr_coc.training.gates import hard_top
+from recipes.reader import folder as folders
+from recipes.reader.model import TINY, build
 from tests.adapters.conftest import picture
 from tests.training import squares
 

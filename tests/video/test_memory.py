@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+import synthetic_clips
 from arr_coc import Embeddings, TextureArray
 from arr_coc.errors import ArrCocError
-from arr_coc.video import synthetic, texture_update
+from arr_coc.video import texture_update
 from arr_coc.video.memory import Memory, MemorySettings, Reuse
 
 
@@ -21,7 +22,7 @@ def encoder_calls(embeddings: Embeddings) -> int:
 
 
 def test_a_static_scene_is_encoded_at_keyframes_only(yellows: Embeddings) -> None:
-    results = run(Memory(yellows, MemorySettings(keyframe=4)), synthetic.draw_clip("static", 10).frames)
+    results = run(Memory(yellows, MemorySettings(keyframe=4)), synthetic_clips.draw_clip("static", 10).frames)
     assert [number for number, (_, reuse) in enumerate(results) if reuse.features < 1] == [0, 4, 8]
     assert [reuse.why for _, reuse in results][::4] == ["first frame", "keyframe", "keyframe"]
     assert encoder_calls(yellows) == 3
@@ -29,12 +30,12 @@ def test_a_static_scene_is_encoded_at_keyframes_only(yellows: Embeddings) -> Non
 
 
 def test_a_moving_ball_is_recomputed_and_the_street_is_reused(yellows: Embeddings) -> None:
-    results = run(Memory(yellows), synthetic.draw_clip("object", 8).frames)
+    results = run(Memory(yellows), synthetic_clips.draw_clip("object", 8).frames)
     assert all(0.5 < reuse.texture < 1 for _, reuse in results[2:])
 
 
 def test_warped_channels_are_close_to_computed_ones() -> None:
-    frames = synthetic.draw_clip("zoom", 6).frames
+    frames = synthetic_clips.draw_clip("zoom", 6).frames
     memory = Memory()
     for frame in frames:
         texture, _ = memory.update(frame)
@@ -46,11 +47,11 @@ def test_warped_channels_are_close_to_computed_ones() -> None:
 
 
 def test_recomputed_windows_are_exact() -> None:
-    frames = synthetic.draw_clip("object", 4).frames
+    frames = synthetic_clips.draw_clip("object", 4).frames
     memory = Memory()
     for frame in frames:
         texture, _ = memory.update(frame)
-    box = synthetic.draw_clip("object", 4).evidence[3]
+    box = synthetic_clips.draw_clip("object", 4).evidence[3]
     assert box is not None
     left, top, right, bottom = (int(side) for side in box)
     alone = TextureArray.from_image(frames[-1])
@@ -60,8 +61,8 @@ def test_recomputed_windows_are_exact() -> None:
 
 
 def test_features_follow_the_motion(yellows: Embeddings) -> None:
-    clip = synthetic.film_still(
-        "", synthetic.street(), [synthetic.Camera(400 + 12 * number, 370) for number in range(6)]
+    clip = synthetic_clips.film_still(
+        "", synthetic_clips.street(), [synthetic_clips.Camera(400 + 12 * number, 370) for number in range(6)]
     )
     memory = Memory(yellows, MemorySettings(motion_every=100, encode_every=100))
     warped = [memory.update(frame)[0] for frame in clip.frames][-1]
@@ -75,7 +76,7 @@ def test_features_follow_the_motion(yellows: Embeddings) -> None:
 
 
 def test_motion_triggers_the_encoder_but_not_too_often(yellows: Embeddings) -> None:
-    results = run(Memory(yellows, MemorySettings(motion_every=3)), synthetic.draw_clip("pan", 14).frames)
+    results = run(Memory(yellows, MemorySettings(motion_every=3)), synthetic_clips.draw_clip("pan", 14).frames)
     encoded = [number for number, (_, reuse) in enumerate(results) if reuse.features < 1]
     assert len(encoded) >= 4
     assert min(np.diff(encoded)) >= 3
@@ -83,7 +84,7 @@ def test_motion_triggers_the_encoder_but_not_too_often(yellows: Embeddings) -> N
 
 def test_native_windows_are_encoded_in_one_call(native_yellows: Embeddings) -> None:
     encoder = native_yellows.encoder
-    clip = synthetic.draw_clip("object", 8)
+    clip = synthetic_clips.draw_clip("object", 8)
     memory = Memory(native_yellows, MemorySettings(motion_every=1))
     memory.update(clip.frames[0])
     before, whole = encoder_calls(native_yellows), encoder.windows  # type: ignore[attr-defined]
@@ -101,7 +102,7 @@ def test_native_windows_are_encoded_in_one_call(native_yellows: Embeddings) -> N
 
 def test_windows_that_no_motion_explains_are_recomputed() -> None:
     """A screen with other content on each frame: flow finds some motion between any two pictures."""
-    clip = synthetic.draw_clip("static", 8)
+    clip = synthetic_clips.draw_clip("static", 8)
     rng = np.random.default_rng(1)
     for frame in clip.frames:
         frame[100:200, 300:460] = np.kron(rng.integers(0, 256, (10, 16, 3)), np.ones((10, 10, 1))).astype(np.uint8)
@@ -113,7 +114,7 @@ def test_windows_that_no_motion_explains_are_recomputed() -> None:
 
 
 def test_a_change_of_light_is_no_reason_to_recompute_everything(yellows: Embeddings) -> None:
-    frames = synthetic.draw_clip("static", 4).frames
+    frames = synthetic_clips.draw_clip("static", 4).frames
     frames[2] = np.clip(frames[2].astype(np.float32) * 1.15 + 10, 0, 255).astype(np.uint8)
     results = run(Memory(yellows), frames)
     assert results[2][1].texture > 0.5
@@ -121,14 +122,14 @@ def test_a_change_of_light_is_no_reason_to_recompute_everything(yellows: Embeddi
 
 def test_another_size_starts_from_nothing() -> None:
     memory = Memory()
-    frame = synthetic.draw_clip("static", 1).frames[0]
+    frame = synthetic_clips.draw_clip("static", 1).frames[0]
     memory.update(frame)
     assert memory.update(frame[:300])[1].why == "another size"
     assert memory.update(frame[:300], "cut")[1].why == "cut"
 
 
 def test_relevance_follows_the_motion_and_a_new_question_clears_only_that(yellows: Embeddings) -> None:
-    clip = synthetic.draw_clip("pan", 4)
+    clip = synthetic_clips.draw_clip("pan", 4)
     memory = Memory(yellows)
     texture, _ = memory.update(clip.frames[0])
     relevance = torch.zeros(36, 64)
@@ -151,13 +152,13 @@ def test_relevance_follows_the_motion_and_a_new_question_clears_only_that(yellow
 def test_the_motion_channel_shows_a_ball_and_no_noise() -> None:
     for name, moves in (("static", False), ("object", True)):
         memory = Memory()
-        for frame in synthetic.draw_clip(name, 3).frames:
+        for frame in synthetic_clips.draw_clip(name, 3).frames:
             texture, _ = memory.update(frame)
         assert (float(texture["motion"].max()) > 0.3) is moves
 
 
 def test_clusters_of_the_keyframe_follow_the_motion() -> None:
-    clip = synthetic.draw_clip("pan", 3)
+    clip = synthetic_clips.draw_clip("pan", 3)
     memory = Memory()
     textures = [memory.update(frame)[0] for frame in clip.frames]
     first, last = (texture["cluster_id"] for texture in (textures[0], textures[2]))
@@ -166,7 +167,7 @@ def test_clusters_of_the_keyframe_follow_the_motion() -> None:
 
 
 def test_with_keyframes_only_everything_is_recomputed(yellows: Embeddings) -> None:
-    frames = synthetic.draw_clip("pan", 4).frames
+    frames = synthetic_clips.draw_clip("pan", 4).frames
     results = run(Memory(yellows, MemorySettings(keyframe=1)), frames)
     assert all((reuse.texture, reuse.features) == (0, 0) for _, reuse in results)
     assert encoder_calls(yellows) == 4
@@ -176,7 +177,7 @@ def test_with_keyframes_only_everything_is_recomputed(yellows: Embeddings) -> No
 
 
 def test_without_reuse_each_frame_is_a_still_picture(yellows: Embeddings) -> None:
-    frames = synthetic.draw_clip("object", 3).frames
+    frames = synthetic_clips.draw_clip("object", 3).frames
     memory = Memory(yellows, MemorySettings(reuse=False))
     for frame in frames:
         texture, reuse = memory.update(frame)
@@ -189,7 +190,7 @@ def test_without_reuse_each_frame_is_a_still_picture(yellows: Embeddings) -> Non
 
 
 def test_a_passing_frame_leaves_the_state_unchanged(yellows: Embeddings) -> None:
-    clip = synthetic.draw_clip("static", 4)
+    clip = synthetic_clips.draw_clip("static", 4)
     memory = Memory(yellows)
     memory.update(clip.frames[0])
     white, reuse = memory.update(np.full_like(clip.frames[0], 255), passing=True)
@@ -207,6 +208,6 @@ def test_settings_are_checked(wrong: dict[str, float]) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_reuse_on_cuda(yellows: Embeddings) -> None:
     memory = Memory(yellows, MemorySettings(device="cuda"))
-    results = run(memory, synthetic.draw_clip("object", 6).frames)
+    results = run(memory, synthetic_clips.draw_clip("object", 6).frames)
     assert results[-1][0].device.type == "cuda"
     assert all(0.5 < reuse.texture < 1 for _, reuse in results[2:])

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import arr_coc
+import synthetic_clips
 from arr_coc import Embeddings
 from arr_coc.errors import ArrCocError, ImageError, VideoError
 from arr_coc.frames.reader import Frame
-from arr_coc.video import synthetic
 from arr_coc.video.memory import MemorySettings
 from arr_coc.video.stream import LatestFrames, WatchStream
 
@@ -25,7 +25,7 @@ Write = Callable[..., Path]
 
 
 def test_every_frame_has_an_allocation_and_says_what_was_reused(yellows: Embeddings) -> None:
-    clip = synthetic.draw_clip("object", 8)
+    clip = synthetic_clips.draw_clip("object", 8)
     seen = list(arr_coc.watch(clip.frames, clip.question, using=yellows, budget=20, fps=10))
     assert [one.number for one in seen] == list(range(8))
     assert [round(one.time, 3) for one in seen] == [round(number / 10, 3) for number in range(8)]
@@ -36,7 +36,7 @@ def test_every_frame_has_an_allocation_and_says_what_was_reused(yellows: Embeddi
 
 
 def test_the_ball_is_among_the_kept_cells_on_every_frame(yellows: Embeddings) -> None:
-    clip = synthetic.draw_clip("object", 8)
+    clip = synthetic_clips.draw_clip("object", 8)
     found = []
     for seen, box in zip(
         WatchStream(clip.frames, clip.question, using=yellows, budget="10%"), clip.evidence, strict=True
@@ -47,7 +47,7 @@ def test_the_ball_is_among_the_kept_cells_on_every_frame(yellows: Embeddings) ->
     assert np.mean(found) > 0.7
 
 
-def covered(allocation: arr_coc.Allocation, box: synthetic.Box) -> float:
+def covered(allocation: arr_coc.Allocation, box: synthetic_clips.Box) -> float:
     """The share of a box that lies in kept cells."""
     cells = allocation.boxes
     wide = torch.minimum(cells[:, 2], torch.tensor(box[2])) - torch.maximum(cells[:, 0], torch.tensor(box[0]))
@@ -56,7 +56,7 @@ def covered(allocation: arr_coc.Allocation, box: synthetic.Box) -> float:
 
 
 def test_reused_and_recomputed_frames_keep_nearly_the_same_cells(yellows: Embeddings) -> None:
-    clip = synthetic.draw_clip("zoom", 8)
+    clip = synthetic_clips.draw_clip("zoom", 8)
     both = [
         WatchStream(clip.frames, "Where is the ball?", using=yellows, budget="25%", memory=memory)
         for memory in (MemorySettings(), MemorySettings(keyframe=1))
@@ -69,7 +69,7 @@ def test_reused_and_recomputed_frames_keep_nearly_the_same_cells(yellows: Embedd
 
 
 def test_without_reuse_a_frame_is_like_a_still_picture(yellows: Embeddings) -> None:
-    frames = synthetic.draw_clip("zoom", 4).frames
+    frames = synthetic_clips.draw_clip("zoom", 4).frames
     stream = WatchStream(frames, "Where is the ball?", using=yellows, budget="25%", memory=MemorySettings(reuse=False))
     for seen, frame in zip(stream, frames, strict=True):
         alone = arr_coc.realize(frame, "Where is the ball?", (13, 23), "25%", yellows.with_empty_cache())
@@ -80,7 +80,7 @@ def test_without_reuse_a_frame_is_like_a_still_picture(yellows: Embeddings) -> N
 
 
 def test_on_a_static_scene_the_kept_cells_are_stable(yellows: Embeddings) -> None:
-    clip = synthetic.static(10, noise=25.0)
+    clip = synthetic_clips.static(10, noise=25.0)
 
     def jitter(keeps: Iterator[torch.Tensor]) -> float:
         found = [set(keep.tolist()) for keep in keeps]
@@ -92,14 +92,14 @@ def test_on_a_static_scene_the_kept_cells_are_stable(yellows: Embeddings) -> Non
 
 
 def test_cuts_are_marked_and_start_from_nothing(yellows: Embeddings) -> None:
-    clip = synthetic.draw_clip("cut", 8)
+    clip = synthetic_clips.draw_clip("cut", 8)
     seen = list(WatchStream(clip.frames, clip.question, using=yellows))
     assert tuple(one.number for one in seen if one.scene == "cut") == clip.cuts
     assert all(one.reuse.why == "cut" for one in seen if one.scene)
 
 
 def test_a_white_flash_is_passed_over(yellows: Embeddings) -> None:
-    clip = synthetic.draw_clip("static", 6)
+    clip = synthetic_clips.draw_clip("static", 6)
     clip.frames[3][:] = 255
     seen = list(WatchStream(clip.frames, clip.question, using=yellows))
     assert [one.scene for one in seen] == [""] * 6
@@ -108,7 +108,7 @@ def test_a_white_flash_is_passed_over(yellows: Embeddings) -> None:
 
 
 def test_another_question_keeps_the_features(yellows: Embeddings) -> None:
-    clip = synthetic.draw_clip("static", 6)
+    clip = synthetic_clips.draw_clip("static", 6)
     stream = WatchStream(clip.frames, "Where is the ball?", using=yellows)
     list(islice(stream, 3))
     looked = yellows.encoder.calls  # type: ignore[attr-defined]
@@ -121,16 +121,17 @@ def test_another_question_keeps_the_features(yellows: Embeddings) -> None:
 
 def test_spend_new_keeps_only_new_content() -> None:
     static = [
-        one.allocation.k for one in WatchStream(synthetic.draw_clip("static", 6).frames, "", spend="new", budget=40)
+        one.allocation.k
+        for one in WatchStream(synthetic_clips.draw_clip("static", 6).frames, "", spend="new", budget=40)
     ]
-    pan = [one.allocation.k for one in WatchStream(synthetic.pan(6, step=24).frames, "", spend="new", budget=40)]
+    pan = [one.allocation.k for one in WatchStream(synthetic_clips.pan(6, step=24).frames, "", spend="new", budget=40)]
     assert static[0] == pan[0] == 40
     assert np.mean(static[1:]) < 4
     assert np.mean(pan[1:]) > 2 * np.mean(static[1:])
 
 
 def test_a_truncated_file_is_watched_with_a_note(write: Write, tmp_path: Path) -> None:
-    data = write(synthetic.draw_clip("shake", 20).frames, options={"movflags": "faststart"}).read_bytes()
+    data = write(synthetic_clips.draw_clip("shake", 20).frames, options={"movflags": "faststart"}).read_bytes()
     short = tmp_path / "short.mp4"
     short.write_bytes(data[: len(data) * 3 // 4])
     with arr_coc.watch(short, "Where is the van?") as stream:
@@ -140,7 +141,7 @@ def test_a_truncated_file_is_watched_with_a_note(write: Write, tmp_path: Path) -
 
 
 def test_a_change_of_size_starts_from_nothing() -> None:
-    frames = synthetic.draw_clip("static", 4).frames
+    frames = synthetic_clips.draw_clip("static", 4).frames
     seen = list(WatchStream([frames[0], frames[1], frames[2][:200], frames[3][:200]], ""))
     assert seen[2].scene == "cut"
     assert seen[2].allocation.n < seen[1].allocation.n
@@ -185,7 +186,7 @@ def test_an_error_of_the_source_is_raised_after_the_frames_before_it() -> None:
 
 
 def test_dropping_keeps_numbers_and_times() -> None:
-    clip = synthetic.draw_clip("static", 20)
+    clip = synthetic_clips.draw_clip("static", 20)
     seen = list(WatchStream(clip.frames, "", drop="oldest", fps=20))
     assert seen[-1].number == 19
     assert sum(one.dropped for one in seen) + len(seen) == 20
@@ -213,7 +214,7 @@ def test_closing_ends_the_reading_thread() -> None:
 
 
 def test_nothing_is_new_after_a_flash() -> None:
-    clip = synthetic.draw_clip("static", 7)
+    clip = synthetic_clips.draw_clip("static", 7)
     frames = [np.array(frame) for frame in clip.frames]
     frames[3] = np.full_like(frames[3], 255)
     kept = [seen.allocation.k for seen in WatchStream(frames, clip.question, budget="12.5%", spend="new")]

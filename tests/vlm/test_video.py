@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import arr_coc
+import synthetic_clips
 from arr_coc.errors import PromptError, VideoError
-from arr_coc.video import synthetic
 from tests.adapters.families import QWEN
 from tests.adapters.oracle import masked
 from tests.adapters.tiny_vlm import GREEDY, answer_of, stock_inputs, wrapped
@@ -22,7 +22,7 @@ def vlm(request: Any) -> Any:
 
 def film(count: int = 4) -> list[np.ndarray]:
     """A page that moves, small."""
-    return [frame[::6, ::8] for frame in synthetic.pan(count, step=24).frames]
+    return [frame[::6, ::8] for frame in synthetic_clips.pan(count, step=24).frames]
 
 
 def test_some_cells_of_a_moving_clip_are_the_others_masked(vlm: Any) -> None:
@@ -37,7 +37,7 @@ def test_some_cells_of_a_moving_clip_are_the_others_masked(vlm: Any) -> None:
 
 
 def test_all_cells_are_the_stock_answer_and_still_frames_share_their_patches(vlm: Any) -> None:
-    frames = [synthetic.static(4, noise=0.0).frames[0][::6, ::8]] * 4
+    frames = [synthetic_clips.static(4, noise=0.0).frames[0][::6, ::8]] * 4
     answer = vlm.ask(None, "What?", video=frames, fps=25, budget="all", **GREEDY)
     assert answer.allocation.grid.t == 2
     assert answer.ids.tolist() == answer_of(vlm.model, stock_inputs(vlm, "What?", [], [frames], fps=25.0))
@@ -69,9 +69,9 @@ def test_what_does_not_belong_together_is_told(vlm: Any) -> None:
 
 
 def test_the_reader_reads_a_receipt_that_the_camera_pans_over() -> None:
-    still = synthetic.page()
-    views = [synthetic.Camera(279.5, 240 + 120 * number) for number in range(7)]
-    frames = synthetic.film_still("", still, views, (480, 560)).frames
+    still = synthetic_clips.page()
+    views = [synthetic_clips.Camera(279.5, 240 + 120 * number) for number in range(7)]
+    frames = synthetic_clips.film_still("", still, views, (480, 560)).frames
     vlm = arr_coc.load("reader")
     look = vlm.look(video=frames, fps=25)
     answers = vlm.ask(look, ["What is the total amount?", "What is the date?"], budget="12.5%")

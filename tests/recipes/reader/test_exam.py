@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from arr_coc.evaluation.metrics import similarity
-from arr_coc.reader import folder, vocabulary
-from recipes.reader import exam
+from recipes.reader import exam, folder, vocabulary
 
 
 @pytest.fixture

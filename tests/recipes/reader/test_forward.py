@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.reader import vocabulary
 from arr_coc.training.documents.page import PageQuestion
+from recipes.reader import vocabulary
 from recipes.reader.augment import without_augmentation
 from recipes.reader.batches import pack
 from recipes.reader.forward import ReaderForward, all_cells, answer, segment_mask, take_cells, to_patches

@@ -12,8 +12,8 @@ import matplotlib
 import pytest
 from PIL import Image
 
-from arr_coc.reader.model import TINY
 from recipes.reader import __main__ as command
+from recipes.reader.model import TINY
 from recipes.reader.recipe import STEP_KINDS, TINY_STEP_KINDS, Settings
 from recipes.reader.train import ReaderTrainer
 

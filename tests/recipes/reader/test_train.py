@@ -19,12 +19,12 @@ from transformers import Qwen2VLForConditionalGeneration
 
 import arr_coc
 from arr_coc.errors import ArrCocError
-from arr_coc.reader import folder
-from arr_coc.reader.model import TINY, build
 from arr_coc.training.distributed import World
 from arr_coc.training.documents.page import FontSet
+from recipes.reader import folder
 from recipes.reader.data import Library, TrainingBatches, make_loader
 from recipes.reader.losses import compute_losses
+from recipes.reader.model import TINY, build
 from recipes.reader.recipe import TINY_STEP_KINDS, Settings
 from recipes.reader.train import ReaderTrainer, Run, train
 from recipes.reader.validation import rendered_sheets

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
 
-from arr_coc.reader import vocabulary
+from recipes.reader import vocabulary
 
 PATCH = 14
 CELL = 28  # one visual token covers a cell of 2 x 2 patches

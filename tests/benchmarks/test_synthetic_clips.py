@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+import synthetic_clips
 from arr_coc.errors import ArrCocError
 from arr_coc.frames import flow
-from arr_coc.video import synthetic
 
 
 @pytest.mark.parametrize("name", ["pan", "zoom", "shake", "object"])
 def test_the_true_flow_warps_each_frame_to_the_next(name: str) -> None:
-    clip = synthetic.draw_clip(name, 6)
+    clip = synthetic_clips.draw_clip(name, 6)
     before, after = (torch.from_numpy(clip.frames[number]).permute(2, 0, 1).float() for number in (3, 4))
     known = clip.flows[4]
     assert known is not None
@@ -22,7 +22,7 @@ def test_the_true_flow_warps_each_frame_to_the_next(name: str) -> None:
 
 
 def test_the_evidence_moves_with_the_picture() -> None:
-    clip = synthetic.draw_clip("pan", 60)
+    clip = synthetic_clips.draw_clip("pan", 60)
     seen = [(number, box) for number, box in enumerate(clip.evidence) if box is not None]
     assert seen
     (first, box), (second, later) = seen[5], seen[6]
@@ -34,4 +34,4 @@ def test_the_evidence_moves_with_the_picture() -> None:
 
 def test_an_unknown_clip_is_rejected() -> None:
     with pytest.raises(ArrCocError, match="expected a clip among pan"):
-        synthetic.draw_clip("chase")
+        synthetic_clips.draw_clip("chase")

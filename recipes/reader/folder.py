@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import Qwen2VLForConditionalGeneration
 
-from arr_coc.reader import vocabulary
-from arr_coc.reader.model import CELL, PATCH
+from recipes.reader import vocabulary
+from recipes.reader.model import CELL, PATCH
 
 # White paper becomes 0.83 and black ink -2.5: most of a page is near one value, and ink differs strongly from it.
 IMAGE_MEAN, IMAGE_STD = 0.75, 0.3

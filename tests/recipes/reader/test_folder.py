@@ -6,8 +6,8 @@ from transformers import AutoTokenizer, Qwen2VLForConditionalGeneration
 
 from arr_coc.adapters.loading import load_processor
 from arr_coc.errors import ModelError
-from arr_coc.reader import folder, vocabulary
-from arr_coc.reader.model import TINY, ReaderShape, build
+from recipes.reader import folder, vocabulary
+from recipes.reader.model import TINY, ReaderShape, build
 
 
 @pytest.fixture(scope="module")
