@@ -20,7 +20,7 @@ from arr_coc.video.stream import watch
 from arr_coc.vlm import token_codec as _token_codec  # noqa: F401, registers the encoders "vlm:NAME"
 from arr_coc.vlm.api import load, realize, wrap
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "FULL40",
