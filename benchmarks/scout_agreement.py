@@ -1,6 +1,6 @@
 """Agreement of the attention probe with the layer's top cells, where they contain the evidence and where they do not.
 
-    python benchmarks/scout_agreement.py SCANS LAYERS --limit 20
+    PYTHONPATH=. python benchmarks/scout_agreement.py SCANS LAYERS --limit 20
 
 SCANS and LAYERS as for benchmarks/unseen_kinds.py. The table has quantiles of the share of the probe's attention on the layer's top
 sixteenth of the cells, for questions in the plain and in held-out phrasings. It covers the shipped layer, and layers that were
@@ -18,8 +18,8 @@ import arr_coc
 from arr_coc.evaluation.metrics import evidence_cells, recall
 from arr_coc.relevance import coupling
 from arr_coc.relevance.knowing import know
-from arr_coc.training.documents.questions import HELD_OUT, PLAIN
 from arr_coc.training.examples import read_folder, selection_input
+from recipes.reader.documents.questions import HELD_OUT, PLAIN
 
 KINDS = ("total", "date", "company")
 FOUND, LOST = 0.99, 0.34  # share of the evidence among the top cells, at least and at most

@@ -1,6 +1,6 @@
 """How the kept cells change with the question: for different questions about a page, and for one question rephrased.
 
-    python benchmarks/sensitivity.py SCANS
+    PYTHONPATH=. python benchmarks/sensitivity.py SCANS
 
 SCANS: a folder with samples.jsonl, such as `python -m recipes.reader.export_exam --receipts` writes. Prints the mean Jaccard index of
 the kept cells with intervals over pictures: between total, date and company, and between phrasings of each of them that were not
@@ -17,8 +17,8 @@ from pathlib import Path
 import arr_coc
 from arr_coc.evaluation.metrics import sensitivity
 from arr_coc.evaluation.statistics import interval, mean
-from arr_coc.training.documents.questions import HELD_OUT, PLAIN
 from arr_coc.training.examples import read_folder
+from recipes.reader.documents.questions import HELD_OUT, PLAIN
 
 KINDS = ("total", "date", "company")
 SHARES = ("12.5%", "6.25%")

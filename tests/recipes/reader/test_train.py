@@ -1,7 +1,9 @@
 """Training the reader: resuming, stopping, validation, and two processes that end with the same weights."""
 
+import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -15,14 +17,17 @@ from typing import Any
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import Qwen2VLForConditionalGeneration
 
 import arr_coc
 from arr_coc.errors import ArrCocError
 from arr_coc.training.distributed import World
-from arr_coc.training.documents.page import FontSet
-from recipes.reader import folder
+from arr_coc.training.journal import Journal
+from recipes.reader import folder, recipe
+from recipes.reader import train as train_module
 from recipes.reader.data import Library, TrainingBatches, make_loader
+from recipes.reader.documents.page import FontSet
 from recipes.reader.losses import compute_losses
 from recipes.reader.model import TINY, build
 from recipes.reader.recipe import TINY_STEP_KINDS, Settings
@@ -105,6 +110,43 @@ def test_checkpoints_are_written_during_training(fonts: FontSet, tmp_path: Path,
     library = Library(fonts)
     train(ReaderTrainer(replace(SETTINGS, steps=3, save_every=0), TINY), library, [], tmp_path, TINY_STEP_KINDS)
     assert kept == [1, 2, 3]
+
+
+@pytest.mark.parametrize("lines", [True, False])
+def test_curves_and_validation_are_logged_and_printed(
+    fonts: FontSet, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lines: bool
+):
+    report = {"receipts: total": {"exact": 0.9, "similarity": 0.97, "count": 39}}
+    monkeypatch.setattr(train_module, "validate", lambda *_: (report, [("total?", "9.00", "9.60")]))
+    monkeypatch.setattr(recipe, "LOG_EVERY", 0)
+    settings = replace(SETTINGS, steps=2)
+    with Journal(tmp_path, events=True, lines=lines) as journal:
+        train(ReaderTrainer(settings, TINY), Library(fonts), [], tmp_path, TINY_STEP_KINDS, journal)
+    found = EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    assert set(found.Tags()["scalars"]) == {
+        "loss/answer",
+        "loss/cell",
+        "loss/colour",
+        "training/cell accuracy",
+        "training/learning rate",
+        "training/images per second",
+        "training/fresh share",
+        "exact/receipts: total",
+        "similarity/receipts: total",
+    }
+    *entries, measured = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
+    for name, tag in (("answer_loss", "loss/answer"), ("learning_rate", "training/learning rate")):
+        assert [(one.step, one.value) for one in found.Scalars(tag)] == [
+            (entry["step"], pytest.approx(entry[name])) for entry in entries
+        ]
+    assert [entry["step"] for entry in entries] == [1, 2]
+    assert found.Scalars("exact/receipts: total")[0].value == pytest.approx(0.9)
+    assert (measured["step"], measured["measured"]) == (2, report)
+    printed = capsys.readouterr().out
+    assert (f"minutes {entries[0]['minutes']}  step 1  answer_loss" in printed) == lines
+    assert re.search(r"receipts: total +exact 0\.900  similarity 0\.970  of 39", printed)
+    assert "'total?': expected '9.00', got '9.60'" in printed
 
 
 def test_weights_of_another_shape_are_refused(tmp_path: Path):
