@@ -28,7 +28,7 @@ from arr_coc.evaluation.data import Data, read_samples
 from arr_coc.evaluation.metrics import chance, evidence_cells, pointing, recall
 from arr_coc.selectors.controls import distance_from_centre
 from arr_coc.selectors.scoring import top_k
-from arr_coc.texture.pooling import resample
+from arr_coc.texture.filters import resample
 from arr_coc.types.grid import Grid
 
 CELL = 28  # px

@@ -21,8 +21,7 @@ import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageFilter
 
 from arr_coc.texture.channels.text import text_features
-from arr_coc.texture.filters import gaussian, luma
-from arr_coc.texture.pooling import pool
+from arr_coc.texture.filters import gaussian, luma, pool
 from arr_coc.types.image import read_picture
 from scanned_receipts import read_receipts, receipt_names
 

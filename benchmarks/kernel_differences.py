@@ -26,6 +26,7 @@ from arr_coc.frames import flow
 from arr_coc.texture import TextureArray, sampler
 from arr_coc.texture.channels import clusters
 from arr_coc.texture.channels.edges import distance_to
+from arr_coc.texture.filters import Pyramid, pool
 from arr_coc.texture.kernels import using
 from arr_coc.texture.kernels.connected_components import ConnectedComponents, Variants
 from arr_coc.texture.kernels.distance import distance_buffers, write_distance
@@ -34,7 +35,6 @@ from arr_coc.texture.kernels.pooling import make_levels, pool_cells
 from arr_coc.texture.kernels.saliency import CentreSurround
 from arr_coc.texture.kernels.sampling import MipTable, sample_mips, warp_planes
 from arr_coc.texture.kernels.superpixels import REGION_CHANNELS, RegionStats, SlicKMeans
-from arr_coc.texture.pooling import Pyramid, pool
 from gpu_graphs.flow import PyramidFlow
 from gpu_graphs.texture_graph import write_enlarged
 

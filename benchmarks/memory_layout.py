@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from arr_coc.bench.gpu import time_on_gpu
 from arr_coc.bench.timing import interleave, machine
-from arr_coc.texture.pooling import pool
+from arr_coc.texture.filters import pool
 from arr_coc.texture.sampler import trilinear
 
 CHANNELS, POINTS, CELLS, TILE = 40, 273, 32, 8
@@ -96,9 +96,9 @@ def by_kernel(
     first: torch.Tensor, last: torch.Tensor, xy: torch.Tensor, at_0: torch.Tensor
 ) -> dict[str, Callable[[], object]]:
     """The kernels on either layout."""
+    from arr_coc.texture.filters import level_size
     from arr_coc.texture.kernels.pooling import LevelWriter, plane_table, rows_aligned, rule_codes, write_cells
     from arr_coc.texture.kernels.sampling import MipTable, sample_mips
-    from arr_coc.texture.pooling import level_size
 
     means = ["mean"] * CHANNELS
     size = (int(first.shape[1]), int(first.shape[2]))

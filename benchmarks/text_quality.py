@@ -23,8 +23,7 @@ from rich.progress import track
 from arr_coc import TextureArray
 from arr_coc.bench.timing import machine
 from arr_coc.texture.channels.text import detect_text, text_features
-from arr_coc.texture.filters import luma
-from arr_coc.texture.pooling import pool
+from arr_coc.texture.filters import luma, pool
 from arr_coc.types.image import read_picture
 from scanned_receipts import ScannedReceipt, read_receipts, receipt_names
 

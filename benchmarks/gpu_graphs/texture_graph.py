@@ -20,6 +20,7 @@ import triton.language as tl
 
 from arr_coc.errors import ArrCocError
 from arr_coc.texture.array import TextureArray
+from arr_coc.texture.filters import level_size
 from arr_coc.texture.kernels.cuda_graph import capture_graph
 from arr_coc.texture.kernels.dispatch import MAX_SIDE, device_guard
 from arr_coc.texture.kernels.distance import distance_buffers, write_distance
@@ -29,7 +30,6 @@ from arr_coc.texture.kernels.saliency import CentreSurround, _corners
 from arr_coc.texture.kernels.sampling import MipTable, sample_mips
 from arr_coc.texture.kernels.superpixels import REGION_CHANNELS, RegionStats, SlicSegmenter
 from arr_coc.texture.layout import EMBEDDING_NAMES, FULL40, find_channel, resolve_layout
-from arr_coc.texture.pooling import level_size
 
 ROWS = 8  # rows of a program that enlarges: most lie between the same two rows of the small map
 ACROSS = 1024  # columns of a program that enlarges, at most

@@ -21,14 +21,14 @@ from ..conftest import noise, structured
 def spy_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record every channel that is computed."""
     computed: list[str] = []
-    for name, channel in list(layout._CHANNELS.items()):
+    for name, channel in list(layout.CHANNELS.items()):
 
         def spy(texture: TextureArray, channel: layout.Channel = channel) -> torch.Tensor:
             computed.append(channel.name)
             return channel.compute(texture)
 
         fields = {**channel.__dict__, "compute": spy}
-        monkeypatch.setitem(layout._CHANNELS, name, layout.Channel(**fields))
+        monkeypatch.setitem(layout.CHANNELS, name, layout.Channel(**fields))
     return computed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,9 +16,12 @@ from arr_coc.texture import layout
 
 
 @pytest.fixture(autouse=True)
-def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+def registry() -> Iterator[None]:
     """Channels registered in a test are removed after it."""
-    monkeypatch.setattr(layout, "_CHANNELS", dict(layout._CHANNELS))
+    before = dict(layout.CHANNELS)
+    yield
+    layout.CHANNELS.clear()
+    layout.CHANNELS.update(before)
 
 
 def test_full40_has_the_forty_channels_in_their_order() -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from arr_coc import ArrCocError, TextureArray
 from arr_coc.texture import sampler
-from arr_coc.texture.pooling import pool
+from arr_coc.texture.filters import pool
 
 from ..conftest import noise
 

@@ -21,10 +21,10 @@ from arr_coc.errors import ArrCocError
 from arr_coc.texture import FULL40, TextureArray, sampler
 from arr_coc.texture.channels.clusters import slic
 from arr_coc.texture.channels.edges import IS_EDGE, jump_flooding
+from arr_coc.texture.filters import Pyramid, level_size, pool
 from arr_coc.texture.kernels import using
 from arr_coc.texture.kernels.cuda_graph import capture_graph
 from arr_coc.texture.layout import find_channel
-from arr_coc.texture.pooling import Pyramid, level_size, pool
 
 GRID = (36, 36)  # cells that a model reads
 LEVELS = 5

@@ -13,7 +13,7 @@ import torch
 
 from arr_coc.errors import ArrCocError, whole_number
 from arr_coc.texture import sampler
-from arr_coc.texture.pooling import level_count, level_size
+from arr_coc.texture.filters import level_count, level_size
 from arr_coc.types.grid import WHOLE, Grid, check_grid
 from arr_coc.types.image import Numbers
 

@@ -63,4 +63,5 @@ def _run(layer: ArrCocLayer, state: Hashable, name: str, work: Callable[..., Ten
 
 
 def _recordable(*tensors: torch.Tensor) -> bool:
-    return not torch.is_grad_enabled() and can_capture(*tensors)  # the layer's own weights may want gradients
+    # The layer's own weights may need gradients.
+    return tensors[0].is_cuda and not torch.is_grad_enabled() and can_capture(*tensors)

@@ -28,7 +28,7 @@ from arr_coc.relevance.attending import AUTO_MAX
 from arr_coc.selectors.base import SelectionInput
 from arr_coc.texture import TextureArray
 from arr_coc.texture.channels.clusters import clusters
-from arr_coc.texture.pooling import pool
+from arr_coc.texture.filters import pool
 from arr_coc.types.grid import WHOLE, Cells
 
 LARGE = 4096  # cells from which a grid is worth a cascade

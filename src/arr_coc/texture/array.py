@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
@@ -17,13 +18,13 @@ from PIL import Image
 
 from arr_coc.devices import tensors
 from arr_coc.errors import ArrCocError, ChannelError, whole_number
-from arr_coc.texture import pooling, sampler
+from arr_coc.texture import filters, sampler
 from arr_coc.texture.channels.clusters import SEGMENTERS, Segmenter
-from arr_coc.texture.channels.supplied import SuppliedMap, read_supplied
+from arr_coc.texture.channels.inputs import SuppliedMap, read_supplied
 from arr_coc.texture.channels.text import TEXT_DETECTORS, TextDetector
-from arr_coc.texture.kernels import planes as kernels
-from arr_coc.texture.layout import Channel, find_channel, nearest_name, resolve_layout
-from arr_coc.texture.pooling import Pyramid, level_count
+from arr_coc.texture.filters import Pyramid, level_count, level_size
+from arr_coc.texture.kernels import dispatch as kernels
+from arr_coc.texture.layout import CHANNELS, Channel, find_channel, nearest_name, resolve_layout, select_channels
 from arr_coc.types.grid import check_grid
 from arr_coc.types.image import ImageLike, Numbers, Picture, as_tensor, is_batch, read_batch, read_picture
 
@@ -60,7 +61,8 @@ class ChannelCache:
                     self._needs[key] = frozenset(self._stack[-1][1])
                 finally:
                     self._stack.pop()
-            self.add_dependency(self._needs[key])
+            if self._stack:
+                self._stack[-1][1].update(self._needs[key])
             value: T = self._values[key]
             return value
 
@@ -138,6 +140,10 @@ class TextureArray:
         self.dtype = dtype
         self.segmenter = _check_function("segmenter", segmenter, SEGMENTERS)
         self.text = _check_function("text detector", text, TEXT_DETECTORS)
+        self.size = picture.size  # (height, width) in texture pixels
+        self.device = picture.pixels.device
+        self.levels = level_count(self.size)  # of the pyramid, down to 1x1
+        self.level_sizes = [level_size(self.size, number) for number in range(self.levels)]
         self._supplied = {k: v for k, v in read_supplied(supplied or {}, picture).items() if v is not None}
         self._cache = ChannelCache()
         self._ready: dict[str, Callable[[], torch.Tensor]] = {}  # planes given by `keep` instead of computed
@@ -214,18 +220,9 @@ class TextureArray:
         return (len(self.names), *self.size)
 
     @property
-    def size(self) -> tuple[int, int]:
-        """(height, width) in texture pixels."""
-        return self.picture.size
-
-    @property
     def original_size(self) -> tuple[int, int]:
         """(height, width) of the original image, EXIF orientation applied."""
         return self.picture.original_size
-
-    @property
-    def device(self) -> torch.device:
-        return self.picture.pixels.device
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -235,19 +232,14 @@ class TextureArray:
     @property
     def channels(self) -> list[Channel]:
         """The layout's channels, with meaning, range, pooling rule and cost."""
-        return [find_channel(name) for name in self.names]
+        return [CHANNELS[name] for name in self.names]
 
-    @property
+    @cached_property
     def absent(self) -> tuple[str, ...]:
         """The layout's channels whose map the caller has not supplied: they are zero."""
         if len(self.picture.pixels) == 0:
             return ()
-        return tuple(c.name for c in self.channels if c.supplied_by and not self._supplied.keys() & set(c.supplied_by))
-
-    @property
-    def levels(self) -> int:
-        """How many pyramid levels there are, down to 1x1."""
-        return level_count(self.size)
+        return tuple(c.name for c in self.channels if c.supplied_by and self._supplied.keys().isdisjoint(c.supplied_by))
 
     def __repr__(self) -> str:
         channels, height, width = self.shape
@@ -262,7 +254,7 @@ class TextureArray:
 
         A single plane is the texture's own memory: clone it before changing it.
         """
-        return self.level(name, 0)
+        return self._plane(name) if isinstance(name, str) else self.level(name, 0)
 
     def __contains__(self, name: object) -> bool:
         """Whether the layout has a channel of this name."""
@@ -280,10 +272,10 @@ class TextureArray:
                 f"expected a level from 0 to {self.levels - 1} for {self.size[1]}x{self.size[0]} pixels, got {level!r}"
             )
         if isinstance(name, str):
-            return self.pyramid(name).level(number)
+            return self._level(name, number)
         if not isinstance(name, Iterable):
             raise ChannelError(f"expected a channel's name or a list of names, got {name!r}")
-        return torch.stack([self.pyramid(one).level(number) for one in resolve_layout(name)])
+        return torch.stack([self._level(one, number) for one in resolve_layout(name)])
 
     def tensor(self, level: int = 0) -> torch.Tensor:
         """All channels of the layout in one tensor `[C, H_l, W_l]`: a copy in one block of memory."""
@@ -295,12 +287,12 @@ class TextureArray:
         The mean is the exact area average of the cell, whether or not the sizes divide.
         """
         size = check_grid(height, width)
-        channels = self._select(names)
-        planes = [self[c.name] for c in channels]
+        channels = self.channels if names is None else select_channels(names)
+        planes = [self._plane(c.name) for c in channels]
         pooled = kernels.pool_planes(planes, size, [c.pool for c in channels])
         if pooled is not None:
             return pooled
-        return torch.stack([pooling.pool(plane, size, c.pool) for plane, c in zip(planes, channels, strict=True)])
+        return torch.stack([filters.pool(plane, size, c.pool) for plane, c in zip(planes, channels, strict=True)])
 
     def boxes(self, height: int, width: int) -> torch.Tensor:
         """The grid's cells as (x0, y0, x1, y1) in original pixels: float64 `[height * width, 4]`, row by row."""
@@ -320,7 +312,7 @@ class TextureArray:
         `level` is a number or `[N]`, clamped to the levels there are. Ids are read at the nearest pixel and level.
         Differentiable in the texture and in the points.
         """
-        channels = self._select(names)
+        channels = self.channels if names is None else select_channels(names)
         if kernels.can_sample(self, channels, xy, level):
             # Points on the host are checked there. On the device a check would wait for them: a bad point gives NaN.
             on_host = not (isinstance(xy, torch.Tensor) and xy.is_cuda)
@@ -372,8 +364,7 @@ class TextureArray:
 
     def pyramid(self, name: str) -> Pyramid:
         """For samplers: the levels of a channel."""
-        channel = find_channel(name)
-        return self._cache.once(("channel", name), lambda: Pyramid(self._compute(channel), channel.pool))
+        return self._cache.once(("pyramid", name), lambda: Pyramid(self._plane(name), find_channel(name).pool))
 
     def keep(self, name: str, plane: torch.Tensor | Callable[[], torch.Tensor]) -> None:
         """Use a ready plane `[H, W]`, or a function that returns one on first use, instead of computing the channel.
@@ -381,6 +372,14 @@ class TextureArray:
         It stays until a map of that name is supplied.
         """
         self._ready[find_channel(name).name] = plane if callable(plane) else lambda: plane
+
+    def _level(self, name: str, number: int) -> torch.Tensor:
+        return self.pyramid(name).level(number) if number else self._plane(name)
+
+    def _plane(self, name: str) -> torch.Tensor:
+        """A channel `[H, W]`, computed on first use."""
+        channel = CHANNELS.get(name) or find_channel(name)  # which raises an error for an unknown name
+        return self._cache.once(("channel", name), lambda: self._compute(channel))
 
     def _compute(self, channel: Channel) -> torch.Tensor:
         ready = self._ready.get(channel.name)
@@ -398,9 +397,6 @@ class TextureArray:
             got = list(plane.shape) if isinstance(plane, torch.Tensor) else type(plane).__name__
             raise ChannelError(f"channel {channel.name!r} must return a tensor {list(self.size)}, got {got}")
         return plane.to(device=self.device, dtype=self.dtype)
-
-    def _select(self, names: Iterable[str] | None) -> list[Channel]:
-        return [find_channel(name) for name in (self.names if names is None else resolve_layout(names))]
 
 
 def _check_function(kind: str, given: str | ImageFunction, known: Mapping[str, ImageFunction]) -> str | ImageFunction:

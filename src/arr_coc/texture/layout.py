@@ -56,7 +56,7 @@ class Channel:
         }
 
 
-_CHANNELS: dict[str, Channel] = {}
+CHANNELS: dict[str, Channel] = {}
 
 
 def channel(
@@ -81,11 +81,11 @@ def channel(
         raise ChannelError(f"channel {name!r}: pool must be one of {', '.join(get_args(Pool))}, got {pool!r}")
     if cost not in get_args(Cost):
         raise ChannelError(f"channel {name!r}: cost must be one of {', '.join(get_args(Cost))}, got {cost!r}")
-    if name in _CHANNELS and not replace:
+    if name in CHANNELS and not replace:
         raise ChannelError(f"there is a channel {name!r} already; choose another name, or pass replace=True")
 
     def register(compute: Compute) -> Compute:
-        _CHANNELS[name] = Channel(name, family, meaning, range, pool, cost, compute, supplied_by)
+        CHANNELS[name] = Channel(name, family, meaning, range, pool, cost, compute, supplied_by)
         return compute
 
     return register
@@ -94,15 +94,20 @@ def channel(
 def find_channel(name: str) -> Channel:
     """The channel of that name; the error for an unknown one suggests the nearest name."""
     try:
-        return _CHANNELS[name]
+        return CHANNELS[name]
     except (KeyError, TypeError):
-        raise ChannelError(f"there is no channel {name!r}{nearest_name(name, _CHANNELS)}") from None
+        raise ChannelError(f"there is no channel {name!r}{nearest_name(name, CHANNELS)}") from None
+
+
+def select_channels(names: str | Iterable[str]) -> list[Channel]:
+    """The channels of a layout, or of a list of names."""
+    return [CHANNELS[name] for name in resolve_layout(names)]
 
 
 def all_channels() -> list[Channel]:
     """Every registered channel: those of full40 in its order, then the others in order of registration."""
     order = {name: number for number, name in enumerate(FULL40)}
-    return sorted(_CHANNELS.values(), key=lambda c: order.get(c.name, len(order)))
+    return sorted(CHANNELS.values(), key=lambda c: order.get(c.name, len(order)))
 
 
 def nearest_name(name: object, known: Iterable[str]) -> str:
@@ -141,10 +146,10 @@ LAYOUTS: dict[str, tuple[str, ...]] = {"full40": FULL40, "mvp13": MVP13}
 def resolve_layout(layout: str | Iterable[str]) -> tuple[str, ...]:
     """A layout's names, from the name of a shipped one or from any list of channel names."""
     if isinstance(layout, str):
-        if layout in _CHANNELS:
+        if layout in CHANNELS:
             raise ChannelError(f"{layout!r} is a channel, not a layout; for that channel alone pass [{layout!r}]")
         if layout not in LAYOUTS:
-            raise ChannelError(f"there is no layout {layout!r}{nearest_name(layout, [*LAYOUTS, *_CHANNELS])}")
+            raise ChannelError(f"there is no layout {layout!r}{nearest_name(layout, [*LAYOUTS, *CHANNELS])}")
         return LAYOUTS[layout]
     if not isinstance(layout, Iterable):
         raise ChannelError(f"expected a layout's name or a list of channel names, got {layout!r}")

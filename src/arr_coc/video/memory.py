@@ -26,7 +26,7 @@ from arr_coc.frames import flow as flows
 from arr_coc.frames import gate as gates
 from arr_coc.frames.flow import Flow, compose, warp, zero_flow
 from arr_coc.texture import TextureArray
-from arr_coc.texture.channels.supplied import FIXATION_DECAY
+from arr_coc.texture.channels.inputs import FIXATION_DECAY
 from arr_coc.types.image import ImageLike
 from arr_coc.video import texture_update as update
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import arr_coc
 from arr_coc import TextureArray, all_channels
-from arr_coc.texture import filters, pooling
+from arr_coc.texture import filters
 from arr_coc.texture.channels import edges
 from arr_coc.texture.kernels import using
 
@@ -79,7 +79,7 @@ def test_torch_and_opencv_agree_on_channels_levels_and_cells(picture: str, monke
     expected = {name: by_opencv[name] for name in layout}
     cells, coarse = by_opencv.grid(31, 17), by_opencv.tensor(2)
     monkeypatch.setattr(filters, "_on_cpu", lambda plane: False)
-    monkeypatch.setattr(pooling, "_opencv_serves", lambda plane, size: False)
+    monkeypatch.setattr(filters, "_opencv_serves", lambda plane, size: False)
     monkeypatch.setattr(edges, "distance_to", edges.jump_flooding)
     by_torch = TextureArray.from_image(image, layout=layout)
     for name in layout:

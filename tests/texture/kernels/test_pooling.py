@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from arr_coc.errors import ArrCocError
+from arr_coc.texture.filters import Pyramid, level_count, pool
 from arr_coc.texture.kernels.pooling import make_levels, needs_int64, pool_cells
-from arr_coc.texture.pooling import Pyramid, level_count, pool
 
 RULES = ("mean", "max", "nearest", "mean", "max")
 

@@ -24,9 +24,8 @@ import torch
 
 from arr_coc.errors import ChannelError
 from arr_coc.texture import filters
-from arr_coc.texture.kernels import planes as kernels
+from arr_coc.texture.kernels import dispatch as kernels
 from arr_coc.texture.layout import channel
-from arr_coc.texture.pooling import pool
 from arr_coc.types.image import as_tensor
 
 if TYPE_CHECKING:
@@ -162,7 +161,7 @@ def cell_extent(cells: int, pixels: int, device: torch.device) -> tuple[torch.Te
 
 def _spread(texture: TextureArray, small: torch.Tensor) -> torch.Tensor:
     """From the segmenter's grid to the texture's size, each pixel from the cell under it."""
-    return pool(small, texture.size, "nearest")
+    return filters.pool(small, texture.size, "nearest")
 
 
 def work_size(size: tuple[int, int]) -> tuple[int, int]:
@@ -177,7 +176,7 @@ def slic(pixels: torch.Tensor) -> torch.Tensor:
     if made is not None:
         return made
     size = work_size((int(pixels.shape[1]), int(pixels.shape[2])))
-    small = torch.stack([pool(plane, size, "mean") for plane in pixels]).cpu()
+    small = torch.stack(filters.pool_means(pixels, size)).cpu()
     lab = filters.rgb_to_lab(small).numpy()
     for compactness in COMPACTNESS:
         labels = _k_means(lab, compactness)

@@ -13,7 +13,7 @@ import cv2
 import torch
 
 from arr_coc.texture import filters
-from arr_coc.texture.kernels import planes as kernels
+from arr_coc.texture.kernels import dispatch as kernels
 from arr_coc.texture.layout import channel
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from arr_coc.texture import filters
-from arr_coc.texture.kernels import planes as kernels
+from arr_coc.texture.kernels import dispatch as kernels
 from arr_coc.texture.layout import channel
-from arr_coc.texture.pooling import level_count, level_size, pool
 
 if TYPE_CHECKING:
     from arr_coc.texture.array import TextureArray
@@ -30,23 +29,23 @@ FLAT = 1e-3  # Lab units; a smaller range is rounding, not contrast
     meaning="contrast to the surroundings in colour and brightness, over several scales",
 )
 def saliency(texture: TextureArray) -> torch.Tensor:
-    pairs = centre_surround_pairs(level_count(texture.size))
+    pairs = centre_surround_pairs(texture.levels)
     if not pairs:
         return texture.constant(0.0)
     made = kernels.saliency_plane(texture)
     if made is not None:
         return made
     finest, coarsest = pairs[0][0], max(surround for _, surround in pairs)
-    planes = [pool(plane, level_size(texture.size, finest), "mean") for plane in texture.pixels]
-    levels = {finest: list(filters.rgb_to_lab(torch.stack(planes)))}
+    sizes = texture.level_sizes
+    small = torch.stack(filters.pool_means(texture.pixels, sizes[finest]))
+    levels = {finest: list(filters.rgb_to_lab(small))}
     for number in range(finest + 1, coarsest + 1):
-        levels[number] = [pool(plane, level_size(texture.size, number), "mean") for plane in levels[number - 1]]
-    size = level_size(texture.size, finest)
-    total = torch.zeros(size, device=texture.device)
+        levels[number] = filters.pool_means(levels[number - 1], sizes[number])
+    total = torch.zeros(sizes[finest], device=texture.device)
     for centre, surround in pairs:
         for fine, coarse in zip(levels[centre], levels[surround], strict=True):
-            contrast = (fine - filters.resize(coarse, level_size(texture.size, centre))).abs()
-            total += filters.resize(contrast, size)
+            contrast = (fine - filters.resize(coarse, sizes[centre])).abs()
+            total += filters.resize(contrast, sizes[finest])
     full = filters.resize(total, texture.size)
     low, high = torch.aminmax(full)
     if float(high - low) < FLAT:

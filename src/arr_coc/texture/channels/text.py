@@ -23,7 +23,6 @@ from arr_coc.errors import ChannelError
 from arr_coc.texture import filters
 from arr_coc.texture.kernels.cuda_graph import GraphCache, can_capture
 from arr_coc.texture.layout import channel
-from arr_coc.texture.pooling import pool, resample
 from arr_coc.types.image import as_tensor
 
 if TYPE_CHECKING:
@@ -50,12 +49,12 @@ def text(texture: TextureArray) -> torch.Tensor:
         raise ChannelError(f"a text detector must return a likelihood [h, w], got {list(found.shape)}")
     if not own and not bool(((found >= 0) & (found <= 1)).all()):  # NaN fails too
         raise ChannelError("a text detector must return likelihoods in [0, 1]")
-    return resample(found, texture.size, shrink_by="max")
+    return filters.resample(found, texture.size, shrink_by="max")
 
 
 def stroke_text(pixels: torch.Tensor) -> torch.Tensor:
     """An image `[3, H, W]` in [0, 1] to a likelihood in [0, 1] at half the size."""
-    if can_capture(pixels) and pixels.shape[-1] * pixels.shape[-2] <= MAX_CAPTURED:
+    if pixels.is_cuda and can_capture(pixels) and pixels.shape[-1] * pixels.shape[-2] <= MAX_CAPTURED:
         (found,) = _graphs.run(None, None, lambda given: (text_likelihood(filters.luma(given)),), (pixels,))
         return found
     return text_likelihood(filters.luma(pixels))
@@ -78,8 +77,9 @@ def text_features(brightness: torch.Tensor) -> torch.Tensor:
     All five are the same for light ink on dark ground.
     """
     rows, columns = brightness.shape
-    small = pool(brightness, (max(1, rows // 2), max(1, columns // 2)), "mean")
-    across, down = (slope.abs_() for slope in filters.sobel(small))
+    small = filters.pool(brightness, (max(1, rows // 2), max(1, columns // 2)), "mean")
+    across, down = filters.sobel(small)
+    across, down = across.abs_(), down.abs_()
     slopes = torch.minimum(filters.box_mean(across, 7, 15), filters.box_mean(down, 7, 15))
 
     mean = filters.box_mean(small, 15, 15)
@@ -90,7 +90,11 @@ def text_features(brightness: torch.Tensor) -> torch.Tensor:
     swings = filters.box_mean(swing, 7, 21)
 
     lightest, darkest = filters.window_max(small, 9, 9), filters.window_max(1 - small, 9, 9)
-    unevenness = torch.minimum(_roughness(lightest), _roughness(darkest))
+    averages = [filters.box_mean(envelope, 21, 21) for envelope in (lightest, darkest)]
+    unevenness = torch.minimum(
+        filters.box_mean((lightest - averages[0]).abs_(), 15, 15),
+        filters.box_mean((darkest - averages[1]).abs_(), 15, 15),
+    )
     reach = (lightest + darkest - 1).clamp_(min=0.02)  # from the darkest to the lightest pixel around
     imbalance = filters.box_mean(((lightest - darkest + 1 - 2 * mean) / reach).abs_().clamp_(max=1), 7, 15)
 
@@ -99,10 +103,6 @@ def text_features(brightness: torch.Tensor) -> torch.Tensor:
     height = filters.box_mean(filters.window_max(thinned, LINE_HEIGHT, 1), 7, 15)
     logs = [torch.log(feature + 0.01) for feature in (slopes, unevenness, height)]
     return torch.stack([logs[0], swings, logs[1], imbalance, logs[2]])
-
-
-def _roughness(plane: torch.Tensor) -> torch.Tensor:
-    return filters.box_mean((plane - filters.box_mean(plane, 21, 21)).abs_(), 15, 15)
 
 
 def detect_text(pixels: torch.Tensor, engine: Any = None) -> torch.Tensor:

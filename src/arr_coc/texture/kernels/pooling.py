@@ -1,6 +1,6 @@
 """Kernels that pool planes onto a grid of equal cells and into mip levels, each channel by its own rule.
 
-The rules are those of `texture/pooling.py`. A pixel that lies partly inside a cell is weighted by its share, computed in
+The rules are those of `texture/filters.py`. A pixel that lies partly inside a cell is weighted by its share, computed in
 integers: pixel p of H and cell r of h overlap by min((r + 1) H, (p + 1) h) - max(r H, p h) parts out of H.
 One lane handles a whole small cell. Large cells are reduced down their columns first, then along the rows.
 
@@ -24,7 +24,7 @@ import triton.language as tl
 
 from arr_coc.devices import to_device
 from arr_coc.errors import ArrCocError
-from arr_coc.texture.pooling import level_count, level_size, nested_source
+from arr_coc.texture.filters import level_count, level_size, nested_source
 
 RULE_CODES = {"mean": 0, "max": 1, "nearest": 2}
 INT32_OFFSETS = 1 << 31  # elements

@@ -13,8 +13,8 @@ import triton.language as tl
 
 from arr_coc.devices import to_device
 from arr_coc.texture.channels.saliency import FLAT, centre_surround_pairs
+from arr_coc.texture.filters import level_count, level_size
 from arr_coc.texture.kernels.pooling import _part, needs_int64, plane_table, rule_codes, touched_pixels, write_cells
-from arr_coc.texture.pooling import level_count, level_size
 
 BLOCK = 512
 LAB_BLOCK = 256  # cells of a program

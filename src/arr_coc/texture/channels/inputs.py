@@ -1,4 +1,6 @@
-"""Channels of maps that only the caller has: motion, memory, attention, gaze, embeddings.
+"""Channels that are inputs: the image's colours, pixel positions, and maps that only the caller has.
+
+Maps are motion, memory, attention, gaze and embeddings.
 
 A video or a dialogue carries state along; the caller warps it to this frame and supplies it: `previous_frame` for motion,
 maps for the rest. Maps come in any size and are resampled to the texture's. `read_supplied` checks them; which names
@@ -14,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 import torch
 
 from arr_coc.errors import ChannelError
-from arr_coc.texture.kernels import planes as kernels
+from arr_coc.texture import filters
+from arr_coc.texture.kernels import dispatch as kernels
 from arr_coc.texture.layout import EMBEDDING_NAMES, all_channels, channel, nearest_name
-from arr_coc.texture.pooling import resample
 from arr_coc.types.image import ImageLike, Picture, as_tensor, read_picture
 
 if TYPE_CHECKING:
@@ -35,6 +37,44 @@ class Embedder(Protocol):
     def channels(self, texture: TextureArray) -> torch.Tensor: ...
 
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor: ...
+
+
+def _register_colour(number: int, name: str) -> None:
+    @channel(name, family="colour", cost="free", meaning=f"{name} of the image")
+    def colour(texture: TextureArray) -> torch.Tensor:
+        return texture.pixels[number]
+
+
+for _number, _name in enumerate(("red", "green", "blue")):
+    _register_colour(_number, _name)
+
+
+def pixel_centres(count: int, device: torch.device) -> torch.Tensor:
+    """Pixel centres along one axis, in [0, 1]: `[count]`."""
+    return (torch.arange(count, device=device, dtype=torch.float32) + 0.5) / count
+
+
+@channel("x", family="position", cost="free", meaning="pixel centre from left (0) to right (1)")
+def x(texture: TextureArray) -> torch.Tensor:
+    return pixel_centres(texture.size[1], texture.device).to(texture.dtype).expand(texture.size)
+
+
+@channel("y", family="position", cost="free", meaning="pixel centre from top (0) to bottom (1)")
+def y(texture: TextureArray) -> torch.Tensor:
+    return pixel_centres(texture.size[0], texture.device).to(texture.dtype)[:, None].expand(texture.size)
+
+
+@channel(
+    "eccentricity", family="position", cost="cheap", meaning="distance to the image's centre, 1 at the corner pixels"
+)
+def eccentricity(texture: TextureArray) -> torch.Tensor:
+    height, width = texture.size
+    farthest = ((height - 1) ** 2 + (width - 1) ** 2) ** 0.5 / 2
+    if farthest == 0:
+        return texture.constant(0.0)
+    across = (pixel_centres(width, texture.device) - 0.5) * (width / farthest)
+    down = (pixel_centres(height, texture.device) - 0.5) * (height / farthest)
+    return filters.magnitude(across.expand(height, width), down[:, None].expand(height, width)).clamp_(max=1)
 
 
 @channel(
@@ -107,7 +147,7 @@ def _register_embedding(number: int, name: str) -> None:
     @channel(name, family="embedding", range=unbounded, cost="costly", supplied_by=("embeddings",), meaning=meaning)
     def dimension(texture: TextureArray) -> torch.Tensor:
         features = _embeddings(texture)
-        return texture.constant(0.0) if features is None else resample(features[number], texture.size)
+        return texture.constant(0.0) if features is None else filters.resample(features[number], texture.size)
 
 
 for _number, _name in enumerate(EMBEDDING_NAMES):
@@ -164,7 +204,7 @@ def _read_map(name: str, value: Any, picture: Picture, within: tuple[float, floa
             f"the map {name!r} must lie in [{low:g}, {high:g}], got {float(plane.min()):.4g} to {float(plane.max()):.4g}; "
             "scale it first, e.g. divide by its maximum"
         )
-    return resample(plane, picture.size).clamp(low, high)
+    return filters.resample(plane, picture.size).clamp(low, high)
 
 
 def _check_finite(name: str, value: torch.Tensor) -> None:
