@@ -1,4 +1,4 @@
-"""`arr-coc bench gpu`: its stages run, its report is right, and without a GPU it gives one clear error."""
+"""`arr-coc bench gpu`: its stages run, and its report is right."""
 
 from __future__ import annotations
 
@@ -11,18 +11,6 @@ from arr_coc.bench import gpu
 from arr_coc.bench.gpu import GOALS, GpuReport, GpuTiming, StageTime, check_goals, stage_bars
 from arr_coc.cli import main
 from arr_coc.cli.bench_gpu import record
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_the_error_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "gpu"]) == 2
-    assert "expected a CUDA device to measure, and torch sees none" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("wrong", [["--size", "8"], ["--batch", "0"], ["--repeats", "1"]])
-def test_options_out_of_range_are_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "gpu", *wrong]) == 2
-    assert f"expected {wrong[0]} of at least" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -21,6 +21,10 @@ from tests.cli.conftest import write_data, write_photos
 from tests.embedding.fake import Colours
 
 
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def read_eval(folder: Path) -> Any:
     """Everything in the records but times and memory."""
     report = json.loads((folder / "report.json").read_text())
@@ -45,6 +49,9 @@ class LongCommand:
     interrupted_in: tuple[type, str]  # a method that every step calls
     calls: int  # it is interrupted in this call
     read_result: Callable[[Path], Any]
+    on_interrupt: str  # a part of the message
+    on_resume: str
+    is_kept: Callable[[Path], bool]  # whether OUT holds what an interrupted run should leave
 
 
 COMMANDS = {
@@ -53,15 +60,27 @@ COMMANDS = {
         (VLM, "look"),
         3,  # the first call is the warm-up
         read_eval,
+        "interrupted after 1 of 4 pictures: they are kept in",
+        "went on from an interrupted run (1 pictures were done)",
+        lambda out: names(out) == [],  # it is in the cache folder
     ),
     "train": LongCommand(
-        "train DATA --model MODEL -o OUT --steps 3 --pictures 2", (torch.Tensor, "backward"), 2, read_layer
+        "train DATA --model MODEL -o OUT --steps 3 --pictures 2",
+        (torch.Tensor, "backward"),
+        2,
+        read_layer,
+        "interrupted: the state is kept, and the same command resumes",
+        "3 steps in",
+        lambda out: bool(read_layer(out)),
     ),
     "fit-embeddings": LongCommand(
         "fit-embeddings PHOTOS -o OUT/e.safetensors --encoder tests.embedding.fake:make",
         (Colours, "encode"),
         30,
         read_projection,
+        "interrupted: what is done is kept in",
+        "resumed an interrupted run (24 pictures were done)",
+        lambda out: names(out) == ["e.safetensors.part"],
     ),
 }
 
@@ -99,10 +118,16 @@ def test_an_interrupted_command_continues(
     code, _ = run("parts", interrupt_at=long.calls)
     assert code == 130
     captured = capsys.readouterr()
-    assert "interrupted" in captured.out + captured.err
+    assert long.on_interrupt in captured.out + captured.err
     assert "Traceback" not in captured.err
     assert captured.err.count("\n") <= 1
+    assert long.is_kept(tmp_path / "parts")
     code, calls_of_rest = run("parts")
     assert code == 0
+    captured = capsys.readouterr()
+    assert long.on_resume in captured.out + captured.err
     assert calls_of_rest < calls_of_whole  # it did not start from the beginning
     assert long.read_result(tmp_path / "parts") == long.read_result(tmp_path / "whole")
+    assert names(tmp_path / "parts") == names(tmp_path / "whole")
+    assert run("parts")[0] == 0
+    assert "interrupted" not in capsys.readouterr().err  # the next run has nothing left to resume

@@ -59,31 +59,6 @@ def test_fps_samples_the_clip(clip: Path, capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out.startswith("6 frames")
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["nowhere.mp4", "Where?"], "there is no file 'nowhere.mp4'"),
-        (["CLIP", "Where?", "-o", "out.txt"], "cannot write 'out.txt'"),
-        (["CLIP", "Where?", "-o", "nowhere/out.mp4"], "there is no folder 'nowhere'"),
-        (["CLIP", "Where?", "-o", "CLIP"], "expected another file"),
-        (["CLIP", "Where?", "--frames", "0"], "--frames of at least 1"),
-        (["CLIP", "Where?", "--fps", "-1"], "--fps above 0"),
-        (["CLIP", "Where?", "--budget", "lots"], "expected budget as"),
-        (["CLIP", "Where?", "--embeddings", "nothing-of-that-name"], "nothing-of-that-name"),
-    ],
-)
-def test_bad_input_is_one_sentence(
-    clip: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    assert main(["video", *(str(clip) if option == "CLIP" else option for option in options)]) == 2
-    captured = capsys.readouterr()
-    assert said in captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
-
-
 def test_a_truncated_clip_is_watched_to_its_end(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = clip.read_bytes()
     short = tmp_path / "short.mkv"
@@ -109,10 +84,3 @@ def test_a_note_about_a_truncated_file_goes_to_stderr(tmp_path: Path, capsys: py
     captured = capsys.readouterr()
     assert 0 < len(captured.out.splitlines()) < 12
     assert "arr-coc: the clip: " in captured.err
-
-
-@pytest.mark.parametrize("option", ["--fps", "--model-fps"])
-@pytest.mark.parametrize("rate", ["inf", "nan", "0"])
-def test_invalid_rates_are_rejected(clip: Path, option: str, rate: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["video", str(clip), "Where?", option, rate]) == 2
-    assert f"expected {option} above 0" in capsys.readouterr().err

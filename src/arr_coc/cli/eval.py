@@ -25,11 +25,11 @@ group suffices. Lines that cannot be used are named with their number, the rest 
 "video" in place of "image" lists the files of a clip's frames, or names a folder of them.
 
 examples:
-  arr-coc eval receipts --selectors all random uniform --budgets 25%% 12.5%% --limit 20
+  arr-coc eval receipts --selectors all random uniform --budgets 25% 12.5% --limit 20
   arr-coc eval receipts --selectors mymodule:MySelector,divprune --json out.json --report out
   arr-coc eval photos --evidence-only              which cells are kept, without generating answers
   arr-coc eval photos --selectors coupling centre --embeddings labels
-  arr-coc eval photos --glance 25%% --budgets all    what each selector lets the vision encoder see
+  arr-coc eval photos --glance 25% --budgets all    what each selector lets the vision encoder see
   arr-coc eval val2014 --format vqav2 --model FOLDER
   arr-coc eval --suite robustness                  drawn cases that are hard for selectors
 

@@ -1,12 +1,8 @@
-"""The command line as people and scripts use it."""
+"""The command `arr-coc channels`."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,15 +18,6 @@ def image(tmp_path: Path) -> str:
     path = tmp_path / "scene.png"
     arr_coc.pictures.scene().resize((240, 160)).save(path)
     return str(path)
-
-
-def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as done:
-        main(["--help"])
-    assert done.value.code == 0
-    said = capsys.readouterr().out
-    for words in ("channels", "bench", "tour", "demo", "start here"):
-        assert words in said
 
 
 def test_channels_writes_a_sheet(image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,45 +69,3 @@ def test_notes_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     Image.new("RGBA", (20, 20), (200, 0, 0, 90)).save(tmp_path / "a.png")
     assert main(["channels", str(tmp_path / "a.png"), "--layout", "red"]) == 0
     assert "note: transparency blended with white" in capsys.readouterr().out
-
-
-def test_the_tour_writes_its_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tour", "-o", str(tmp_path / "out")]) == 0
-    written = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert written == [
-        "receipt.png", "receipt_answer.png", "receipt_channels.png", "receipt_kept.png", "scene.png", "scene_channels.png",
-        "why_company.png", "why_total.png",
-    ]  # fmt: skip
-    said = capsys.readouterr().out
-    assert re.search(r"37\.40 +860 of 860 tokens read \(all\), 860 encoded", said)
-    assert re.search(r"37\.40 +(\d+) of 860 tokens read \(those that matter\), 516 encoded", said)
-    assert said.count("HARBOUR MILL BAKERY") == 2
-
-
-def test_as_a_process_with_unicode_file_names_and_a_full_disk(tmp_path: Path) -> None:
-    source, sheet = tmp_path / "straße 图.png", tmp_path / "übersicht.png"
-    arr_coc.pictures.scene().resize((60, 40)).save(source)
-    command = [sys.executable, "-m", "arr_coc.cli", "channels", str(source), "--layout", "red", "--json"]
-    plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
-    done = subprocess.run([*command, "-o", str(sheet)], capture_output=True, text=True, env=plain)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert sheet.exists()
-    assert json.loads(done.stdout)["channels"][0]["name"] == "red"
-    if Path("/dev/full").exists():
-        with open("/dev/full", "w") as full:
-            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=buffered)
-        assert done.returncode == 2
-        assert done.stderr.startswith("arr-coc: cannot write the output")
-        assert done.stderr.count("\n") == 1
-
-
-def test_a_closed_pipe_is_not_an_error_message() -> None:
-    command = [sys.executable, "-m", "arr_coc.cli", "channels", "--json"]
-    buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=buffered) as done:
-        assert done.stdout
-        assert done.stderr
-        done.stdout.close()  # before it has written anything
-        assert done.stderr.read() == ""
-    assert done.returncode == 1

@@ -182,33 +182,6 @@ def test_many_unreadable_files_are_not_all_printed(
     assert "and 10 more" in (tmp_path / "e_report" / "report.md").read_text()
 
 
-def test_an_interrupted_run_resumes(
-    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert fit(pictures, tmp_path / "whole.safetensors") == 0
-    capsys.readouterr()
-    real = gathering.block_moments
-    calls = []
-
-    def stopping(*args: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return real(*args)
-
-    monkeypatch.setattr(gathering, "block_moments", stopping)
-    out = tmp_path / "e.safetensors"
-    assert fit(pictures, out) == 130
-    assert "the same command resumes" in capsys.readouterr().err
-    assert not out.exists()
-    assert (tmp_path / "e.safetensors.part").is_file()
-    monkeypatch.setattr(gathering, "block_moments", real)
-    assert fit(pictures, out) == 0
-    assert "resumed an interrupted run (24 pictures were done)" in capsys.readouterr().err
-    assert not (tmp_path / "e.safetensors.part").exists()
-    assert Projection.load(out).identity == Projection.load(tmp_path / "whole.safetensors").identity
-
-
 def test_a_run_interrupted_in_validation_encodes_nothing_again(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -293,47 +266,6 @@ def importing_workers(process: int) -> list[int]:
             if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes() and caught >> (signal.SIGINT - 1) & 1:
                 found.append(int(child))
     return found
-
-
-@pytest.mark.parametrize(
-    ("wrong", "complaint"),
-    [
-        (["--dims", "0"], "--dims of at least 1"),
-        (["--dims", "41", "--exactly"], "1 to 40 dimensions"),
-        (["--dims", "46"], "45 pictures are too few to fit 46 dimensions"),
-        (["--workers", "0"], "--workers"),
-        (["--sample", "0"], "--sample"),
-        (["--text-weight", "1.5"], "from 0 to 1"),
-        (["--questions", "/no/such.txt"], "no/such.txt"),
-        (["--encoder", "tests.embedding.fake:nothing"], "cannot make the encoder"),
-        (["--encoder", "tests.embedding.fake:photo"], "to make an Encoder, got Image"),
-        (["--encoder", "no_such_module:Name"], "No module named"),
-        (["--device", "cuda:99"], "cuda:99"),
-        (["--report", "/proc/report"], "cannot write into '/proc'"),
-        (["-o", "/proc/e.safetensors"], "cannot write into '/proc'"),
-    ],
-)
-def test_bad_input_is_one_sentence(
-    pictures: Path, tmp_path: Path, wrong: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert fit(pictures, tmp_path / "e.safetensors", *wrong) == 2
-    said = capsys.readouterr().err
-    assert complaint in said
-    assert said.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
-def test_missing_folders(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for place, out, complaint in (
-        (tmp_path / "no", tmp_path / "e.safetensors", "no file or folder"),
-        (tmp_path, tmp_path / "e.safetensors", "found none"),
-        (pictures, tmp_path / "no" / "e.safetensors", "there is no folder"),
-        (pictures, tmp_path, "is a folder"),
-    ):
-        assert fit(place, out) == 2
-        said = capsys.readouterr().err
-        assert complaint in said
-        assert said.count("\n") == 1
 
 
 def test_fewer_readable_pictures_than_dimensions(
