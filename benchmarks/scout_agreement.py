@@ -18,8 +18,8 @@ import arr_coc
 from arr_coc.evaluation.metrics import evidence_cells, recall
 from arr_coc.relevance import coupling
 from arr_coc.relevance.knowing import know
+from arr_coc.training.documents.questions import HELD_OUT, PLAIN
 from arr_coc.training.examples import read_folder, selection_input
-from recipes.reader.documents.questions import HELD_OUT, PLAIN
 
 KINDS = ("total", "date", "company")
 FOUND, LOST = 0.99, 0.34  # share of the evidence among the top cells, at least and at most

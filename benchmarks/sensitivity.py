@@ -17,8 +17,8 @@ from pathlib import Path
 import arr_coc
 from arr_coc.evaluation.metrics import sensitivity
 from arr_coc.evaluation.statistics import interval, mean
+from arr_coc.training.documents.questions import HELD_OUT, PLAIN
 from arr_coc.training.examples import read_folder
-from recipes.reader.documents.questions import HELD_OUT, PLAIN
 
 KINDS = ("total", "date", "company")
 SHARES = ("12.5%", "6.25%")

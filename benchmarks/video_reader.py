@@ -25,8 +25,8 @@ import arr_coc
 import synthetic_clips
 from arr_coc.adapters.loading import keep_quiet
 from arr_coc.bench.timing import machine
-from recipes.reader.documents.page import FontSet
-from recipes.reader.documents.questions import NOT_FOUND
+from arr_coc.training.documents.page import FontSet
+from arr_coc.training.documents.questions import NOT_FOUND
 from recipes.reader.validation import draw_page
 
 KINDS = ("total", "date", "company")

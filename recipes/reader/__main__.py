@@ -9,9 +9,9 @@ from arr_coc.cli.console import progress
 from arr_coc.devices import check_device
 from arr_coc.errors import ArrCocError
 from arr_coc.training.distributed import World, init_world
+from arr_coc.training.documents.page import FontSet
 from arr_coc.training.journal import Journal, writer_class
 from recipes.reader.data import Library
-from recipes.reader.documents.page import FontSet
 from recipes.reader.receipts import Receipt, read_receipts, split
 from recipes.reader.recipe import STEP_KINDS, Settings, without_dropped_cells
 from recipes.reader.train import ReaderTrainer, train

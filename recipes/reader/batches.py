@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from arr_coc.training.documents.page import UNNAMED_COLOUR, Document, PageQuestion
+from arr_coc.training.documents.questions import reading_questions
 from recipes.reader import vocabulary
 from recipes.reader.augment import STRAIGHT, random_warp, warp_points
-from recipes.reader.documents.page import UNNAMED_COLOUR, Document, PageQuestion
-from recipes.reader.documents.questions import reading_questions
 from recipes.reader.model import CELL
 from recipes.reader.recipe import Grid, StepKind
 from recipes.reader.vocabulary import FIRST_CHARACTER, LAST_CHARACTER

@@ -15,10 +15,10 @@ from multiprocessing import Value
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from arr_coc.training.documents import form, notice, receipt, table
+from arr_coc.training.documents.page import Document, FontSet
 from arr_coc.training.loop import ignore_first_signal
 from recipes.reader.batches import Batch, collate, make_row
-from recipes.reader.documents import form, notice, receipt, table
-from recipes.reader.documents.page import Document, FontSet
 from recipes.reader.receipt_variants import FieldPieces, WordPieces, common_words, rerender, swap_fields, swap_words
 from recipes.reader.receipts import Placement, Receipt, scan
 from recipes.reader.recipe import DEFAULT_MIX, Grid, Mix, Settings, StepKind, pixels, step_shares

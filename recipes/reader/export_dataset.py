@@ -17,9 +17,9 @@ from PIL import Image
 
 from arr_coc.cli.console import progress
 from arr_coc.errors import ArrCocError
+from arr_coc.training.documents.page import FontSet
+from arr_coc.training.documents.questions import reading_questions
 from recipes.reader.data import Library
-from recipes.reader.documents.page import FontSet
-from recipes.reader.documents.questions import reading_questions
 from recipes.reader.export_exam import SamplesWriter, kind_of, sample_rows
 from recipes.reader.model import CELL
 from recipes.reader.receipts import Placement, read_receipts, scan, split

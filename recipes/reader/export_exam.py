@@ -14,8 +14,8 @@ from typing import Any
 from PIL import Image
 
 from arr_coc.errors import ArrCocError
-from recipes.reader.documents.page import Document, FontSet, PageQuestion
-from recipes.reader.documents.questions import NOT_FOUND
+from arr_coc.training.documents.page import Document, FontSet, PageQuestion
+from arr_coc.training.documents.questions import NOT_FOUND
 from recipes.reader.receipts import Receipt, read_receipts, split
 from recipes.reader.validation import FAMILIES, draw_page, receipt_sheets
 

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from arr_coc.training.documents.notice import COLOUR_NAMES
+from arr_coc.training.documents.page import UNNAMED_COLOUR
 from recipes.reader.augment import augment
 from recipes.reader.batches import NO_TARGET, SLOTS, Batch
-from recipes.reader.documents.notice import COLOUR_NAMES
-from recipes.reader.documents.page import UNNAMED_COLOUR
 from recipes.reader.forward import ReaderForward, all_cells, take_cells, to_patches
 from recipes.reader.model import CELL
 from recipes.reader.vocabulary import VOCABULARY_SIZE

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image
 
-from recipes.reader.documents import text
-from recipes.reader.documents.page import Document, FontSet, Page, load_font
+from arr_coc.training.documents import text
+from arr_coc.training.documents.page import Document, FontSet, Page, load_font
 from recipes.reader.receipts import FIELDS, Box, Placement, Receipt, field_questions
 
 # Rerendering

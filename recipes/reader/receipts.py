@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from recipes.reader.documents.page import Document, Line, PageQuestion
-from recipes.reader.documents.questions import NOT_FOUND, phrase
+from arr_coc.training.documents.page import Document, Line, PageQuestion
+from arr_coc.training.documents.questions import NOT_FOUND, phrase
 
 Box = tuple[float, float, float, float]
 FIELDS = ("total", "date", "company", "address")

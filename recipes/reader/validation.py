@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from arr_coc.evaluation.metrics import similarity
+from arr_coc.training.documents import form, notice, receipt, table
+from arr_coc.training.documents.page import Document, FontSet, PageQuestion
+from arr_coc.training.documents.questions import HELD_OUT, NOT_FOUND, PLAIN, reading_questions
 from recipes.reader.augment import without_augmentation
 from recipes.reader.batches import as_channels
 from recipes.reader.data import Library
-from recipes.reader.documents import form, notice, receipt, table
-from recipes.reader.documents.page import Document, FontSet, PageQuestion
-from recipes.reader.documents.questions import HELD_OUT, NOT_FOUND, PLAIN, reading_questions
 from recipes.reader.forward import ReaderForward, answer, to_patches
 from recipes.reader.model import CELL
 from recipes.reader.receipts import Placement, Receipt, scan

@@ -16,9 +16,9 @@ from arr_coc.adapters.loading import keep_quiet
 from arr_coc.cli.console import progress
 from arr_coc.devices import check_device
 from arr_coc.errors import ArrCocError
+from arr_coc.training.documents.page import FontSet
 from arr_coc.training.journal import Journal
 from recipes.reader.data import Library
-from recipes.reader.documents.page import FontSet
 from recipes.reader.receipts import read_receipts, split
 from recipes.reader.recipe import Settings
 from recipes.reader.validation import receipt_sheets, rendered_sheets

@@ -16,8 +16,8 @@ from arr_coc.layer import question_novelty as wording
 from arr_coc.relevance.coupling import Coupled
 from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.selectors.base import LayerPrediction
+from arr_coc.training.documents.questions import PLAIN
 from arr_coc.training.examples import selection_input
-from recipes.reader.documents.questions import PLAIN
 from tests.training import squares
 
 

@@ -1,8 +1,5 @@
 """Fonts, a small reader and pictures for the recipes' tests."""
 
-from pathlib import Path
-
-import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -10,17 +7,10 @@ from PIL import Image
 
 from arr_coc.adapters.loading import load_processor
 from recipes.reader import folder
-from recipes.reader.documents.page import FontSet
 from recipes.reader.model import TINY, build
-from tests.training.conftest import _one_thread
+from tests.training.conftest import _one_thread, fonts
 
-__all__ = ["_one_thread"]
-
-
-@pytest.fixture(scope="session")
-def fonts() -> FontSet:
-    """The DejaVu fonts that matplotlib brings: the same on every machine."""
-    return FontSet.from_paths(sorted(map(str, Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVu*.ttf"))))
+__all__ = ["_one_thread", "fonts"]
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,13 @@
-"""Training tests run on one thread."""
+"""Fixtures for training tests: fonts, and one thread."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import matplotlib
 import pytest
 import torch
+
+from arr_coc.training.documents.page import FontSet
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -13,3 +17,9 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def fonts() -> FontSet:
+    """The DejaVu fonts that matplotlib brings: the same on every machine."""
+    return FontSet.from_paths(sorted(map(str, Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVu*.ttf"))))

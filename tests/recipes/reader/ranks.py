@@ -14,8 +14,8 @@ import matplotlib
 import torch
 
 from arr_coc.training.distributed import init_world
+from arr_coc.training.documents.page import FontSet
 from recipes.reader.data import Library
-from recipes.reader.documents.page import FontSet
 from recipes.reader.model import TINY
 from recipes.reader.recipe import TINY_STEP_KINDS, Settings
 from recipes.reader.train import ReaderTrainer, train

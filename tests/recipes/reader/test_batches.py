@@ -5,10 +5,10 @@ import random
 import numpy as np
 import torch
 
+from arr_coc.training.documents.page import PageQuestion
 from recipes.reader import vocabulary
 from recipes.reader.batches import NO_TARGET, SLOTS, cell_colours, cell_targets, pack
 from recipes.reader.data import Library, TrainingBatches
-from recipes.reader.documents.page import PageQuestion
 from recipes.reader.recipe import TINY_STEP_KINDS
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from arr_coc.training.documents.page import FontSet
 from recipes.reader import export_exam
-from recipes.reader.documents.page import FontSet
 from recipes.reader.receipts import Receipt
 
 

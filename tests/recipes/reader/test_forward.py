@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from arr_coc.training.documents.page import PageQuestion
 from recipes.reader import vocabulary
 from recipes.reader.augment import without_augmentation
 from recipes.reader.batches import pack
-from recipes.reader.documents.page import PageQuestion
 from recipes.reader.forward import ReaderForward, all_cells, answer, segment_mask, take_cells, to_patches
 
 QUESTIONS = [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from recipes.reader.documents.questions import NOT_FOUND
+from arr_coc.training.documents.questions import NOT_FOUND
 from recipes.reader.receipt_variants import (
     FieldPieces,
     Replacements,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.reader.documents.questions import NOT_FOUND
+from arr_coc.training.documents.questions import NOT_FOUND
 from recipes.reader.receipts import Placement, Receipt, find_evidence, read_receipts, scan, split
 from tests.recipes.reader.conftest import SHOPS
 

@@ -23,11 +23,11 @@ from transformers import Qwen2VLForConditionalGeneration
 import arr_coc
 from arr_coc.errors import ArrCocError
 from arr_coc.training.distributed import World
+from arr_coc.training.documents.page import FontSet
 from arr_coc.training.journal import Journal
 from recipes.reader import folder, recipe
 from recipes.reader import train as train_module
 from recipes.reader.data import Library, TrainingBatches, make_loader
-from recipes.reader.documents.page import FontSet
 from recipes.reader.losses import compute_losses
 from recipes.reader.model import TINY, build
 from recipes.reader.recipe import TINY_STEP_KINDS, Settings

@@ -19,12 +19,12 @@ from torch._dynamo.utils import counters
 import arr_coc
 from arr_coc.embedding.projection import Moments, fit_projection
 from arr_coc.errors import ArrCocError
+from arr_coc.training.documents.page import FontSet, PageQuestion
 from arr_coc.vlm.token_codec import Lift, TextureEmbeddingVLM, encoder_identity
 from recipes.reader import folder, vocabulary
 from recipes.reader.augment import without_augmentation
 from recipes.reader.batches import Batch, pack
 from recipes.reader.data import Library, TrainingBatches
-from recipes.reader.documents.page import FontSet, PageQuestion
 from recipes.reader.forward import ReaderForward, all_cells, to_patches
 from recipes.reader.losses import show
 from recipes.reader.model import TINY, build

@@ -8,7 +8,7 @@ much as on real receipts.
 import random
 from dataclasses import dataclass
 
-from recipes.reader.documents import lexicon
+from arr_coc.training.documents import lexicon
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _CONSONANTS, _VOWELS = "BCDFGHJKLMNPQRSTVWXYZ", "AEIOU"

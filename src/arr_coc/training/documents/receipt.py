@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from recipes.reader.documents import lexicon, text
-from recipes.reader.documents.page import Document, Font, FontSet, Page, PageQuestion, Pen, text_size
-from recipes.reader.documents.questions import NOT_FOUND, phrase
+from arr_coc.training.documents import lexicon, text
+from arr_coc.training.documents.page import Document, Font, FontSet, Page, PageQuestion, Pen, text_size
+from arr_coc.training.documents.questions import NOT_FOUND, phrase
 
 _LEGAL = ("SDN BHD", "SDN. BHD.", "S/B", "BHD")
 _OWNED = ("OWNED BY :", "OWNED BY", "DIMILIKI:", "OPERATED BY", "MANAGED BY:")

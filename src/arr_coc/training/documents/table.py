@@ -3,9 +3,9 @@
 import random
 from collections.abc import Callable
 
-from recipes.reader.documents import text
-from recipes.reader.documents.page import Document, FontSet, Page, PageQuestion, Pen, pick_pen
-from recipes.reader.documents.questions import NOT_FOUND, phrase
+from arr_coc.training.documents import text
+from arr_coc.training.documents.page import Document, FontSet, Page, PageQuestion, Pen, pick_pen
+from arr_coc.training.documents.questions import NOT_FOUND, phrase
 
 _COLUMNS: dict[str, Callable[[random.Random], str]] = {
     "quantity": lambda rng: str(rng.randint(1, 500)),

@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from recipes.reader.documents import form, notice, receipt, table, text
-from recipes.reader.documents.questions import (
+from arr_coc.training.documents import form, notice, receipt, table, text
+from arr_coc.training.documents.questions import (
     FRAMES,
     HELD_OUT,
     NOT_FOUND,

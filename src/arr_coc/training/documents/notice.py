@@ -5,9 +5,9 @@ Texts are asked for by their colour. The palette has a named colour for light an
 
 import random
 
-from recipes.reader.documents import lexicon, text
-from recipes.reader.documents.page import Document, FontSet, Page, PageQuestion, load_font
-from recipes.reader.documents.questions import NOT_FOUND, phrase
+from arr_coc.training.documents import lexicon, text
+from arr_coc.training.documents.page import Document, FontSet, Page, PageQuestion, load_font
+from arr_coc.training.documents.questions import NOT_FOUND, phrase
 
 Colour = tuple[int, int, int]
 

@@ -3,9 +3,9 @@
 import random
 from collections.abc import Callable
 
-from recipes.reader.documents import lexicon, text
-from recipes.reader.documents.page import Document, FontSet, Page, PageQuestion, Pen, load_font, pick_pen
-from recipes.reader.documents.questions import NOT_FOUND, phrase
+from arr_coc.training.documents import lexicon, text
+from arr_coc.training.documents.page import Document, FontSet, Page, PageQuestion, Pen, load_font, pick_pen
+from arr_coc.training.documents.questions import NOT_FOUND, phrase
 
 _Maker = Callable[[random.Random], str]
 

@@ -7,7 +7,7 @@ Half of the time a question has its `PLAIN` form. Else it is one of `QUESTIONS`,
 import random
 from functools import lru_cache
 
-from recipes.reader.documents.page import Document, PageQuestion
+from arr_coc.training.documents.page import Document, PageQuestion
 
 NOT_FOUND = "not found"
 LONGEST_READING = 60  # characters of a line that is asked for
