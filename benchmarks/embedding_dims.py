@@ -27,19 +27,10 @@ from arr_coc.embedding.projection import Projection, fit_projection
 from arr_coc.evaluation.data import Data, PictureQuestions, read_samples
 from arr_coc.training.projection.fit import everyday_questions, split_images, split_questions, text_moments
 from arr_coc.training.projection.gather import CellSampling, GatheredMoments, find_images, gather_moments
-from arr_coc.training.projection.quality import (
-    CENTRE,
-    CHANCE,
-    FIGURES,
-    EvidenceScores,
-    ProjectionQuality,
-    Scorer,
-    compare_projections,
-    compressed_scorer,
-    measure_evidence,
-    plain_cosine,
-)
+from arr_coc.training.projection.quality import ProjectionQuality, compare_projections
+from embedding_evidence import CENTRE, CHANCE, EvidenceScores, Scorer, compressed_scorer, measure_evidence, plain_cosine
 
+FIGURES = ("dims", "variance", "error", "overlap", "survival", "kept", "found", "largest")
 WEIGHTS = (0.0, 0.2, 0.5)
 FULL, PLAIN, DOT = "full", "full, not centred", "dot product"
 Fold = tuple[Sequence[Path], Sequence[PictureQuestions | Path]]  # pictures to fit on, pictures to judge on

@@ -25,8 +25,8 @@ from arr_coc.embedding.projection import Moments, Projection
 from arr_coc.evaluation import statistics
 from arr_coc.evaluation.data import read_samples
 from arr_coc.training.projection.gather import GatheredMoments
-from arr_coc.training.projection.quality import compressed_scorer, plain_cosine
 from embedding_dims import projections
+from embedding_evidence import compressed_scorer, plain_cosine
 
 CUTS = (1, 5, 10)
 POOLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

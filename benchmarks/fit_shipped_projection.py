@@ -19,7 +19,7 @@ from arr_coc.embedding.projection import Moments, fit_projection
 from arr_coc.evaluation.data import read_samples
 from arr_coc.training.projection.fit import everyday_questions, text_moments
 from arr_coc.training.projection.gather import find_images, gather_moments
-from arr_coc.training.projection.quality import Scorer, compressed_scorer, measure_evidence, plain_cosine
+from embedding_evidence import Scorer, compressed_scorer, measure_evidence, plain_cosine
 
 
 def sample_pictures() -> Path:

@@ -7,7 +7,7 @@ The maps are computed from each layer's input, so they do not depend on the atte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -43,7 +43,7 @@ def prompt_attention(
     )
     layers = probe_layers(depths, len(adapter.text_model.layers))
     last = torch.tensor([packed.input_ids.shape[1] - 1], device=adapter.device)
-    maps = attention_maps(adapter, model_kwargs(adapter, packed, kept), layers, lambda tokens: last)
+    maps = attention_maps(adapter, model_kwargs(adapter, packed, kept), layers, last)
     places = torch.searchsorted(packed.source[0], visual.cell_places[cells])
     return torch.stack([maps[layer].mean((0, 1))[places] for layer in layers]).mean(0)
 
@@ -69,26 +69,23 @@ def locate_answer(
         raise PromptError(f"expected a prompt of one row, got {prepared.rows}: locate one answer at a time")
     if not prepared.allocations or len(answer) == 0:
         return [torch.zeros(allocation.n) for allocation in prepared.allocations]
-    queries = answer_queries(prepared, answer)
-    maps = attention_maps(adapter, append_answer(prepared, answer), late_layers(adapter, since), lambda tokens: queries)
+    given, queries = append_answer(prepared, answer)
+    maps = attention_maps(adapter, given, late_layers(adapter, since), queries)
     return [cells / cells.max().clamp_min(1e-12) for cells in split_by_visual(prepared, mean_attention(maps))]
 
 
-def append_answer(prepared: Prepared, answer: torch.Tensor) -> dict[str, Any]:
-    """The model's keyword arguments for a one-row prompt followed by the answer `[A]`."""
+def append_answer(prepared: Prepared, answer: torch.Tensor) -> tuple[dict[str, Any], torch.Tensor]:
+    """The model's keyword arguments for a one-row prompt followed by the answer `[A]`.
+
+    And the tokens `[A]` that predict those of the answer: the one before each.
+    """
     given = prepared.make()
     answer = answer.to(given["input_ids"].device)[None]
     steps = torch.arange(1, answer.shape[1] + 1, device=answer.device)
     given["input_ids"] = torch.cat([given["input_ids"], answer], 1)
     given["attention_mask"] = torch.cat([given["attention_mask"], torch.ones_like(answer)], 1)
     given["position_ids"] = torch.cat([given["position_ids"], given["position_ids"][..., -1:] + steps], -1)
-    return given
-
-
-def answer_queries(prepared: Prepared, answer: torch.Tensor) -> torch.Tensor:
-    """The tokens `[A]` that predict the answer's tokens: the one before each."""
-    first = prepared.length - 1
-    return torch.arange(first, first + len(answer), device=prepared["input_ids"].device)
+    return given, steps + prepared.length - 2
 
 
 def late_layers(adapter: Adapter, since: float = ANSWER_DEPTH) -> range:
@@ -118,11 +115,11 @@ class _DeepestLayerReached(Exception):
 
 @torch.no_grad()
 def attention_maps(
-    adapter: Adapter, given: Mapping[str, Any], layers: Sequence[int], queries: Callable[[int], torch.Tensor]
+    adapter: Adapter, given: Mapping[str, Any], layers: Sequence[int], queries: torch.Tensor
 ) -> dict[int, torch.Tensor]:
-    """Layer -> attention `[heads, Q, T]` of some tokens of a one-row prompt. Layers after the last of `layers` do not run.
+    """Layer -> attention `[heads, Q, T]` of the tokens `queries` `[Q]` of a one-row prompt.
 
-    `queries(T)` returns which tokens, `[Q]`.
+    Layers after the last of `layers` do not run.
     """
     with suppress(_DeepestLayerReached), record_attention(adapter, layers, queries, stop=True) as found:
         adapter.model(**given, use_cache=False)
@@ -131,7 +128,7 @@ def attention_maps(
 
 @contextmanager
 def record_attention(
-    adapter: Adapter, layers: Sequence[int], queries: Callable[[int], torch.Tensor], stop: bool = False
+    adapter: Adapter, layers: Sequence[int], queries: torch.Tensor, stop: bool = False
 ) -> Iterator[dict[int, torch.Tensor]]:
     """Inside the `with`, a forward pass fills the dict with those maps; `stop`: it ends at the last of `layers`."""
     found: dict[int, torch.Tensor] = {}
@@ -140,7 +137,7 @@ def record_attention(
         hidden = args[0] if args else kwargs["hidden_states"]
         cos, sin = (table[0] for table in kwargs["position_embeddings"])
         layer = adapter.text_model.layers[number]
-        found[number] = causal_attention(layer, hidden[0], cos, sin, queries(hidden.shape[1])).cpu()
+        found[number] = causal_attention(layer, hidden[0], cos, sin, queries).cpu()
         if stop and number == max(layers):
             raise _DeepestLayerReached
 

@@ -105,11 +105,16 @@ class Adapter(ABC):
     def positions(self, inputs: Inputs) -> torch.Tensor:
         """Every token's position in the dense prompt: `[B, T]`, or `[3, B, T]` for time, row and column."""
 
-    @abstractmethod
+    # Shared by all families.
+
     def encoder_outputs(self, kept: Mapping[str, list[Features]]) -> dict[str, Any]:
         """The model's `mm_encoder_outputs` from each row's kept tokens and deep features, by kind."""
+        from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-    # Shared by all families.
+        return {
+            kind: BaseModelOutputWithPooling(pooler_output=tuple(tokens for tokens, _ in rows))  # type: ignore[arg-type]
+            for kind, rows in kept.items()
+        }
 
     def encode(
         self, inputs: Inputs, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None, depths: Sequence[float]
@@ -141,6 +146,11 @@ class Adapter(ABC):
     @cached_property
     def text_model(self) -> Any:
         return self.core.language_model
+
+    @cached_property
+    def width(self) -> int:
+        """Dimensions of the language model's tokens."""
+        return int(self.config.get_text_config().hidden_size)
 
     @property
     def deep_layers(self) -> int:

@@ -10,9 +10,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -35,9 +36,7 @@ class PatchIndex:
     places: torch.Tensor  # [P, 2] row and column in their picture's patch grid
     sizes: torch.Tensor  # [P, 2] height and width of that grid
     frames: torch.Tensor  # [F] number of patches of each frame that has any
-    # For encoders with windows:
-    order: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))  # [M] the cells by window
-    windows: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))  # [W] patches of each
+    windows: tuple[torch.Tensor, torch.Tensor] | None = None  # [M] the cells by window, [W] number of patches of each
 
 
 def index_patches(grids: Sequence[Grid], cells: Sequence[torch.Tensor], merge: int) -> PatchIndex:
@@ -78,8 +77,7 @@ def sort_by_window(
 
 def boundaries(lengths: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Cumulative lengths of segments, from 0: `[S]` to `[S + 1]`."""
-    ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-    return ends.to(device, torch.int32)
+    return F.pad(lengths.cumsum(0), (1, 0)).to(device, torch.int32)
 
 
 class Segments:
@@ -92,14 +90,13 @@ class Segments:
         self.apart = self.count == 1 or sum(self.lengths) / self.count >= LONG_SEGMENT
         if self.apart:
             return
-        ends = F.pad(lengths.cumsum(0), (1, 0))
         self.packed = device.type == "cuda" and dtype in (torch.float16, torch.bfloat16) and _varlen() is not None
         if self.packed:
-            self.ends = ends.to(device, torch.int32)
+            self.ends = boundaries(lengths, device)
         elif not self.even:
             within = torch.arange(self.longest)
             real = within < lengths[:, None]  # [S, L]
-            self.slots = torch.where(real, ends[:-1, None] + within, 0).to(device)
+            self.slots = torch.where(real, (lengths.cumsum(0) - lengths)[:, None] + within, 0).to(device)
             self.real = real.to(device)
             self.back = real.flatten().nonzero()[:, 0].to(device)
 
@@ -111,8 +108,7 @@ class Segments:
             return mixed[0] if self.count == 1 else torch.cat(mixed)
         if self.packed:
             query, key, value = (part.contiguous() for part in (query, key, value))
-            together = _varlen()(query, key, value, self.ends, self.ends, self.longest, self.longest)
-            assert isinstance(together, torch.Tensor)
+            together: torch.Tensor = _varlen()(query, key, value, self.ends, self.ends, self.longest, self.longest)
             return together
         if self.even:
             split = (self.count, self.longest, *query.shape[1:])
@@ -139,13 +135,28 @@ def _varlen() -> Any:
     return varlen_attn
 
 
-class Recorder:
-    """Records at some depths (0: first block, 1: last) of an encoder that attends inside segments of patches (Qwen)."""
+class _BlockRecorder(ABC):
+    """Records at some depths (0: first block, 1: last) of an encoder."""
 
-    def __init__(self, blocks: Any, depths: Sequence[float], group: int) -> None:
+    def __init__(self, blocks: Sequence[Any], depths: Sequence[float]) -> None:
         self.blocks = blocks
-        self.group = group  # patches per cell
         self.layers = {depth: round(depth * (len(blocks) - 1)) for depth in depths}
+
+    def attached(self) -> AbstractContextManager[None]:
+        """Inside the `with`, record what goes into the stock encoder's blocks."""
+        return pre_hooks({number: self.blocks[number] for number in self.layers.values()}, self._hook)
+
+    @abstractmethod
+    def _hook(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record from the arguments of block `number`."""
+
+
+class Recorder(_BlockRecorder):
+    """Records in an encoder that attends inside segments of patches (Qwen)."""
+
+    def __init__(self, blocks: Sequence[Any], depths: Sequence[float], group: int) -> None:
+        super().__init__(blocks, depths)
+        self.group = group  # patches per cell
         self._received: dict[int, torch.Tensor] = {}
 
     def record(
@@ -160,14 +171,9 @@ class Recorder:
             query, key = (apply_rotary(parts[:, i], rotary).split(list(lengths)) for i in (0, 1))  # [P, H, D]
             self._received[number] = torch.cat([received_attention(q, k) for q, k in zip(query, key, strict=True)])
 
-    def attached(self) -> AbstractContextManager[None]:
-        """Inside the `with`, record what goes into the stock encoder's blocks."""
-
-        def hook(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            lengths = [end - start for start, end in pairwise(kwargs["cu_seqlens"].tolist())]
-            self.record(number, args[0], kwargs["position_embeddings"], lengths)
-
-        return pre_hooks({number: self.blocks[number] for number in self.layers.values()}, hook)
+    def _hook(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        lengths = [end - start for start, end in pairwise(kwargs["cu_seqlens"].tolist())]
+        self.record(number, args[0], kwargs["position_embeddings"], lengths)
 
     def cells(self) -> dict[float, torch.Tensor]:
         """Depth -> each cell's mean over its patches `[M]`, in the blocks' order."""
@@ -187,13 +193,12 @@ CLIP_BLOCK = BlockNames("layer_norm1", "self_attn", takes_mask=True)  # CLIP, Si
 INTERN_BLOCK = BlockNames("layernorm_before", "attention", takes_mask=False)
 
 
-class TileRecorder:
-    """Records at some depths of a plain ViT, in which each tile is an entry of the batch."""
+class TileRecorder(_BlockRecorder):
+    """Records in a plain ViT, in which each tile is an entry of the batch."""
 
     def __init__(self, blocks: Sequence[Any], names: BlockNames, depths: Sequence[float]) -> None:
-        self.blocks = blocks
+        super().__init__(blocks, depths)
         self.names = names
-        self.layers = {depth: round(depth * (len(blocks) - 1)) for depth in depths}
         self._received: dict[tuple[int, int], torch.Tensor] = {}  # (block, tile) -> [s]
 
     def record(self, number: int, hidden: torch.Tensor, tiles: Sequence[int]) -> None:
@@ -207,13 +212,8 @@ class TileRecorder:
                 query, key = (_project(attention, which, tokens) for which in "qk")
                 self._received[number, tile] = received_attention(query, key)
 
-    def attached(self) -> AbstractContextManager[None]:
-        """Inside the `with`, record what goes into the stock encoder's blocks."""
-
-        def hook(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self.record(number, args[0], range(len(args[0])))
-
-        return pre_hooks({number: self.blocks[number] for number in self.layers.values()}, hook)
+    def _hook(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.record(number, args[0], range(len(args[0])))
 
     def tile(self, tile: int) -> dict[float, torch.Tensor]:
         """Depth -> what each token of a tile receives `[s]`; empty tensors for a tile that was not encoded."""

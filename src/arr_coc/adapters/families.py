@@ -8,8 +8,7 @@ from arr_coc.adapters.base import Adapter
 from arr_coc.adapters.idefics3 import Idefics3, SmolVLM
 from arr_coc.adapters.internvl import InternVL
 from arr_coc.adapters.llava import Llava
-from arr_coc.adapters.llava_next import LlavaNext
-from arr_coc.adapters.llava_onevision import LlavaOnevision
+from arr_coc.adapters.llava_next import LlavaNext, LlavaOnevision
 from arr_coc.adapters.qwen2_vl import Qwen2VL, Qwen3VL, Qwen25VL
 from arr_coc.errors import ModelError
 

@@ -46,7 +46,7 @@ class Idefics3(TiledAdapter):
         if inputs.get("pixel_values") is None:
             return []
         ids = inputs["input_ids"].cpu()
-        runs = self._runs(ids)
+        runs = self.image_runs(ids)
         tag = int(ids[runs[-1][0], runs[-1][1] - 1]) if runs else -1  # before every whole picture
         found: list[Cells] = []
         tiles: list[tuple[int, int, int]] = []  # row, start and end of the tiles before the next whole picture
@@ -65,12 +65,6 @@ class Idefics3(TiledAdapter):
             found.append(self.tile_grid(len(tiles) // columns, columns) if tiles else Grid(1, self.side, self.side))
             tiles = []
         return found
-
-    def _runs(self, ids: torch.Tensor) -> list[tuple[int, int, int]]:
-        """Row, start and end of every unbroken run of image tokens."""
-        edges = torch.nn.functional.pad((ids == self.token_id("image")).int(), (1, 1)).diff(dim=1)
-        starts, ends = (edges == 1).nonzero(), (edges == -1).nonzero()
-        return [(row, start, end) for (row, start), (_, end) in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def _tile_pixels(self, inputs: Inputs) -> torch.Tensor:
         tiles = self.pixels(inputs).to(self.core.dtype).flatten(0, 1)

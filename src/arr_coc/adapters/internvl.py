@@ -47,11 +47,11 @@ class InternVL(TiledAdapter):
         if inputs.get("pixel_values") is None:
             return []
         found: list[Cells] = []
-        for number, length in enumerate(self._runs(inputs["input_ids"])):
-            tiles, rest = divmod(length, self.side**2)
+        for number, (_, start, end) in enumerate(self.image_runs(inputs["input_ids"])):
+            tiles, rest = divmod(end - start, self.side**2)
             if rest:
                 raise PromptError(
-                    f"expected whole tiles of {self.side**2} image tokens, got a run of {length}: "
+                    f"expected whole tiles of {self.side**2} image tokens, got a run of {end - start}: "
                     "use the processor that belongs to the model"
                 )
             if tiles == 1:
@@ -62,13 +62,6 @@ class InternVL(TiledAdapter):
                 columns, rows = tile_layout(tiles - 1, sizes[number])
                 found.append(self.tile_grid(rows, columns))
         return found
-
-    def _runs(self, ids: torch.Tensor) -> list[int]:
-        """Lengths of the unbroken runs of image tokens, row by row."""
-        visual = torch.nn.functional.pad((ids.cpu() == self.token_id("image")).int(), (1, 1))
-        edges = visual.diff(dim=1)
-        starts, ends = (edges == 1).nonzero()[:, 1], (edges == -1).nonzero()[:, 1]
-        return (ends - starts).tolist()
 
     def _tile_pixels(self, inputs: Inputs) -> torch.Tensor:
         return self.pixels(inputs).to(self.core.dtype)

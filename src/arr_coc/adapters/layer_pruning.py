@@ -67,19 +67,19 @@ class LayerPruner:
 
     def _drop(self, number: int, hidden: torch.Tensor) -> torch.Tensor:
         """Ask the selector, row by row, and take the dropped tokens out of `hidden` `[B, T, D]`."""
-        earlier = max(self.index, default=None)
         copies = len(hidden) // len(self.cells)
         rows = torch.arange(len(hidden)) // copies
-        places = (
-            self.index[earlier] if earlier is not None else torch.arange(self.cells.shape[1]).expand(len(hidden), -1)
-        )
-        alive = self.alive[earlier] if earlier is not None else self.real[rows]
+        if self.index:
+            earlier = max(self.index)
+            places, alive = self.index[earlier], self.alive[earlier]
+        else:
+            places, alive = torch.arange(self.cells.shape[1]).expand(len(hidden), -1), self.real[rows]
         here = torch.where(alive, self.cells[rows].gather(1, places), -1)  # [B', T]
-        last = number == max(self.layers)
         stay = alive.clone()
         for b in range(len(hidden)):
             if b % copies == 0:  # beams and sequences of one row start from the same prompt
-                kept = self._select(int(rows[b]), b, number, hidden, here[b], alive[b], last)
+                real = alive[b].nonzero()[:, 0]
+                kept = self._select(b // copies, b, number, hidden, here[b, real], real.to(hidden.device))
                 self.kept.setdefault(number, []).append(kept)
             stay[b] &= (here[b] < 0) | torch.isin(here[b], kept)
         length = int(stay.sum(1).max())
@@ -88,18 +88,19 @@ class LayerPruner:
         return hidden.gather(1, order.to(hidden.device)[..., None].expand(-1, -1, hidden.shape[-1]))
 
     def _select(
-        self, row: int, b: int, number: int, hidden: torch.Tensor, cells: torch.Tensor, alive: torch.Tensor, last: bool
+        self, row: int, b: int, number: int, hidden: torch.Tensor, cells: torch.Tensor, real: torch.Tensor
     ) -> torch.Tensor:
-        """The cells that a row keeps. Where the selector fails: evenly spaced cells, and a warning."""
+        """The cells that a row keeps of `cells` `[T']`, those of its tokens `real` `[T']` that are not padding.
+
+        Where the selector fails: evenly spaced cells, and a warning.
+        """
         present = cells[cells >= 0]
         bound = self.limits[row]
         if bound.everything or len(present) == 0:
             return present
-        real = alive.nonzero()[:, 0]
-        tokens = real.to(hidden.device)
         state = LayerState(
-            depth=self.layers[number], layer=number, hidden=hidden[b, tokens], cells=cells[real],
-            attend=lambda queries: self._attention(number, b, tokens, queries), k=bound.k, seed=self.request.seed,
+            depth=self.layers[number], layer=number, hidden=hidden[b, real], cells=cells,
+            attend=lambda queries: self._attention(number, b, real, queries), k=bound.k, seed=self.request.seed,
         )  # fmt: skip
         selector = self.request.selector
         try:
@@ -108,7 +109,7 @@ class LayerPruner:
             keep = check_cells(choice.keep, Grid(1, 1, self.totals[row]), "kept cells")
             if not torch.isin(keep, present).all():
                 raise AllocationError("expected cells that are still there")
-            if last and bound.k is not None and len(keep) > bound.k:
+            if number == max(self.layers) and bound.k is not None and len(keep) > bound.k:
                 raise AllocationError(f"expected at most {bound.k} cells, got {len(keep)}")
             self._store_relevance(row, number, present, choice.relevance)
             return keep
@@ -153,25 +154,26 @@ class LayerPruner:
 
     def allocations(self, prepared: Prepared) -> tuple[Allocation, ...]:
         """The cells kept in the end, picture by picture."""
-        out, start, row = [], 0, 0
+        name = self.request.selector.name
+        starts = [0] * prepared.rows  # each row's cells in the pictures before
+        out = []
         for allocation in prepared.allocations:
-            start, row = (0, allocation.row) if allocation.row != row else (start, row)
-            kept = self.kept[max(self.layers)][allocation.row]
-            scores = None if allocation.row in self.reasons else self.relevance.get(allocation.row)
-            mine = kept[(kept >= start) & (kept < start + allocation.n)] - start
+            row, start, end = allocation.row, starts[allocation.row], starts[allocation.row] + allocation.n
+            starts[row] = end
+            kept = self.kept[max(self.layers)][row]
+            scores = None if row in self.reasons else self.relevance.get(row)
             out.append(
                 replace(
                     allocation,
-                    keep=mine,
-                    read=self.mean_cells_read(torch.arange(start, start + allocation.n), allocation.row),
-                    selector=self.request.selector.name,
-                    strategy=f"{self.request.selector.name} before layer {', '.join(map(str, sorted(self.layers)))}",
-                    relevance=scores[start : start + allocation.n] if scores is not None else None,
-                    fallback=self.reasons.get(allocation.row, ""),
-                    notes=(*allocation.notes, *filter(None, [self.limits[allocation.row].note])),
+                    keep=kept[(kept >= start) & (kept < end)] - start,
+                    read=self.mean_cells_read(torch.arange(start, end), row),
+                    selector=name,
+                    strategy=f"{name} before layer {', '.join(map(str, sorted(self.layers)))}",
+                    relevance=None if scores is None else scores[start:end],
+                    fallback=self.reasons.get(row, ""),
+                    notes=(*allocation.notes, *filter(None, [self.limits[row].note])),
                 )
             )
-            start += allocation.n
         return tuple(out)
 
 
@@ -210,17 +212,20 @@ def _build_pruner(adapter: Adapter, prepared: Prepared, request: PruningRequest)
     cells = torch.full(prepared.source.shape, -1)
     totals = [0] * prepared.rows
     ids = prepared["input_ids"].cpu()
+    incomplete = SelectorError(
+        f"selector {request.selector.name!r} starts from every visual token: leave glance and allocation out"
+    )
     for row in range(prepared.rows):
         left = {kind: (ids[row] == adapter.token_id(kind)).nonzero()[:, 0] for kind in adapter.kinds}
         for allocation in prepared.of_row(row):
             count, which = adapter.token_count(allocation.grid), adapter.cell_tokens(allocation.grid)
             places, left[allocation.kind] = left[allocation.kind].tensor_split([count])
             if len(places) < count:
-                raise _not_from_the_start(request)
+                raise incomplete
             cells[row, places if which is None else places[which]] = totals[row] + torch.arange(allocation.n)
             totals[row] += allocation.n
         if any(len(rest) for rest in left.values()):
-            raise _not_from_the_start(request)
+            raise incomplete
     limits = _row_limits(request, prepared, totals)
     return LayerPruner(adapter, request, cells, totals, limits, prepared.source >= 0, layers)
 
@@ -240,20 +245,16 @@ def layers_at(depths: Sequence[float], count: int, earliest: int = 1) -> dict[in
 
 def _row_limits(request: PruningRequest, prepared: Prepared, totals: list[int]) -> list[Limit]:
     """Each row's limit: the sum over its pictures; `auto` if any of them is."""
+    by_row: list[list[Limit]] = [[] for _ in totals]
     bounds = limits(request.budget, prepared.allocations, "budget", request.shared)
+    for bound, allocation in zip(bounds, prepared.allocations, strict=True):
+        by_row[allocation.row].append(bound)
     found = []
-    for row, total in enumerate(totals):
-        mine = [b for b, allocation in zip(bounds, prepared.allocations, strict=True) if allocation.row == row]
-        ks = [bound.k for bound in mine]
+    for total, mine in zip(totals, by_row, strict=True):
+        ks = [bound.k for bound in mine if bound.k is not None]
         note = next((bound.note for bound in mine if bound.note), "")
-        found.append(Limit(total, None if None in ks else sum(k for k in ks if k is not None), note))
+        found.append(Limit(total, sum(ks) if len(ks) == len(mine) else None, note))
     return found
-
-
-def _not_from_the_start(request: PruningRequest) -> SelectorError:
-    return SelectorError(
-        f"selector {request.selector.name!r} starts from every visual token: leave glance and allocation out"
-    )
 
 
 def shorten_kwargs(
@@ -285,14 +286,14 @@ def shorten_kwargs(
 def _shorten_mask(
     mask: torch.Tensor | None, index: torch.Tensor, alive: torch.Tensor, length: int, prefill: bool, cache: Any
 ) -> torch.Tensor | None:
-    whole = bool(alive.all())
-    if mask is None and whole:
+    if mask is None and bool(alive.all()):
         return None
     if mask is None:  # no padding before, but rows differ in length now
         if prefill:
             square = torch.ones(index.shape[1], index.shape[1], dtype=torch.bool, device=index.device).tril()
             return _open_diagonal(square & alive[:, None, None])
-        new = torch.ones(len(alive), _generated_count(cache, length), dtype=torch.bool, device=index.device)
+        generated = int(cache.get_seq_length()) - length  # the current token included: the first layer has cached it
+        new = torch.ones(len(alive), generated, dtype=torch.bool, device=index.device)
         return torch.cat([alive, new], 1)[:, None, None]
     if mask.ndim == 2:
         return torch.cat([mask.gather(1, index) * alive, mask[:, length:]], 1)
@@ -304,11 +305,6 @@ def _shorten_mask(
         return torch.cat([columns, new.expand(len(index), -1, -1, -1)], 3)
     rows = columns.gather(2, index[:, None, :, None].expand(-1, 1, -1, columns.shape[3]))
     return _open_diagonal(rows) if mask.dtype == torch.bool else rows
-
-
-def _generated_count(cache: Any, length: int) -> int:
-    """Tokens after the prompt, the current one included: the first layer has cached it already."""
-    return int(cache.get_seq_length()) - length
 
 
 def _open_diagonal(mask: torch.Tensor) -> torch.Tensor:

@@ -36,14 +36,10 @@ class OnePositionPerToken(Adapter):
         return (mask.cumsum(-1) - 1).masked_fill(mask == 0, 0)
 
     def encoder_outputs(self, kept: Mapping[str, list[Features]]) -> dict[str, Any]:
-        from transformers.modeling_outputs import BaseModelOutputWithPooling
-
-        made: dict[str, Any] = {}
-        for kind, rows in kept.items():
-            tokens: Any = tuple(tokens for tokens, _ in rows)  # one tensor per row
-            if kind not in self.as_tensor:
-                made[kind] = BaseModelOutputWithPooling(pooler_output=tokens)
-            elif any(len(part) for part in tokens):  # without tokens the model takes no features
+        made = super().encoder_outputs({kind: rows for kind, rows in kept.items() if kind not in self.as_tensor})
+        for kind in self.as_tensor:
+            tokens = [tokens for tokens, _ in kept.get(kind, ())]  # one tensor per row
+            if any(len(part) for part in tokens):  # without tokens the model takes no features
                 made[kind] = _row_repeating_output()(pooler_output=torch.cat(tokens)[:, None])  # [K, 1, D]
                 made[kind].counts = [len(part) for part in tokens]
         return made
@@ -55,16 +51,11 @@ class OnePositionPerToken(Adapter):
             raise PromptError(f"expected {key} for the visual tokens of the prompt, got none: pass it in the inputs")
         return pixels.to(self.device)
 
-    @property
-    def width(self) -> int:
-        return int(self.config.get_text_config().hidden_size)
-
     def check(self) -> None:
         super().check()
-        text = self.config.get_text_config()
         if not hasattr(self.text_model, "rotary_emb"):
             raise ModelError(
-                f"expected a language model with rotary positions, got {text.model_type!r}: "
+                f"expected a language model with rotary positions, got {self.config.get_text_config().model_type!r}: "
                 "kept tokens could not keep their own positions"
             )
         self._check_attention()
@@ -200,6 +191,12 @@ class TiledAdapter(OnePositionPerToken):
                 patches = patches[order.to(patches.device)] if by_row else patches
                 found[depth].append(patches.view(-1, self.merge**2).mean(1))
         return {depth: torch.cat(parts) for depth, parts in found.items()}
+
+    def image_runs(self, ids: torch.Tensor) -> list[tuple[int, int, int]]:
+        """Row, start and end of every unbroken run of image tokens in `[B, T]`."""
+        edges = torch.nn.functional.pad((ids.cpu() == self.token_id("image")).int(), (1, 1)).diff(dim=1)
+        starts, ends = (edges == 1).nonzero(), (edges == -1).nonzero()
+        return [(row, start, end) for (row, start), (_, end) in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def tile_grid(self, rows: int, columns: int) -> Cells:
         """`rows` x `columns` tiles, row by row, and then a thumbnail: the whole picture squeezed into a tile."""

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -62,14 +62,6 @@ class Qwen2VL(Adapter):
         positions, _ = self.core.get_rope_index(ids, mm_token_type_ids=kinds, attention_mask=mask, **grids)
         return positions
 
-    def encoder_outputs(self, kept: Mapping[str, list[Features]]) -> dict[str, Any]:
-        from transformers.modeling_outputs import BaseModelOutputWithPooling
-
-        return {
-            kind: BaseModelOutputWithPooling(pooler_output=tuple(tokens for tokens, _ in rows))  # type: ignore[arg-type]
-            for kind, rows in kept.items()
-        }
-
     def encode_kind(
         self, inputs: Inputs, kind: str, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None,
         depths: Sequence[float],
@@ -83,7 +75,7 @@ class Qwen2VL(Adapter):
         if sum(counts) == 0:
             none = torch.zeros(0, self.width, device=self.device, dtype=self.encoder.dtype)
             return [
-                Encoded(chosen, none, (none,) * self.levels, attention=dict.fromkeys(depths, none[:, 0]))
+                Encoded(chosen, none, (none,) * self.deep_layers, attention=dict.fromkeys(depths, none[:, 0]))
                 for chosen in cells
             ]
         patches = self._index(grids, cells)
@@ -107,25 +99,17 @@ class Qwen2VL(Adapter):
             for i, (chosen, part) in enumerate(zip(cells, tokens.split(counts), strict=True))
         ]  # fmt: skip
 
-    @property
-    def width(self) -> int:
-        return int(self.config.get_text_config().hidden_size)
-
-    levels: ClassVar[int] = 0  # DeepStack levels of the encoder
-
-    # Some of the patches through the stock encoder.
-
     def _index(self, grids: list[Grid], cells: Sequence[torch.Tensor]) -> PatchIndex:
         return index_patches(grids, cells, self.merge)
 
     def _encoder_kwargs(self, patches: PatchIndex) -> dict[str, Any]:
         """The encoder's precomputed inputs for these patches."""
-        return {
-            "position_ids": patches.places.to(self.device),
-            "cu_seqlens": boundaries(patches.frames, self.device),
-        }
-
-    # Some of the patches, with all segments in one call.
+        device = self.device
+        made = {"position_ids": patches.places.to(device), "cu_seqlens": boundaries(patches.frames, device)}
+        if patches.windows is not None:
+            order, lengths = patches.windows
+            made |= {"window_index": order.to(device), "cu_window_seqlens": boundaries(lengths, device)}
+        return made
 
     def _batches_segments(self, dense: bool) -> bool:
         """Whether to run the blocks here: the stock loop over segments synchronises with the device in every layer."""
@@ -133,27 +117,38 @@ class Qwen2VL(Adapter):
 
     def _run(self, pixels: torch.Tensor, patches: PatchIndex, recorder: Recorder) -> Features:
         """Tokens and deep features of the patches `[P, C]`."""
-        hidden = self.encoder.patch_embed(pixels)
-        rotary = self.encoder.rotary_pos_emb(hidden, patches.places.to(self.device))
-        frames = Segments(patches.frames, hidden.device, hidden.dtype)
-        return self.encoder.merger(self._run_blocks(hidden, rotary, lambda layer: frames, recorder)), ()
-
-    def _run_blocks(
-        self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], segments: Callable[[int], Segments],
-        recorder: Recorder, after: Callable[[int, torch.Tensor], None] = lambda layer, hidden: None,
-    ) -> torch.Tensor:  # fmt: skip
-        """Hidden states `[P, D]` after the last block; `after` is called with those after each block."""
-        for number, block in enumerate(self.encoder.blocks):
-            division = segments(number)
-            recorder.record(number, hidden, rotary, division.lengths)
-            hidden = hidden + _attend(block.attn, block.norm1(hidden), rotary, division)
+        encoder = self.encoder
+        hidden = self._add_positions(encoder.patch_embed(pixels), patches)
+        rotary = encoder.rotary_pos_emb(hidden, patches.places.to(hidden.device))
+        frames = windows = Segments(patches.frames, hidden.device, hidden.dtype)
+        if patches.windows is not None:
+            order, lengths = patches.windows[0].to(hidden.device), patches.windows[1]
+            # No window spans two frames, so a frame's cells stay together in this order.
+            hidden, cos, sin = (
+                part.view(-1, self.merge**2, part.shape[-1])[order].view(part.shape) for part in (hidden, *rotary)
+            )
+            rotary = (cos, sin)
+            windows = Segments(lengths, hidden.device, hidden.dtype)
+        across_frames = getattr(encoder, "fullatt_block_indexes", ())
+        deep_blocks = list(getattr(encoder, "deepstack_visual_indexes", ()))
+        deep = []
+        for number, block in enumerate(encoder.blocks):
+            segments = frames if number in across_frames else windows
+            recorder.record(number, hidden, rotary, segments.lengths)
+            hidden = hidden + _attend(block.attn, block.norm1(hidden), rotary, segments)
             hidden = hidden + block.mlp(block.norm2(hidden))
-            after(number, hidden)
+            if number in deep_blocks:
+                deep.append(encoder.deepstack_merger_list[deep_blocks.index(number)](hidden))
+        tokens = encoder.merger(hidden)
+        return self._by_cell(tokens, patches), tuple(deep)
+
+    def _add_positions(self, hidden: torch.Tensor, patches: PatchIndex) -> torch.Tensor:
+        """Patch embeddings `[P, D]` with learned positions, where the family has them."""
         return hidden
 
     def _by_cell(self, values: torch.Tensor, patches: PatchIndex) -> torch.Tensor:
-        """Values of cells `[M]` from the blocks' order to the cells' own."""
-        return values
+        """Values of cells `[M, ...]` from the blocks' order to the cells' own."""
+        return values if patches.windows is None else values[patches.windows[0].argsort().to(values.device)]
 
 
 class Qwen25VL(Qwen2VL):
@@ -161,40 +156,11 @@ class Qwen25VL(Qwen2VL):
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_5_vl",)
     processor: ClassVar[str] = "Qwen2_5_VLProcessor"
 
-    @property
-    def window(self) -> int:
-        """A window's side in cells."""
-        config = self.encoder.config
-        return int(config.window_size // config.spatial_merge_size // config.patch_size)
-
     def _index(self, grids: list[Grid], cells: Sequence[torch.Tensor]) -> PatchIndex:
-        order, lengths = sort_by_window(grids, cells, self.window)
-        return replace(super()._index(grids, cells), order=order, windows=lengths * self.merge**2)
-
-    def _encoder_kwargs(self, patches: PatchIndex) -> dict[str, Any]:
-        return super()._encoder_kwargs(patches) | {
-            "window_index": patches.order.to(self.device),
-            "cu_window_seqlens": boundaries(patches.windows, self.device),
-        }
-
-    def _run(self, pixels: torch.Tensor, patches: PatchIndex, recorder: Recorder) -> Features:
-        order = patches.order.to(self.device)
-        # No window spans two frames, so a frame's cells stay together in this order.
-        hidden = self._by_window(self.encoder.patch_embed(pixels), order)
-        rotary = self.encoder.rotary_pos_emb(hidden, patches.places.to(self.device))
-        cos, sin = (self._by_window(table, order) for table in rotary)
-        frames = Segments(patches.frames, hidden.device, hidden.dtype)
-        windows = Segments(patches.windows, hidden.device, hidden.dtype)
-        full = set(self.encoder.fullatt_block_indexes)
-        hidden = self._run_blocks(hidden, (cos, sin), lambda layer: frames if layer in full else windows, recorder)
-        return self.encoder.merger(hidden)[order.argsort()], ()
-
-    def _by_window(self, values: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
-        """`[P, D]` with the cells' patches in the order of the windows."""
-        return values.view(-1, self.merge**2, values.shape[-1])[order].view(values.shape)
-
-    def _by_cell(self, values: torch.Tensor, patches: PatchIndex) -> torch.Tensor:
-        return values[patches.order.argsort().to(values.device)]
+        config = self.encoder.config
+        side = config.window_size // config.spatial_merge_size // config.patch_size  # of a window, in cells
+        order, lengths = sort_by_window(grids, cells, side)
+        return replace(super()._index(grids, cells), windows=(order, lengths * self.merge**2))
 
 
 class Qwen3VL(Qwen2VL):
@@ -203,12 +169,8 @@ class Qwen3VL(Qwen2VL):
     processor: ClassVar[str] = "Qwen3VLProcessor"
 
     @property
-    def levels(self) -> int:  # type: ignore[override]
-        return len(self.encoder.config.deepstack_visual_indexes)
-
-    @property
     def deep_layers(self) -> int:
-        return self.levels
+        return len(self.encoder.config.deepstack_visual_indexes)
 
     def encoder_outputs(self, kept: Mapping[str, list[Features]]) -> dict[str, Any]:
         from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
@@ -216,7 +178,7 @@ class Qwen3VL(Qwen2VL):
         return {
             kind: BaseModelOutputWithDeepstackFeatures(
                 pooler_output=tuple(tokens for tokens, _ in rows),  # type: ignore[arg-type]
-                deepstack_features=[tuple(deep[level] for _, deep in rows) for level in range(self.levels)],  # type: ignore[misc]
+                deepstack_features=[tuple(deep[level] for _, deep in rows) for level in range(self.deep_layers)],  # type: ignore[misc]
             )
             for kind, rows in kept.items()
         }
@@ -225,22 +187,9 @@ class Qwen3VL(Qwen2VL):
         corners, weights = self._interpolation(patches)
         return super()._encoder_kwargs(patches) | {"interp_indices": corners, "interp_weights": weights}
 
-    def _run(self, pixels: torch.Tensor, patches: PatchIndex, recorder: Recorder) -> Features:
-        hidden = self.encoder.patch_embed(pixels)
+    def _add_positions(self, hidden: torch.Tensor, patches: PatchIndex) -> torch.Tensor:
         corners, weights = self._interpolation(patches)
-        learned = (self.encoder.pos_embed(corners) * weights[:, :, None]).sum(1)
-        hidden = hidden + learned.to(hidden.dtype)
-        rotary = self.encoder.rotary_pos_emb(hidden, patches.places.to(self.device))
-        frames = Segments(patches.frames, hidden.device, hidden.dtype)
-        deep: list[torch.Tensor] = []
-        levels = list(self.encoder.deepstack_visual_indexes)
-
-        def collect(layer: int, state: torch.Tensor) -> None:
-            if layer in levels:
-                deep.append(self.encoder.deepstack_merger_list[levels.index(layer)](state))
-
-        hidden = self._run_blocks(hidden, rotary, lambda layer: frames, recorder, collect)
-        return self.encoder.merger(hidden), tuple(deep)
+        return hidden + (self.encoder.pos_embed(corners) * weights[:, :, None]).sum(1).to(hidden.dtype)
 
     def _interpolation(self, patches: PatchIndex) -> tuple[torch.Tensor, torch.Tensor]:
         """The four nearest learned positions of each patch `[P, 4]` and their bilinear weights; corners are aligned."""
@@ -254,8 +203,8 @@ class Qwen3VL(Qwen2VL):
         near, far = 1 - part, 1 - (part - 1).abs()
         low = low.long()
         high = (low + 1).clamp_max(side - 1)
-        rows, columns = torch.stack([low[:, 0], high[:, 0]], -1), torch.stack([low[:, 1], high[:, 1]], -1)
-        down, across = torch.stack([near[:, 0], far[:, 0]], -1), torch.stack([near[:, 1], far[:, 1]], -1)
+        rows, columns = torch.stack([low, high], -1).unbind(1)  # [P, 2] near and far
+        down, across = torch.stack([near, far], -1).unbind(1)
         corners = (rows[:, :, None] * side + columns[:, None]).flatten(1)
         weights = (down[:, :, None] * across[:, None]).flatten(1)
         return corners.to(self.device), weights.to(self.device)

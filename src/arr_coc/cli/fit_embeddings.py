@@ -42,10 +42,8 @@ def add_parser(commands: Any) -> None:
     add = parser.add_argument
     add("images", nargs="+", metavar="IMAGES", help="folders of pictures, or pictures")
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="where to write it (.safetensors)")
-    encoders = (
-        "labels (default), a CLIP or SigLIP checkpoint's folder or hub id, open_clip:FOLDER, vlm:NAME, module:Name"
-    )
-    add("--encoder", default="labels", metavar="NAME", help=encoders)
+    encoders = "a CLIP or SigLIP checkpoint's folder or hub id, open_clip:FOLDER, vlm:NAME, module:Name"
+    add("--encoder", default="labels", metavar="NAME", help=f"labels (default), {encoders}")
     add("--dims", type=int, default=16, metavar="K", help="dimensions (16)")
     add("--exactly", action="store_true", help="no step up to 32 dimensions")
     add("--sample", type=int, metavar="N", help="cells drawn from each picture (all)")
@@ -83,7 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
         check_folder(place)
     questions = None if arguments.questions is None else fit.read_questions(arguments.questions)
     images = find_images(arguments.images)
-    fit.check_image_count(len(images), arguments.dims)
     keep_quiet()
     state = output.with_name(f"{output.name}.part")
     try:
@@ -111,32 +108,25 @@ def run(arguments: argparse.Namespace) -> int:
                 progress=show,
             )
     except KeyboardInterrupt:
-        kept = (
-            f"what is done is kept in {str(state)!r}, the same command resumes"
-            if state.exists()
-            else "nothing was kept"
-        )
-        print(f"arr-coc: interrupted: {kept}", file=sys.stderr)
+        kept = f"what is done is kept in {str(state)!r}, the same command resumes"
+        print(f"arr-coc: interrupted: {kept if state.exists() else 'nothing was kept'}", file=sys.stderr)
         return 130
     result.projection.save(output)
     state.unlink(missing_ok=True)
-    notes = [*result.notes, *report.write_report(result, folder)]
+    lines = [f"note: {note}" for note in (*result.notes, *report.write_report(result, folder))]
     if result.resumed:
-        print(f"arr-coc: resumed an interrupted run ({result.resumed} pictures were done)", file=sys.stderr)
-    for note in notes:
-        print(f"arr-coc: note: {note}", file=sys.stderr)
-    for _, why in result.unreadable[:LISTED]:
-        print(f"arr-coc: left out: {why}", file=sys.stderr)
-    more = len(result.unreadable) - LISTED
-    if more > 0:
-        print(f"arr-coc: left out: {more} more files, all named in the report", file=sys.stderr)
+        lines.insert(0, f"resumed an interrupted run ({result.resumed} pictures were done)")
+    lines += [f"left out: {why}" for _, why in result.unreadable[:LISTED]]
+    if len(result.unreadable) > LISTED:
+        lines.append(f"left out: {len(result.unreadable) - LISTED} more files, all named in the report")
+    for line in lines:
+        print(f"arr-coc: {line}", file=sys.stderr)
     if arguments.json:
         print_json(result.to_dict() | {"output": str(output), "report": str(folder)})
     else:
         made = result.projection
-        print(
-            f"{made.encoder}: {made.width} dimensions to {made.dims}, {made.cells} cells of {made.pictures} pictures\n"
-        )
+        source = f"{made.cells} cells of {made.pictures} pictures"
+        print(f"{made.encoder}: {made.width} dimensions to {made.dims}, {source}\n")
         print(report.quality_table(result.tried))
         print(f"\nprojection written to {output}, report to {folder / report.PAGE}")
     return 1 if result.unreadable else 0

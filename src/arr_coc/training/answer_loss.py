@@ -71,11 +71,10 @@ def answer_attention(vlm: VLM, look: Look, question: str, answer: str) -> tuple[
     """
     prepared, wanted = _prepare(vlm, look, question, answer, None)
     said = wanted[:-1]
-    queries = attention_probe.answer_queries(prepared, said)
-    with attention_probe.record_attention(
-        vlm.adapter, attention_probe.late_layers(vlm.adapter), lambda tokens: queries
-    ) as maps:
-        logits = _run(vlm, attention_probe.append_answer(prepared, said), len(wanted))
+    given, queries = attention_probe.append_answer(prepared, said)
+    layers = attention_probe.late_layers(vlm.adapter)
+    with attention_probe.record_attention(vlm.adapter, layers, queries) as maps:
+        logits = _run(vlm, given, len(wanted))
     cells = attention_probe.split_by_visual(prepared, attention_probe.mean_attention(maps))
     return torch.cat(cells), bool((logits.argmax(-1).cpu() == wanted).all())
 
@@ -113,7 +112,7 @@ def _logits(
     vlm: VLM, prepared: Prepared, wanted: torch.Tensor, bias: torch.Tensor | None, frozen: bool
 ) -> torch.Tensor:
     """The logits `[A + 1, V]` for the tokens `wanted`, with the cells' bias `[N]`."""
-    given = attention_probe.append_answer(prepared, wanted[:-1])
+    given, _ = attention_probe.append_answer(prepared, wanted[:-1])
     if bias is not None:
         given["attention_mask"] = _mask(vlm, prepared, given["input_ids"].shape[1], bias)
     with _frozen(vlm.model) if frozen else nullcontext(), _math_attention(bias):

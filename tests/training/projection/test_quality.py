@@ -13,7 +13,6 @@ import torch.nn.functional as F
 
 from arr_coc.embedding.projection import Moments, Projection, fit_projection
 from arr_coc.errors import ArrCocError, DataError, ImageError
-from arr_coc.evaluation.data import Data, PictureQuestions, Sample
 from arr_coc.training.projection.fit import (
     everyday_questions,
     read_questions,
@@ -24,13 +23,8 @@ from arr_coc.training.projection.fit import (
 from arr_coc.training.projection.quality import (
     ProjectionQuality,
     QualityThresholds,
-    Scorer,
     compare_projections,
-    compressed_scorer,
-    measure_evidence,
-    plain_cosine,
     spearman,
-    validate_projection,
 )
 from tests.embedding.fake import NAMES, WIDTH, Colours, photo
 
@@ -56,7 +50,7 @@ def test_spearman_is_scipys(ties: bool) -> None:
 
 
 def test_all_dimensions_lose_nothing() -> None:
-    found = validate_projection(Colours(), fitted(WIDTH), PICTURES, QUESTIONS)
+    found = compare_projections(Colours(), {"": fitted(WIDTH)}, PICTURES, QUESTIONS)[""]
     assert found.variance == pytest.approx(1, abs=1e-5)
     assert found.error == pytest.approx(0, abs=1e-6)
     assert found.survival == pytest.approx(1, abs=1e-3)
@@ -67,7 +61,7 @@ def test_all_dimensions_lose_nothing() -> None:
 
 def test_the_figures_against_a_slow_reference() -> None:
     encoder, projection = Colours(), fitted(8)
-    found = validate_projection(encoder, projection, PICTURES, QUESTIONS)
+    found = compare_projections(encoder, {"": projection}, PICTURES, QUESTIONS)[""]
     texts = encoder.text(QUESTIONS)
     missed, spread, count, ranks, kept, hits = 0.0, 0.0, 0, [], [], []
     pool: list[torch.Tensor] = []
@@ -116,9 +110,9 @@ def test_more_dimensions_are_better() -> None:
 
 def test_flat_pictures_and_missing_questions_give_none() -> None:
     flat = torch.full((3, 20, 20), 0.5)
-    found = validate_projection(Colours(), fitted(), [flat], QUESTIONS)
+    found = compare_projections(Colours(), {"": fitted()}, [flat], QUESTIONS)[""]
     assert (found.survival, found.survival_ci, found.kept, found.found) == (None, None, None, None)
-    found = validate_projection(Colours(), fitted(), PICTURES, [])
+    found = compare_projections(Colours(), {"": fitted()}, PICTURES, [])[""]
     assert found.survival is None
     assert found.overlap is not None
 
@@ -132,7 +126,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert found[""].pictures == 1
     assert [Path(file).name for file, _ in unreadable] == ["a.png"]
     with pytest.raises(ImageError):
-        validate_projection(Colours(), fitted(), [tmp_path / "a.png"], QUESTIONS)
+        compare_projections(Colours(), {"": fitted()}, [tmp_path / "a.png"], QUESTIONS)[""]
     with pytest.raises(ArrCocError, match="none of them could be read"):
         compare_projections(Colours(), {"": fitted()}, [tmp_path / "a.png"], QUESTIONS, unreadable=[])
 
@@ -182,48 +176,3 @@ def test_questions_from_a_file_or_a_data_set(tmp_path: Path) -> None:
     for name, complaint in (("empty.txt", "found none"), ("no.txt", "No such file"), ("odd.txt", "UTF-8")):
         with pytest.raises(DataError, match=complaint):
             read_questions(tmp_path / name)
-
-
-# Evidence
-
-
-def scene(seed: int) -> PictureQuestions:
-    """Gray with one red block somewhere."""
-    dice = np.random.default_rng(seed)
-    image = np.full((64, 64, 3), 120, np.uint8)
-    row, column = dice.integers(0, 8, 2) * 8
-    image[row : row + 8, column : column + 8] = (255, 0, 0)
-    box = (float(column), float(row), float(column + 8), float(row + 8))
-    from PIL import Image
-
-    return PictureQuestions(
-        f"{seed}", Image.fromarray(image), (64, 64), (Sample("Where is red?", evidence=((box,),)), Sample("?"))
-    )
-
-
-def test_evidence_is_found_in_full_and_compressed() -> None:
-    data = Data("made up", tuple(scene(seed) for seed in range(12)))
-    projection = fitted()
-    ways: dict[str, Scorer] = {
-        "full": projection.full_scores,
-        "plain": plain_cosine,
-        "16": compressed_scorer(projection),
-    }
-    found = measure_evidence(Colours(), ways, data)
-    assert list(found) == ["full", "plain", "16", "centre", "random"]
-    for name in ways:
-        assert found[name].recall == found[name].pointing == 1
-    assert found["random"].recall == pytest.approx(1 / 8)
-    assert found["random"].pointing == pytest.approx(1 / 64)
-    assert found["centre"].recall is not None
-    assert found["centre"].recall < 0.6
-    assert sum(len(values) for values in found["16"].recalls.values()) == 12  # the question without boxes is left out
-    assert found["16"].to_dict()["evidence_recall_ci"] == (1.0, 1.0)
-    halves_ = [measure_evidence(Colours(), ways, replace(data, pictures=data.pictures[part::2])) for part in (0, 1)]
-    assert (halves_[0]["centre"] | halves_[1]["centre"]).recall == pytest.approx(found["centre"].recall)
-
-
-def test_inverted_scores_recall_nothing() -> None:
-    data = Data("made up", tuple(scene(seed) for seed in range(12)))
-    found = measure_evidence(Colours(), {"wrong": lambda features, texts: -fitted().full_scores(features, texts)}, data)
-    assert found["wrong"].recall == found["wrong"].pointing == 0

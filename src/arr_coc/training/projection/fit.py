@@ -8,21 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from arr_coc.embedding.encoder import Encoder
-from arr_coc.embedding.projection import (
-    DIMS,
-    MIN_QUESTIONS,
-    TEXT_WEIGHT,
-    Moments,
-    Projection,
-    fit_projection,
-    spectrum,
-)
+from arr_coc.embedding.projection import DIMS, MIN_QUESTIONS, TEXT_WEIGHT, Moments, Projection, fit_projection, spectrum
 from arr_coc.errors import DataError, ProjectionError, whole_number
 from arr_coc.evaluation.data import read_samples
 from arr_coc.training.projection.gather import CellSampling, Progress, gather_moments
@@ -51,7 +44,6 @@ class FitResult:
 
     projection: Projection
     tried: tuple[ProjectionQuality, ...]  # the last is the projection's
-    missed: tuple[tuple[str, ...], ...]  # for each: the thresholds that it missed, as text
     thresholds: QualityThresholds
     spectrum: torch.Tensor  # [D] the shares of plain principal components, largest first
     unreadable: tuple[tuple[str, str], ...]
@@ -60,15 +52,13 @@ class FitResult:
 
     @property
     def good(self) -> bool:
-        return not self.missed[-1]
+        return not self.thresholds.missed(self.tried[-1])
 
     def to_dict(self) -> dict[str, Any]:
         names = ("encoder", "width", "dims", "pictures", "cells", "questions", "text_weight", "mode")
         return {name: getattr(self.projection, name) for name in names} | {
             "good": self.good,
-            "tried": [
-                one.to_dict() | {"missed": list(missed)} for one, missed in zip(self.tried, self.missed, strict=True)
-            ],
+            "tried": [asdict(one) | {"missed": self.thresholds.missed(one)} for one in self.tried],
             "thresholds": asdict(self.thresholds),
             "component_shares": [round(float(share), 6) for share in self.projection.variance],
             "unreadable": [{"file": file, "why": why} for file, why in self.unreadable],
@@ -114,20 +104,11 @@ def fit_images(
         )
     projections: list[Projection] = []
     no_step_up = ""  # why there is no wider projection
+    fit = partial(fit_projection, part.features, texts, encoder=encoder.identity, text_weight=text_weight)
     for k in [dims, MORE_DIMS] if step_up and dims < MORE_DIMS <= encoder.width else [dims]:
         try:
             check_image_count(part.pictures, k, len(part.unreadable))
-            projections.append(
-                fit_projection(
-                    part.features,
-                    texts,
-                    k,
-                    encoder=encoder.identity,
-                    text_weight=text_weight,
-                    pictures=part.pictures,
-                    mode=sampling.mode,
-                )
-            )
+            projections.append(fit(k, pictures=part.pictures, mode=sampling.mode))
         except ProjectionError as error:
             if k == dims:
                 raise
@@ -143,25 +124,25 @@ def fit_images(
         broken = {file for file, _ in part.unreadable}
         own = _subsample([image for image in fitting if str(image) not in broken])
         figures = compare_projections(encoder, by_dims, own, judges, sampling.mode, unreadable)
-    tried, missed = [], []
+    tried: list[ProjectionQuality] = []
     for chosen in projections:  # the first that is good enough, or the widest
         tried.append(figures[str(chosen.dims)])
-        missed.append(tuple(thresholds.missed(tried[-1])))
-        if not missed[-1]:
+        missed = thresholds.missed(tried[-1])
+        if not missed:
             break
     if len(tried) > 1:
-        notes.append(f"stepped up from {tried[0].dims} to {tried[-1].dims} dimensions, because {'; '.join(missed[0])}")
-    if missed[-1]:
-        notes.append(f"{tried[-1].dims} dimensions are not good enough: {'; '.join(missed[-1])}")
+        why = "; ".join(thresholds.missed(tried[0]))
+        notes.append(f"stepped up from {tried[0].dims} to {chosen.dims} dimensions, because {why}")
+    if missed:
+        notes.append(f"{chosen.dims} dimensions are not good enough: {'; '.join(missed)}")
         notes += [no_step_up] if no_step_up else []
     if chosen.dims > DIMS:
         notes.append(
             f"the texture's channels hold the first {DIMS} of {chosen.dims} dimensions; scores use all of them"
         )
     return FitResult(
-        projection=replace(chosen, quality=tried[-1].to_dict()),
+        projection=replace(chosen, quality=asdict(tried[-1])),
         tried=tuple(tried),
-        missed=tuple(missed),
         thresholds=thresholds,
         spectrum=spectrum(part.features),
         unreadable=tuple(sorted(set(unreadable))),

@@ -102,8 +102,9 @@ def gather_moments(
         raise ArrCocError("several workers each open their own encoder: pass make=, a function that opens one")
     blocks = [images[start : start + BLOCK] for start in range(0, len(images), BLOCK)]
     run = _run_id(images, encoder.identity, sampling)
-    done, total = (0, None) if state is None or fresh else _load_state(state, run)
-    total = total or GatheredMoments(Moments.empty(encoder.width))
+    done, total = 0, GatheredMoments(Moments.empty(encoder.width))
+    if state is not None and not fresh:
+        done, total = _load_state(state, run) or (done, total)
     resumed = len(images[: done * BLOCK])
     progress = progress or (lambda now, of: None)
     progress(resumed, len(images))
@@ -123,20 +124,20 @@ def gather_moments(
 
 
 def block_moments(images: Sequence[Path], encoder: Encoder, sampling: CellSampling) -> GatheredMoments:
-    total = GatheredMoments(Moments.empty(encoder.width))
+    features, unreadable = Moments.empty(encoder.width), []
     for image in images:
         try:
-            features = encoder.dense(image, sampling.mode).features.flatten(1).T  # [N, D]
+            cells = encoder.dense(image, sampling.mode).features.flatten(1).T  # [N, D]
         except ImageError as error:
-            total = total + GatheredMoments(Moments.empty(encoder.width), 0, ((str(image), str(error)),))
+            unreadable.append((str(image), str(error)))
             continue
-        if sampling.sample is not None and sampling.sample < len(features):
+        if sampling.sample is not None and sampling.sample < len(cells):
             # The seed depends on the file's name, so a file always gives the same cells.
             generator = torch.Generator().manual_seed(zlib.crc32(image.name.encode()) + sampling.seed)
-            drawn = torch.randperm(len(features), generator=generator)[: sampling.sample]
-            features = features[drawn.to(features.device)]
-        total = total + GatheredMoments(Moments.of(features), 1)
-    return total
+            drawn = torch.randperm(len(cells), generator=generator)[: sampling.sample]
+            cells = cells[drawn.to(cells.device)]
+        features = features + Moments.of(cells)
+    return GatheredMoments(features, len(images) - len(unreadable), tuple(unreadable))
 
 
 def _encode_blocks(
@@ -229,14 +230,14 @@ def _save_state(state: Path, run: str, done: int, total: GatheredMoments, warn: 
     return True
 
 
-def _load_state(state: Path, run: str) -> tuple[int, GatheredMoments | None]:
-    """The number of blocks done by an interrupted run, and their moments; nothing if the file is of another run."""
+def _load_state(state: Path, run: str) -> tuple[int, GatheredMoments] | None:
+    """The number of blocks done by an interrupted run, and their moments; None if the file is of another run."""
     try:
         tensors, note = storage.read(state)
         if note.get("format") != FORMAT or note.get("run") != run:
-            return 0, None
+            return None
         unreadable = tuple((str(file), str(why)) for file, why in note["unreadable"])
         features = Moments.from_tensors(tensors, "features")
         return int(note["blocks"]), GatheredMoments(features, int(note["pictures"]), unreadable)
     except (OSError, storage.DamagedFileError, KeyError, ValueError, TypeError):
-        return 0, None
+        return None

@@ -1,6 +1,5 @@
-"""How good a projection is, compared with the features in full, and how well scores find the evidence.
+"""How good a projection is, compared with the features in full.
 
-Figures of a projection:
 - variance: the share of the features' variance around the fitted mean that the reconstruction keeps;
 - error: the mean squared length of the reconstruction error of a feature of length 1;
 - overlap: the share of a cell's ten nearest cells, over all images, that are also nearest by the reconstruction (by
@@ -9,26 +8,19 @@ Figures of a projection:
 - kept: the Jaccard index of the best eighth of the cells by both scores;
 - found: how often the best cell by the compressed score is in the best eighth by the full score;
 - largest: the strongest component's share of the variance; if it is large, one direction dominates.
-
-Evidence (`measure_evidence`): the best eighth of an image's cells is kept for each question. Recall is the share of the
-cells under the answer's boxes that are kept; the pointing game asks whether the best cell lies under a box. The baselines
-are chance and the cells nearest the centre.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
 from arr_coc.embedding.encoder import Encoder, Mode, l2_normalize
 from arr_coc.embedding.projection import Projection
 from arr_coc.errors import DataError, ImageError
-from arr_coc.evaluation import metrics, statistics
-from arr_coc.evaluation.data import Data
-from arr_coc.types.grid import Grid
+from arr_coc.evaluation import statistics
 from arr_coc.types.image import ImageLike
 
 SHARE = 1 / 8  # of the cells, as a budget would keep
@@ -36,10 +28,6 @@ NEIGHBOURS = 10
 POOL_CELLS = 4096  # cells among which neighbours are searched
 QUERY_CELLS = 512  # cells whose neighbours are searched
 MIN_SCORE_RANGE = 1e-6  # scores that differ less over an image do not rank its cells
-CENTRE, CHANCE = "centre", "random"
-
-ScoresByPicture = dict[str, list[float]]
-Scorer = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # features [N, D] and questions [Q, D] to scores [Q, N]
 
 
 @dataclass(frozen=True)
@@ -57,14 +45,6 @@ class ProjectionQuality:
     largest: float
     pictures: int
     questions: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-FIGURES = tuple(
-    one.name for one in fields(ProjectionQuality) if one.name not in ("pictures", "questions", "survival_ci")
-)
 
 
 @dataclass(frozen=True)
@@ -91,17 +71,6 @@ class QualityThresholds:
         return out
 
 
-def validate_projection(
-    encoder: Encoder,
-    projection: Projection,
-    pictures: Sequence[ImageLike],
-    questions: Sequence[str],
-    mode: Mode = "fast",
-) -> ProjectionQuality:
-    """The quality of one projection on pictures and questions."""
-    return compare_projections(encoder, {"": projection}, pictures, questions, mode)[""]
-
-
 def compare_projections(
     encoder: Encoder,
     projections: Mapping[str, Projection],
@@ -117,7 +86,14 @@ def compare_projections(
     texts = encoder.text(list(questions)).cpu() if questions else torch.zeros(0, encoder.width)
     tallies = {name: _Tally(projection) for name, projection in projections.items()}
     pool: list[torch.Tensor] = []
-    for number, features in _encode(encoder, pictures, mode, unreadable):
+    for number, picture in enumerate(pictures):
+        try:
+            features = encoder.dense(picture, mode).features.flatten(1).T.float().cpu()  # [N, D]
+        except ImageError as error:
+            if unreadable is None:
+                raise
+            unreadable.append((str(picture), str(error)))
+            continue
         some = _evenly_spaced(len(features), max(1, POOL_CELLS // max(1, len(pictures))))
         pool.append(features[some])
         for tally in tallies.values():
@@ -126,18 +102,6 @@ def compare_projections(
         raise DataError("expected pictures to validate on, and none of them could be read")
     neighbours = _neighbours(torch.cat(pool))
     return {name: tally.quality(neighbours, len(questions)) for name, tally in tallies.items()}
-
-
-def _encode(
-    encoder: Encoder, pictures: Iterable[ImageLike], mode: Mode, unreadable: list[tuple[str, str]] | None
-) -> Iterator[tuple[int, torch.Tensor]]:
-    for number, picture in enumerate(pictures):
-        try:
-            yield number, encoder.dense(picture, mode).features.flatten(1).T.float().cpu()  # [N, D]
-        except ImageError as error:
-            if unreadable is None:
-                raise
-            unreadable.append((str(picture), str(error)))
 
 
 @dataclass(eq=False)
@@ -149,7 +113,7 @@ class _Tally:
     spread: float = 0.0  # sum of squared distances from the mean
     cells: int = 0
     pool: list[torch.Tensor] = field(default_factory=list)  # one entry per picture
-    survival: ScoresByPicture = field(default_factory=dict)
+    survival: dict[str, list[float]] = field(default_factory=dict)  # by picture
     kept: list[float] = field(default_factory=list)
     found: list[float] = field(default_factory=list)
 
@@ -176,8 +140,7 @@ class _Tally:
         self.found += best.gather(1, estimate.argmax(1, keepdim=True))[:, 0].double().tolist()
 
     def quality(self, neighbours: torch.Tensor | None, questions: int) -> ProjectionQuality:
-        own = None if neighbours is None else _neighbours(torch.cat(self.pool))
-        overlap = None
+        overlap, own = None, _neighbours(torch.cat(self.pool))
         if neighbours is not None and own is not None:
             overlap = float((neighbours[:, :, None] == own[:, None, :]).any(2).double().mean())
         return ProjectionQuality(
@@ -227,89 +190,3 @@ def _ranks(rows: torch.Tensor) -> torch.Tensor:
     first = torch.searchsorted(ordered, ordered, right=False)
     last = torch.searchsorted(ordered, ordered, right=True) - 1
     return torch.empty_like(ordered).scatter_(1, order, (first + last).double() / 2)
-
-
-# Evidence
-
-
-@dataclass(eq=False)
-class EvidenceScores:
-    """Evidence recall at an eighth of the cells and the pointing game, of one scorer."""
-
-    recalls: ScoresByPicture = field(default_factory=dict)
-    points: ScoresByPicture = field(default_factory=dict)
-
-    @property
-    def recall(self) -> float | None:
-        return statistics.mean(self.recalls)
-
-    @property
-    def pointing(self) -> float | None:
-        return statistics.mean(self.points)
-
-    def add(self, picture: str, recall: float | None, pointing: float | None) -> None:
-        for scores, value in ((self.recalls, recall), (self.points, pointing)):
-            if value is not None:
-                scores.setdefault(picture, []).append(value)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "evidence_recall": self.recall,
-            "evidence_recall_ci": statistics.interval(self.recalls),
-            "pointing": self.pointing,
-            "pointing_ci": statistics.interval(self.points),
-        }
-
-    def __or__(self, other: EvidenceScores) -> EvidenceScores:
-        """The scores on the pictures of both."""
-        return EvidenceScores(self.recalls | other.recalls, self.points | other.points)
-
-
-def plain_cosine(features: torch.Tensor, questions: torch.Tensor) -> torch.Tensor:
-    """The encoder's own scores, neither centred nor compressed."""
-    return questions @ features.T
-
-
-def compressed_scorer(projection: Projection) -> Scorer:
-    """The scores in a projection's dimensions."""
-    return lambda features, questions: projection.scores(projection.compress(features), questions)
-
-
-def measure_evidence(
-    encoder: Encoder,
-    scorers: Mapping[str, Scorer],
-    data: Data,
-    *,
-    mode: Mode = "fast",
-    progress: Callable[[], None] = lambda: None,
-) -> dict[str, EvidenceScores]:
-    """Every scorer, the centre and chance, on the encoder's own cells and the questions that have boxes."""
-    found = {name: EvidenceScores() for name in (*scorers, CENTRE, CHANCE)}
-    for picture in data.pictures:
-        progress()
-        asked = [sample for sample in picture.samples if sample.evidence]
-        if not asked:
-            continue
-        features = encoder.dense(picture.still, mode).features.float().cpu()  # [D, h, w]
-        texts = encoder.text([sample.question for sample in asked]).cpu()
-        view = Grid(1, int(features.shape[1]), int(features.shape[2]))
-        scores = {name: scorer(features.flatten(1).T, texts) for name, scorer in scorers.items()}  # [Q, N] each
-        scores[CENTRE] = _centrality(view.h, view.w, picture.size).expand(len(asked), -1)
-        count = max(1, round(SHARE * view.n))
-        for number, sample in enumerate(asked):
-            groups = metrics.evidence_cells(sample.evidence, view, picture.size)
-            for name, rows in scores.items():
-                best = rows[number].topk(count).indices.sort().values
-                recall, pointing = metrics.recall(best, groups), metrics.pointing(rows[number], groups)
-                found[name].add(picture.name, recall, pointing)
-            covered = {cell for group in groups for cell in group.tolist()}
-            pointing = len(covered) / view.n if covered else None
-            found[CHANCE].add(picture.name, metrics.chance(count, view.n, groups), pointing)
-    return found
-
-
-def _centrality(rows: int, columns: int, size: tuple[int, int]) -> torch.Tensor:
-    """Minus the distance in pixels from the image's centre: `[rows * columns]`."""
-    y = ((torch.arange(rows) + 0.5) / rows - 0.5) * size[1]
-    x = ((torch.arange(columns) + 0.5) / columns - 0.5) * size[0]
-    return -(y[:, None].square() + x[None, :].square()).sqrt().flatten()
