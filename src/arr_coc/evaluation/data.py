@@ -11,6 +11,7 @@ A fifth number in a box of a video is the frame index, from 0. Without it, the b
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,10 +32,14 @@ Box = tuple[float, ...]  # x0, y0, x1, y1, and for a video optionally the frame 
 Evidence = tuple[tuple[Box, ...], ...]
 Still = Path | Image.Image
 FindFile = Callable[[str], Path | str]  # a file name to its path
+Media = tuple[str | tuple[str, ...], float | None]  # an image, or the frames of a video, and its frame rate
 
 
 class InvalidSample(Exception):
     """One sample cannot be used. The others can."""
+
+
+RawSample = tuple[int, Mapping[str, Any] | InvalidSample]  # a line, and its fields in the plain format or what is wrong
 
 
 @dataclass(frozen=True)
@@ -104,15 +109,6 @@ class Data:
         return replace(self, pictures=tuple(picture for picture in pictures if picture.samples))
 
 
-@dataclass(frozen=True)
-class RawSample:
-    """A question before it is checked: its line, and its fields in the plain format or the reason why there are none."""
-
-    line: int
-    fields: Mapping[str, Any] | None
-    problem: str = ""
-
-
 class DecimalText(float):
     """A JSON number that keeps its spelling: the answer 80.90 must not become 80.9."""
 
@@ -135,27 +131,24 @@ def read_samples(folder: Path, limit: int | None = None) -> Data:
             f"expected a folder with {SAMPLES} and pictures, got {str(folder)!r}; name another layout with --format"
         )
 
-    def raw_samples() -> Iterator[RawSample]:
-        for number, value, problem in read_json_lines(path):
-            if not problem and not isinstance(value, dict):
-                problem = f"expected an object in braces, got {type(value).__name__}"
-            yield RawSample(number, None if problem else value, problem)
-
-    return collect(folder.name, raw_samples(), lambda name: folder / name, limit, where=f"{SAMPLES}, line")
+    return collect(folder.name, read_json_lines(path), lambda name: folder / name, limit, where=f"{SAMPLES}, line")
 
 
-def read_json_lines(path: Path) -> Iterator[tuple[int, Any, str]]:
-    """Line number, value and problem of every line that is not empty."""
+def read_json_lines(path: Path) -> Iterator[RawSample]:
+    """Number and object of every line that is not empty."""
     try:
         text = path.read_bytes().decode("utf-8-sig", errors="replace")
     except OSError as error:
         raise DataError(f"cannot read {str(path)!r}: {error.strerror}") from None
     for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                yield number, json.loads(line, parse_float=DecimalText), ""
-            except ValueError as error:
-                yield number, None, f"this is not JSON ({first_line(error)})"
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line, parse_float=DecimalText)
+            problem = "" if isinstance(value, dict) else f"expected an object in braces, got {type(value).__name__}"
+        except ValueError as error:
+            problem = f"this is not JSON ({first_line(error)})"
+        yield number, InvalidSample(problem) if problem else value
 
 
 def collect(
@@ -168,25 +161,24 @@ def collect(
     where: str = "entry",
 ) -> Data:
     """Check samples and group them by picture, in the order in which pictures first appear."""
-    by_media: dict[tuple[str | tuple[str, ...], float | None], list[tuple[RawSample, Sample]]] = {}
+    by_media: dict[Media, list[tuple[Sample, Mapping[str, Any]]]] = {}
     problems: dict[int, str] = {}
     notes: dict[int, str] = {}
-    for raw in raw_samples:
+    for line, fields in raw_samples:
         try:
-            if raw.fields is None:
-                raise InvalidSample(raw.problem)
-            key = _media_names(raw.fields), _fps(raw.fields) if "video" in raw.fields else None
-            by_media.setdefault(key, []).append((raw, _parse_sample(raw.line, raw.fields)))
+            if isinstance(fields, InvalidSample):
+                raise fields
+            by_media.setdefault(_parse_media(fields), []).append((_parse_sample(line, fields), fields))
         except InvalidSample as why:
-            problems[raw.line] = str(why)
+            problems[line] = str(why)
     pictures: dict[str, PictureQuestions] = {}
-    for (names, fps), parsed in by_media.items():
+    for media, parsed in by_media.items():
         if limit is not None and len(pictures) == limit:
             break
         try:
-            picture = _open_picture(names, fps, find, pictures)
+            picture = _open_picture(media, find, pictures)
         except InvalidSample as why:
-            problems |= {raw.line: str(why) for raw, _ in parsed}
+            problems |= {sample.line: str(why) for sample, _ in parsed}
             continue
         samples = _fit_samples(picture, parsed, where.split(", ")[-1], problems, notes)
         if samples:
@@ -199,28 +191,21 @@ def collect(
     return Data(name, tuple(pictures.values()), metric, left_out, corrected, where)
 
 
-def _media_names(fields: Mapping[str, Any]) -> str | tuple[str, ...]:
-    """The file name of an image, or a tuple of a video's frames (a single name may be their folder)."""
-    image, video = fields.get("image"), fields.get("video")
+def _parse_media(fields: Mapping[str, Any]) -> Media:
+    """The file name of an image, or a tuple of a video's frames (a single name may be their folder) and its frame rate."""
+    image, video, fps = (fields.get(key) for key in ("image", "video", "fps"))
     if image is not None and video is not None:
         raise InvalidSample("expected a picture under 'image' or frames under 'video', got both")
     if video is None:
         if not isinstance(image, str) or not image:
             raise InvalidSample("expected the picture's file name under 'image'")
-        return image
+        return image, None
     frames = [video] if isinstance(video, str) else video
     if not isinstance(frames, list) or not frames or not all(isinstance(name, str) and name for name in frames):
         raise InvalidSample("expected a list of frames' file names, or the name of a folder of frames, under 'video'")
-    return tuple(frames)
-
-
-def _fps(fields: Mapping[str, Any]) -> float | None:
-    fps = fields.get("fps")
-    if fps is None:
-        return None
-    if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < float("inf"):
+    if fps is not None and (isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < float("inf")):
         raise InvalidSample(f"expected frames a second under 'fps' as a positive number, got {fps!r}")
-    return float(fps)
+    return tuple(frames), None if fps is None else float(fps)
 
 
 def _parse_sample(line: int, fields: Mapping[str, Any]) -> Sample:
@@ -255,15 +240,12 @@ def _parse_evidence(groups: Any, video: bool) -> Evidence:
     return tuple(group for group in boxes if group)
 
 
-def _open_picture(
-    names: str | tuple[str, ...], fps: float | None, find: FindFile, taken: Mapping[str, PictureQuestions]
-) -> PictureQuestions:
+def _open_picture(media: Media, find: FindFile, taken: Mapping[str, PictureQuestions]) -> PictureQuestions:
     """An image or a video without its questions, under a name that is not taken yet."""
+    names, fps = media
     title = names if isinstance(names, str) else names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-    name, count = title, 1
-    while name in taken:
-        count += 1
-        name = f"{title} ({count})"
+    titles = itertools.chain([title], (f"{title} ({number})" for number in itertools.count(2)))
+    name = next(one for one in titles if one not in taken)
     if isinstance(names, str):
         path = Path(find(names))
         return PictureQuestions(name, path, read_size(path, names), ())
@@ -309,31 +291,31 @@ def read_size(path: Path, name: str) -> tuple[int, int]:
 
 def _fit_samples(
     picture: PictureQuestions,
-    parsed: list[tuple[RawSample, Sample]],
+    parsed: Iterable[tuple[Sample, Mapping[str, Any]]],
     where: str,
     problems: dict[int, str],
     notes: dict[int, str],
 ) -> tuple[Sample, ...]:
     """The usable questions about one picture, without duplicates, their boxes clipped to it."""
     samples: dict[Any, Sample] = {}
-    for raw, sample in parsed:
+    for sample, fields in parsed:
         key = (sample.question, sample.answers, sample.kind, sample.evidence)
         if key in samples:
-            notes[raw.line] = f"it repeats {where} {samples[key].line} and is asked once"
+            notes[sample.line] = f"it repeats {where} {samples[key].line} and is asked once"
             continue
         try:
             evidence, changes = _clip_evidence(sample.evidence, picture)
         except InvalidSample as why:
-            problems[raw.line] = str(why)
+            problems[sample.line] = str(why)
             continue
         # If the line gives another size, its boxes may have been drawn for another picture.
-        given = [(raw.fields or {}).get(side) for side in ("width", "height")]
+        given = [fields.get(side) for side in ("width", "height")]
         if any(side is not None and side != actual for side, actual in zip(given, picture.size, strict=True)):
             width, height = picture.size
             changes.append(f"the line says {given[0]} x {given[1]} pixels, the picture has {width} x {height}")
         samples[key] = replace(sample, evidence=evidence)
         if changes:
-            notes[raw.line] = "; ".join(changes)
+            notes[sample.line] = "; ".join(changes)
     return tuple(samples.values())
 
 

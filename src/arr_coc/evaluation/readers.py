@@ -75,11 +75,7 @@ def _vqa_reader(
     """A reader of one JSON file with a list of questions, or with that list under "data"."""
 
     def read(folder: Path, limit: int | None = None) -> Data:
-        path = _find_file(folder, patterns, name)
-        content = _load_json(path)
-        questions = content.get("data") if isinstance(content, dict) else content
-        if not isinstance(questions, list):
-            raise DataError(f"expected a list of questions in {str(path)!r}")
+        questions = _load_list(_find_file(folder, patterns, name), "data", bare=True)
         return _collect(name, folder, questions, lambda one: _vqa_fields(image(one), one, kind(one)), limit, metric)
 
     return read
@@ -129,12 +125,11 @@ def read_pope(folder: Path, limit: int | None = None) -> Data:
         for path in paths:
             number = 0
             kind = path.stem.rsplit("_", 1)[-1]
-            for number, one, problem in read_json_lines(path):
-                if problem or not isinstance(one, dict):
-                    yield RawSample(before + number, None, problem or "expected an object in braces")
-                    continue
-                asked = {"image": one.get("image"), "question": one.get("text"), "answer": one.get("label", ())}
-                yield RawSample(before + number, asked | {"kind": kind})
+            for number, one in read_json_lines(path):
+                if not isinstance(one, InvalidSample):
+                    asked = {"image": one.get("image"), "question": one.get("text"), "answer": one.get("label", ())}
+                    one = asked | {"kind": kind}
+                yield before + number, one
             before += number
 
     return collect("POPE", raw_samples(), _file_finder(folder), limit, metric="yes_no", where="line")
@@ -198,21 +193,18 @@ def read_sroie(folder: Path, limit: int | None = None) -> Data:
     if not fields:
         raise DataError(f"expected receipts of SROIE (img, box and key folders) inside {str(folder)!r}, found none")
 
-    def raw_samples() -> Iterator[RawSample]:
-        number = 0
+    def samples() -> Iterator[dict[str, Any] | InvalidSample]:
         for name in sorted(fields):
             if not fields[name]:
-                number += 1
-                yield RawSample(number, None, f"the fields of {name} are not JSON")
+                yield InvalidSample(f"the fields of {name} are not JSON")
             image = str(pictures[name].relative_to(folder))
             for kind, question in SROIE_QUESTIONS.items():
-                answer = str(fields[name].get(kind) or "")
-                if answer:
-                    number += 1
+                if answer := str(fields[name].get(kind) or ""):
+                    evidence = _sroie_evidence(kind, answer, lines.get(name, []))
                     asked = {"image": image, "question": question, "answer": answer, "kind": kind}
-                    yield RawSample(number, asked | {"evidence": _sroie_evidence(kind, answer, lines.get(name, []))})
+                    yield asked | {"evidence": evidence}
 
-    return collect("SROIE", raw_samples(), lambda name: folder / name, limit, where="field")
+    return collect("SROIE", enumerate(samples(), start=1), lambda name: folder / name, limit, where="field")
 
 
 def _sroie_evidence(kind: str, answer: str, lines: list[TextLine]) -> list[list[list[float]]]:
@@ -259,9 +251,10 @@ def _load_json(path: Path) -> Any:
         raise DataError(f"expected JSON in {str(path)!r} ({first_line(error)})") from None
 
 
-def _load_list(path: Path, key: str) -> list[Any]:
+def _load_list(path: Path, key: str, bare: bool = False) -> list[Any]:
+    """The list under a key of a JSON file; `bare`: the file may be that list itself."""
     value = _load_json(path)
-    found = value.get(key) if isinstance(value, dict) else None
+    found = value.get(key) if isinstance(value, dict) else value if bare else None
     if not isinstance(found, list):
         raise DataError(f"expected a list under {key!r} in {str(path)!r}")
     return found
@@ -281,12 +274,12 @@ def _collect(
     def raw_samples() -> Iterator[RawSample]:
         for number, raw in enumerate(raws, start=1):
             try:
-                yield RawSample(number, convert(raw))
+                yield number, convert(raw)
             except InvalidSample as why:
-                yield RawSample(number, None, str(why))
+                yield number, why
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 problem = f"this is not in the published layout ({type(error).__name__}: {error})"
-                yield RawSample(number, None, problem)
+                yield number, InvalidSample(problem)
 
     return collect(name, raw_samples(), _file_finder(folder), limit, metric=metric, where=where)
 
@@ -311,21 +304,21 @@ FORMATS: dict[str, Reader] = {
     "textvqa": _vqa_reader(
         "TextVQA",
         ("TextVQA_*_val.json", "TextVQA_*_train.json"),
-        image=lambda one: f"{one['image_id']}.jpg",
-        kind=lambda one: "text",
+        lambda one: f"{one['image_id']}.jpg",
+        lambda one: "text",
     ),
     "docvqa": _vqa_reader(
         "DocVQA",
         ("val_v1.0*.json", "train_v1.0*.json"),
-        image=lambda one: str(one["image"]),
-        kind=lambda one: (one.get("question_types") or [None])[0],
+        lambda one: str(one["image"]),
+        lambda one: (one.get("question_types") or [None])[0],
         metric="anls",
     ),
     "vizwiz": _vqa_reader(
         "VizWiz",
         ("Annotations/val.json", "val.json", "Annotations/train.json", "train.json"),
-        image=lambda one: str(one["image"]),
-        kind=lambda one: one.get("answer_type"),
+        lambda one: str(one["image"]),
+        lambda one: one.get("answer_type"),
     ),
     "sroie": read_sroie,
     "refcoco": read_refcoco,

@@ -48,7 +48,6 @@ class Records:
         self.resumed = 0
         self._made_folder = False
         self._lock: int | None = None
-        self._closed = False
         if self.path is None:
             return
         try:
@@ -76,15 +75,13 @@ class Records:
             raise self._write_error(self.path, error) from None
 
     def forget(self) -> None:
-        """The run is complete: delete its file."""
+        """The run is complete: `close` deletes its file."""
         self.done = {}
-        self.close()
 
     def close(self) -> None:
         """Unlock the folder. Without finished pictures, remove what this run created in it."""
-        if self.path is None or self._closed:
+        if self.path is None:
             return
-        self._closed = True
         if not self.done:
             self.path.unlink(missing_ok=True)
             (self.path.parent / LOCK).unlink(missing_ok=True)
