@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,14 @@ import torch
 import transformers
 
 from arr_coc.bench.answers import CONFIGS, BudgetConfig, compare_budgets, random_prompt
-from arr_coc.bench.timing import RoundTimes, machine
+from arr_coc.bench.timing import Timing, machine
 from arr_coc.draw import samples as pictures
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.identity import config_for
 from arr_coc.vlm.model import VLM
 
-BATCHED = BudgetConfig("all, segments batched", batched=True)
-SEEN = tuple(BudgetConfig(f"arr-coc: {one.name}", one.budget, one.glance, uses_question=True) for one in CONFIGS[3:])
+BATCHED = BudgetConfig("all, segments batched", {"budget": "all"}, batched=True)
+SEEN = tuple(BudgetConfig(f"arr-coc: {one.name}", one.options) for one in CONFIGS[3:])  # with picture and question
 TOKENS = {
     "image_token_id": 151655,
     "video_token_id": 151656,
@@ -112,7 +113,6 @@ def page(pixels: int) -> torch.Tensor:
 
 def measure(out: Path, seconds: float, models: list[str], batches: list[int], sees: bool) -> None:
     start = time.monotonic()
-    settings = (*CONFIGS[:2], BATCHED, *CONFIGS[3:], *SEEN) if sees else (*CONFIGS[:2], BATCHED, *CONFIGS[2:])
     for name in models:
         vlm = with_layer(build(name)) if sees else build(name)
         cell = vlm.model.config.vision_config.patch_size * vlm.model.config.vision_config.spatial_merge_size
@@ -121,9 +121,13 @@ def measure(out: Path, seconds: float, models: list[str], batches: list[int], se
                 print("out of time before", name, pixels, batch)
                 return
             side = round(pixels / cell)
+            settings = [*CONFIGS[:2], BATCHED, *CONFIGS[2:]]
+            if sees:
+                asked = {"originals": [page(pixels)] * batch, "text": ["What is the total?"] * batch}
+                settings = [*CONFIGS[:2], BATCHED, *CONFIGS[3:]]
+                settings += [replace(one, options={**one.options, **asked}) for one in SEEN]
             found = compare_budgets(
-                vlm, random_prompt(vlm, side, batch), settings, rounds=5 if batch == 1 else 2, new_tokens=1,
-                originals=[page(pixels)] * batch, text="What is the total?",
+                vlm, random_prompt(vlm, side, batch), settings, rounds=5 if batch == 1 else 2, new_tokens=1
             )  # fmt: skip
             record = {
                 "model": name, "pixels": pixels, "batch": batch, "cells": side * side, "machine": machine(),
@@ -137,11 +141,11 @@ def measure(out: Path, seconds: float, models: list[str], batches: list[int], se
         torch.cuda.empty_cache()
 
 
-def _record(measured: RoundTimes) -> dict[str, Any]:
-    stages = {stage: round(measured.median(stage), 2) for stage in ("encode", "prefill", "overhead", "first")}
+def _record(measured: dict[str, Timing]) -> dict[str, Any]:
+    stages = {stage: round(measured[stage].median, 2) for stage in ("encode", "prefill", "overhead", "first")}
     return stages | {
-        "best": round(measured.best("first"), 2),
-        "peak_gb": round(measured.peak / 1e9, 2),
+        "best": round(measured["first"].best, 2),
+        "peak_gb": round(max(measured["peak"].runs) / 1e9, 2),
     }
 
 

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.bench import gpu
-from arr_coc.bench.gpu import GRID, LEVELS, GpuBench, Stage, by_torch
-from arr_coc.cli.bench_gpu import add_options, run_bench
+from arr_coc.bench.gpu import GRID, LEVELS, GpuBench, Stage
+from arr_coc.cli.bench import add_gpu_options, run_gpu_bench
 from arr_coc.errors import ArrCocError
 from arr_coc.texture import filters
 from arr_coc.texture.channels.text import stroke_text
@@ -61,7 +61,7 @@ class GraphBench(GpuBench):
             lambda: F.interpolate(self.features, size, mode="bilinear").to(self.dtype), made.block[:, :16].nbytes,
         )  # fmt: skip
         moved = 2 * self.pixels.nbytes + made.block.nbytes * 39 // 40 + made.nbytes
-        plain = lambda: [by_torch(one.tensor) for one in self._textures()]  # noqa: E731
+        plain = lambda: [one.tensor() for one in self._textures()]  # noqa: E731
         yield Stage("full40, launched", made.write, plain, moved)
         yield Stage("full40, graph", self.capture(made.write), None, moved)
         if self.encoder is not None:
@@ -132,9 +132,9 @@ class GraphBench(GpuBench):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser)
+    add_gpu_options(parser)
     try:
-        return run_bench(parser.parse_args(), GraphBench, GOALS)
+        return run_gpu_bench(parser.parse_args(), GraphBench, GOALS)
     except ArrCocError as error:
         print(error, file=sys.stderr)
         return 2

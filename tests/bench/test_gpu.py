@@ -8,16 +8,17 @@ import pytest
 import torch
 
 from arr_coc.bench import gpu
-from arr_coc.bench.gpu import GOALS, GpuReport, GpuTiming, StageTime, check_goals, stage_bars
+from arr_coc.bench.gpu import GOALS, GpuReport, StageTime, check_goals, stage_bars
+from arr_coc.bench.timing import Timing
 from arr_coc.cli import main
-from arr_coc.cli.bench_gpu import record
+from arr_coc.cli.bench import gpu_record
 
 
 @pytest.fixture
 def report() -> GpuReport:
     stages = (
-        StageTime("full40, graph", GpuTiming((0.4, 0.3, 0.5), 1000), None, 10**9, 4e12),
-        StageTime("pyramid, 5 levels", GpuTiming((0.2, 0.2)), GpuTiming((2.0, 3.0)), 0, 4e12),
+        StageTime("full40, graph", Timing((0.4, 0.3, 0.5), 1000), None, 10**9, 4e12),
+        StageTime("pyramid, 5 levels", Timing((0.2, 0.2)), Timing((2.0, 3.0)), 0, 4e12),
     )
     return GpuReport(1024, 1, 4e12, stages, 112_000_000)
 
@@ -28,7 +29,7 @@ def test_goals_and_record(report: GpuReport) -> None:
     assert found["full40 without encoder"] is True
     assert found["pyramid, 5 levels, 40 channels"] is False
     assert found["273 positions x 40 channels, trilinear"] is None
-    made = record(report, goals)
+    made = gpu_record(report, goals)
     assert made["stages"][0]["share_of_copy"] == pytest.approx(10**9 / 0.4e-3 / 4e12, abs=1e-4)
     assert made["stages"][1]["reference_ms"] == 2.5
 
@@ -39,7 +40,7 @@ def test_the_table_compares_every_stage_with_torch_and_crops(
 ) -> None:
     from arr_coc.texture import kernels
 
-    baseline = StageTime("baseline: 273 crops through the encoder", GpuTiming((8.0, 8.0)), None, 0, 4e12)
+    baseline = StageTime("baseline: 273 crops through the encoder", Timing((8.0, 8.0)), None, 0, 4e12)
     stages = (*report.stages, baseline) if crops else report.stages
     measured = GpuReport(1024, 1, 4e12, stages, report.texture_bytes)
     monkeypatch.setattr(gpu, "check_cuda", lambda: None)
@@ -83,8 +84,7 @@ def test_every_stage_runs() -> None:
     for stage in gpu.GpuBench(16, 1, torch.float32, device="cpu").stages():
         names.append(stage.name)
         stage.work()
-        if stage.reference is not None:
-            stage.reference()
+        stage.run_reference()
     assert names == [
         "pointwise channels", "distance", "saliency", "superpixels", "regions", "pyramid, 1 levels", "5 samples, trilinear",
         "8 x 8 cells", "16 planes warped", "full40, launched",

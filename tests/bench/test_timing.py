@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from arr_coc.bench.timing import RoundTimes, interleave, peak_megabytes
+import pytest
+
+from arr_coc.bench.timing import Goal, Timing, interleave, peak_megabytes
 
 
 def test_rounds_are_interleaved_after_one_warm_up() -> None:
@@ -14,9 +16,24 @@ def test_rounds_are_interleaved_after_one_warm_up() -> None:
 
 
 def test_ratios_are_taken_within_rounds() -> None:
-    found = RoundTimes({"one": [1.0, 20.0, 3.0], "other": [2.0, 40.0, 3.0]})
-    assert found.ratio("one", "other") == 0.5
-    assert (found.median("one"), found.best("one")) == (3.0, 1.0)
+    one, other = Timing((1.0, 20.0, 3.0)), Timing((2.0, 40.0, 3.0))
+    assert one.ratio(other) == 0.5
+    assert (one.median, one.best) == (3.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("goal", "reached", "bound"),
+    [
+        (Goal("time", 9, at_most=10), True, "<= 10"),
+        (Goal("time", 11, at_most=10), False, "<= 10"),
+        (Goal("time", None, at_most=10), None, "<= 10"),
+        (Goal("faster", 2, at_least=1.5), True, ">= 1.5"),
+        (Goal("faster", 1.4, at_least=1.5), False, ">= 1.5"),
+    ],
+)
+def test_a_goal_is_reached_from_its_own_side(goal: Goal, reached: bool | None, bound: str) -> None:
+    assert goal.reached is reached
+    assert goal.bound == bound
 
 
 def test_half_precision_stays_under_250_megabytes_at_1024_pixels() -> None:

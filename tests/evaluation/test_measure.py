@@ -59,7 +59,7 @@ def test_attention_is_charged_to_the_selectors_that_read_it(folder: Folder, monk
             worth = selection.attention[1.0]
             return Choice(selection.candidates[worth.topk(selection.count).indices.sort().values])
 
-    charged = measure.AttentionCost({(): (0.0, 0.0), (1.0,): (0.5, 900.0)})
+    charged = {(): (0.0, 0.0), (1.0,): (0.5, 900.0)}
     monkeypatch.setattr("arr_coc.evaluation.runner.measure_attention_cost", lambda *given: charged)
     peaks = itertools.cycle([1000.0, 300.0, 300.0])  # while both share an encoding, then each of them alone
     monkeypatch.setattr(measure.PeakMemory, "peak", lambda meter: next(peaks))

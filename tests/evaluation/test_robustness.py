@@ -26,7 +26,7 @@ def test_cases_are_reproducible_with_evidence_inside_the_picture() -> None:
             inside = np.asarray(one.image)[int(top) : int(bottom) + 1, int(left) : int(right) + 1]  # type: ignore[index]
             assert inside.std() > 0  # something is drawn there
         kind = one.samples[0].kind
-        assert kind in robustness.PASSED_WHEN
+        assert kind in robustness.CASES
         assert bool(one.samples[0].evidence) == (kind not in ("void", "absent"))
 
 

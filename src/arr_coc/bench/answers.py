@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from PIL import Image
 
-from arr_coc.bench.timing import RoundTimes, time_ms
+from arr_coc.bench.timing import Goal, Timing, by_name, time_ms
 from arr_coc.layer.inference import predict
 from arr_coc.selectors.base import ImageSource, Question, SelectionInput
 from arr_coc.texture import TextureArray
@@ -44,50 +44,50 @@ ASK_OPTIONS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class BudgetConfig:
-    """One way of answering. `stock` is the model's own `generate`, unchanged."""
+    """One way of answering, by the options of `prepare`. `stock` is the model's own `generate`, unchanged."""
 
     name: str
-    budget: str = "all"
-    glance: str = "all"
+    options: Mapping[str, Any] = field(default_factory=dict)
     stock: bool = False
     batched: bool = False
-    uses_question: bool = False  # with the original pictures and the question; otherwise cells are evenly spaced
 
 
 CONFIGS = (
     BudgetConfig("stock", stock=True),
-    BudgetConfig("all"),
-    BudgetConfig("gaze 25%", "25%"),
-    BudgetConfig("gaze 12.5%", "12.5%"),
-    BudgetConfig("glance 50%, gaze 12.5%", "12.5%", "50%"),
-    BudgetConfig("glance 25%, gaze 12.5%", "12.5%", "25%"),
+    BudgetConfig("all", {"budget": "all"}),
+    BudgetConfig("gaze 25%", {"budget": "25%"}),
+    BudgetConfig("gaze 12.5%", {"budget": "12.5%"}),
+    BudgetConfig("glance 50%, gaze 12.5%", {"budget": "12.5%", "glance": "50%"}),
+    BudgetConfig("glance 25%, gaze 12.5%", {"budget": "12.5%", "glance": "25%"}),
 )
 
 
 def compare_budgets(
-    vlm: VLM, inputs: Mapping[str, Any], configs: Sequence[BudgetConfig] = CONFIGS, *, rounds: int = 5, new_tokens: int = 16,
-    originals: Sequence[Any] = (), text: str = "", tick: Callable[[], None] = lambda: None,
-) -> dict[str, RoundTimes]:  # fmt: skip
-    """Every configuration once to warm up, then `rounds` times in turn; `originals` and `text` for those that use them."""
-    found = {config.name: RoundTimes() for config in configs}
-    cuda = vlm.device.type == "cuda"
-    for number in range(rounds + 1):
+    vlm: VLM,
+    inputs: Mapping[str, Any],
+    configs: Sequence[BudgetConfig] = CONFIGS,
+    *,
+    rounds: int = 5,
+    new_tokens: int = 16,
+    tick: Callable[[], None] = lambda: None,
+) -> dict[str, dict[str, Timing]]:
+    """Every configuration once to warm up, then `rounds` times in turn: its stages, and on CUDA its `peak` bytes."""
+    found: dict[str, list[dict[str, float]]] = {config.name: [] for config in configs}
+    generate = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False}
+    for _ in range(rounds + 1):
         for config in configs:
-            if cuda:
+            if vlm.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats()
                 before = torch.cuda.memory_allocated()
-            pictures = {"originals": originals, "text": [text] * len(originals)} if config.uses_question else {}
-            run = _time_stock if config.stock else partial(_time_sparse, config=config, pictures=pictures)
-            options = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False}
             with torch.no_grad():
-                times = run(vlm, inputs, options)
-            if cuda:
-                peak = torch.cuda.max_memory_allocated() - before
-                found[config.name].peak = max(found[config.name].peak, peak)
-            if number:
-                found[config.name].add(times)
+                times = (
+                    _time_stock(vlm, inputs, generate) if config.stock else _time_sparse(vlm, inputs, generate, config)
+                )
+            if vlm.device.type == "cuda":
+                times["peak"] = torch.cuda.max_memory_allocated() - before
+            found[config.name].append(times)
             tick()
-    return found
+    return {name: by_name(times[1:]) for name, times in found.items()}
 
 
 def _time_stock(vlm: VLM, inputs: Mapping[str, Any], options: dict[str, Any]) -> dict[str, float]:
@@ -113,13 +113,13 @@ def _time_stock(vlm: VLM, inputs: Mapping[str, Any], options: dict[str, Any]) ->
 
 
 def _time_sparse(
-    vlm: VLM, inputs: Mapping[str, Any], options: dict[str, Any], *, config: BudgetConfig, pictures: dict[str, Any]
+    vlm: VLM, inputs: Mapping[str, Any], options: dict[str, Any], config: BudgetConfig
 ) -> dict[str, float]:
     """The stages of an answer from the kept tokens."""
     watch = Stopwatch(vlm.device)
     sparse = VLM(vlm.model, vlm.processor, batch_windows=config.batched, layer=vlm.layer)
     with watch.stage("preprocess"):
-        prepared = sparse.prepare(inputs=inputs, budget=config.budget, glance=config.glance, **pictures)
+        prepared = sparse.prepare(inputs=inputs, **config.options)
     timed_generate(vlm.model, prepared.make(), watch, options)
     encode, ready = prepared.timings["encode"], watch["preprocess"]
     return {
@@ -166,51 +166,31 @@ def random_model() -> VLM:
     return VLM(Qwen2VLForConditionalGeneration._from_config(config, attn_implementation="sdpa").eval())
 
 
-@dataclass(frozen=True)
-class Target:
-    """A figure with the bound that it should keep."""
-
-    what: str
-    value: float
-    at_most: float | None = None
-    at_least: float | None = None
-
-    @property
-    def bound(self) -> str:
-        return f"<= {self.at_most:g}" if self.at_most is not None else f">= {self.at_least:g}"
-
-    @property
-    def reached(self) -> bool:
-        return self.value <= self.at_most if self.at_most is not None else self.value >= (self.at_least or 0.0)
-
-
-def targets(found: RoundTimes) -> list[Target]:
+def selection_goals(found: Mapping[str, Timing]) -> list[Goal]:
     """What selection may cost, and what it should save."""
-    result = [Target("realize on a ready texture, ms", found.median("realize"), at_most=10)]
-    if "layer, second question" in found.runs:
-        result.append(Target("the layer on what it has seen, ms", found.median("layer, second question"), at_most=10))
-    ratio = found.ratio("allocator, second question", "allocator, first question")
-    result.append(Target("allocator, second question / first", ratio, at_most=0.2))
+    goals = [Goal("realize on a ready texture, ms", found["realize"].median, at_most=10)]
+    if "layer, second question" in found:
+        goals.append(Goal("the layer on what it has seen, ms", found["layer, second question"].median, at_most=10))
+    ratio = found["allocator, second question"].ratio(found["allocator, first question"])
+    goals.append(Goal("allocator, second question / first", ratio, at_most=0.2))
     for name in list(ASK_OPTIONS)[1:]:
-        share = found.ratio(f"deciding, {name}", "ask, dense")
-        result.append(Target(f"deciding / dense answer, {name}", share, at_most=0.1))
+        share = found[f"deciding, {name}"].ratio(found["ask, dense"])
+        goals.append(Goal(f"deciding / dense answer, {name}", share, at_most=0.1))
     for name in ("default", "glance 50%", "glance 25%"):  # "glance all" encodes everything and can save little time
-        speedup = found.ratio("ask, dense", f"ask, {name}")
-        result.append(Target(f"times faster than dense, {name}", speedup, at_least=1.5))
-    return result
+        speedup = found["ask, dense"].ratio(found[f"ask, {name}"])
+        goals.append(Goal(f"times faster than dense, {name}", speedup, at_least=1.5))
+    return goals
 
 
 def measure_selection(
     vlm: VLM, image: Image.Image, *, rounds: int = 5, side: int = 36, tokens: int = 32, tick: Callable[[], None] = lambda: None
-) -> RoundTimes:  # fmt: skip
+) -> dict[str, Timing]:  # fmt: skip
     """One round to warm up, then `rounds`; stages without a model use a grid of `side` x `side` cells."""
-    found = RoundTimes()
-    for number in range(rounds + 1):
-        times = _selection_round(vlm, image, side, tokens)
-        if number:
-            found.add(times)
+    found = []
+    for _ in range(rounds + 1):
+        found.append(_selection_round(vlm, image, side, tokens))
         tick()
-    return found
+    return by_name(found[1:])
 
 
 def _selection_round(vlm: VLM, image: Image.Image, side: int, tokens: int) -> dict[str, float]:
@@ -224,14 +204,8 @@ def _selection_round(vlm: VLM, image: Image.Image, side: int, tokens: int) -> di
         features = random.to(vlm.device)  # the same for both questions, so that the layer can reuse them
         for place, question in places:
             words = Question(question, vlm.prompter.ids(question), lambda ids: embed(ids.to(vlm.device)))
-            selection = SelectionInput(
-                Grid(1, side, side),
-                None,
-                torch.arange(side * side),
-                words,
-                tokens=features,
-                source=ImageSource(texture=texture),
-            )
+            source, cells = ImageSource(texture=texture), torch.arange(side * side)
+            selection = SelectionInput(Grid(1, side, side), None, cells, words, tokens=features, source=source)
             times[f"layer, {place} question"] = time_ms(partial(predict, layer, selection))
     look = vlm.look(image)
     for place, question in places:

@@ -7,7 +7,6 @@ texture launched from Python, as `TextureArray` does it. `benchmarks/gpu_stages.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
+from arr_coc.bench.timing import Goal, Timing
 from arr_coc.draw import samples as pictures
 from arr_coc.errors import ArrCocError
 from arr_coc.texture import FULL40, TextureArray, sampler
@@ -40,26 +40,6 @@ TEAL, GRAY = (0, 128, 128), (200, 200, 200)
 
 
 @dataclass(frozen=True)
-class GpuTiming:
-    """Milliseconds of all repetitions, and the peak of additional memory in bytes."""
-
-    runs: tuple[float, ...]
-    peak: int = 0
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.runs)
-
-    @property
-    def spread(self) -> float:
-        """The interquartile range."""
-        if len(self.runs) < 2:
-            return 0.0
-        first, _, third = statistics.quantiles(self.runs, n=4)
-        return third - first
-
-
-@dataclass(frozen=True)
 class Stage:
     """One piece of work: by kernels, by torch if there is a counterpart, and the bytes it must read and write."""
 
@@ -68,14 +48,20 @@ class Stage:
     reference: Callable[[], object] | None = None
     bytes: int = 0
 
+    def run_reference(self) -> None:
+        """The counterpart without kernels."""
+        if self.reference is not None:
+            with using("torch"):
+                self.reference()
+
 
 @dataclass(frozen=True)
 class StageTime:
     """One stage, timed."""
 
     name: str
-    time: GpuTiming
-    reference: GpuTiming | None
+    time: Timing
+    reference: Timing | None
     bytes: int
     bandwidth: float  # bytes per second of a device copy
 
@@ -108,26 +94,13 @@ class GpuReport:
         return next((one.time.median for one in self.stages if one.name.startswith(prefix)), None)
 
 
-@dataclass(frozen=True)
-class GpuGoal:
-    """A time or size that a measurement should not exceed."""
-
-    what: str
-    value: float | None
-    most: float
-
-    @property
-    def reached(self) -> bool | None:
-        return None if self.value is None else self.value <= self.most
-
-
 def check_cuda() -> None:
     """Raise an error if there is no GPU."""
     if not torch.cuda.is_available():
         raise ArrCocError("expected a CUDA device to measure, and torch sees none: run this on a machine with a GPU")
 
 
-def time_on_gpu(work: Callable[[], object], repeats: int = 50) -> GpuTiming:
+def time_on_gpu(work: Callable[[], object], repeats: int = 50) -> Timing:
     """Warm up, then run `work` `repeats` times, each between two CUDA events."""
     for _ in range(WARMUP):
         work()
@@ -141,7 +114,7 @@ def time_on_gpu(work: Callable[[], object], repeats: int = 50) -> GpuTiming:
         end.record()
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() - before
-    return GpuTiming(tuple(start.elapsed_time(end) for start, end in events), peak)
+    return Timing(tuple(start.elapsed_time(end) for start, end in events), peak)
 
 
 def copy_bandwidth(size: int = 1 << 30) -> float:
@@ -169,9 +142,8 @@ def measure(
         for stage in made.stages():
             tick(stage.name)
             time = time_on_gpu(stage.work, repeats)
-            by_torch = None
-            if references and stage.reference is not None:
-                by_torch = time_on_gpu(stage.reference, REFERENCE_REPEATS)
+            compared = references and stage.reference is not None
+            by_torch = time_on_gpu(stage.run_reference, REFERENCE_REPEATS) if compared else None
             found.append(StageTime(stage.name, time, by_torch, stage.bytes, bandwidth))
     except torch.cuda.OutOfMemoryError:
         raise ArrCocError(
@@ -180,11 +152,11 @@ def measure(
     return GpuReport(side, batch, bandwidth, tuple(found), made.nbytes // batch)
 
 
-def check_goals(report: GpuReport, goals: Sequence[tuple[str, str, float]] = GOALS) -> list[GpuGoal]:
+def check_goals(report: GpuReport, goals: Sequence[tuple[str, str, float]] = GOALS) -> list[Goal]:
     """Goals at 1024 px for one picture: milliseconds by (text, stage, most), and MiB of a texture in the last."""
-    found = [GpuGoal(what, report.median(stage), most) for what, stage, most in goals]
+    found = [Goal(what, report.median(stage), at_most=most) for what, stage, most in goals]
     memory = "memory an image, half precision, with pyramid, MiB"
-    return [*found, GpuGoal(memory, report.texture_bytes / 2**20, 110)]
+    return [*found, Goal(memory, report.texture_bytes / 2**20, at_most=110)]
 
 
 class GpuBench:
@@ -213,7 +185,7 @@ class GpuBench:
         yield from self.kernel_stages()
         yield Stage(
             "full40, launched", lambda: [one.tensor() for one in self._textures()],
-            lambda: [by_torch(one.tensor) for one in self._textures()], 2 * self.pixels.nbytes + self.block.nbytes * 39 // 40,
+            lambda: [one.tensor() for one in self._textures()], 2 * self.pixels.nbytes + self.block.nbytes * 39 // 40,
         )  # fmt: skip
 
     def kernel_stages(self) -> Iterator[Stage]:
@@ -237,7 +209,7 @@ class GpuBench:
         edge = torch.zeros(self.batch, *size, dtype=torch.uint8, device=device)
         yield Stage(
             "pointwise channels", lambda: write_pointwise(self.pixels, self.block, pointwise, self.before, edge, passes),
-            lambda: [[by_torch(lambda one=one, name=name: one[name]) for name in pointwise] for one in self._textures()],  # type: ignore[misc]
+            lambda: [one[name] for one in self._textures() for name in pointwise],
             2 * image + len(pointwise) * plane + edge.nbytes,
         )  # fmt: skip
         steep = [TextureArray.from_image(one, max_side=None)["edge_magnitude"] > IS_EDGE for one in images]
@@ -249,12 +221,12 @@ class GpuBench:
         saliency = CentreSurround(self.batch, size, device)
         yield Stage(
             "saliency", lambda: saliency.write(self.pixels, self.block[:, self.slots["saliency"]]),
-            lambda: [by_torch(lambda one=one: one["saliency"]) for one in self._textures()], image + plane,  # type: ignore[misc]
+            lambda: [one["saliency"] for one in self._textures()], image + plane,
         )  # fmt: skip
         segmenter = SlicSegmenter(self.batch, size, device)
         yield Stage(
             "superpixels", lambda: segmenter.write(self.pixels),
-            lambda: [by_torch(lambda one=one: slic(one)) for one in images], image,  # type: ignore[misc]
+            lambda: [slic(one) for one in images], image,
         )  # fmt: skip
         stats = RegionStats(self.batch, segmenter.small, size, device)
         regions = {name: self.slots[name] for name in REGION_CHANNELS}
@@ -294,7 +266,7 @@ class GpuBench:
         cells = torch.empty(len(FULL40), *GRID, dtype=self.dtype, device=device)
         yield Stage(
             f"{GRID[0]} x {GRID[1]} cells", lambda: write_cells(first, codes, size, cells, packed=aligned),
-            lambda: [by_torch(lambda one=one, rule=rule: pool(one, GRID, rule)) for one, rule in zip(planes, rules, strict=True)],  # type: ignore[misc]
+            lambda: [pool(one, GRID, rule) for one, rule in zip(planes, rules, strict=True)],
             self.block[0].nbytes,
         )  # fmt: skip
         slot = self.slots["embedding_00"]
@@ -313,11 +285,6 @@ class GpuBench:
             )
             for one, old, features in zip(self.pixels, self.before, self.features, strict=True)
         ]  # fmt: skip
-
-
-def by_torch(work: Callable[[], torch.Tensor]) -> torch.Tensor:
-    with using("torch"):
-        return work()
 
 
 def sample_images(side: int, batch: int, device: str) -> torch.Tensor:

@@ -7,8 +7,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -34,9 +34,10 @@ print(status("VmHWM") - before)
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of one task over all rounds."""
+    """Milliseconds of one task in each round, and the peak of additional GPU memory in bytes."""
 
     runs: tuple[float, ...]
+    peak: int = 0
 
     @property
     def median(self) -> float:
@@ -46,28 +47,42 @@ class Timing:
     def best(self) -> float:
         return min(self.runs)
 
+    @property
+    def spread(self) -> float:
+        """The interquartile range."""
+        if len(self.runs) < 2:
+            return 0.0
+        first, _, third = statistics.quantiles(self.runs, n=4)
+        return third - first
 
-@dataclass(eq=False)
-class RoundTimes:
-    """Milliseconds by name, one value per round."""
+    def ratio(self, other: Timing) -> float:
+        """The median of the rounds' ratios to another task."""
+        return statistics.median(a / b for a, b in zip(self.runs, other.runs, strict=True))
 
-    runs: dict[str, list[float]] = field(default_factory=dict)
-    peak: int = 0  # bytes of accelerator memory beyond the weights
 
-    def add(self, times: Mapping[str, float]) -> None:
-        """Append one round."""
-        for name, milliseconds in times.items():
-            self.runs.setdefault(name, []).append(milliseconds)
+@dataclass(frozen=True)
+class Goal:
+    """A figure (None: not measured) with the bound that it should keep."""
 
-    def median(self, name: str) -> float:
-        return statistics.median(self.runs[name])
+    what: str
+    value: float | None
+    at_most: float | None = None
+    at_least: float | None = None
 
-    def best(self, name: str) -> float:
-        return min(self.runs[name])
+    @property
+    def bound(self) -> str:
+        return f"<= {self.at_most:g}" if self.at_most is not None else f">= {self.at_least:g}"
 
-    def ratio(self, one: str, other: str) -> float:
-        """The median of the rounds' ratios of `one` to `other`."""
-        return statistics.median(a / b for a, b in zip(self.runs[one], self.runs[other], strict=True))
+    @property
+    def reached(self) -> bool | None:
+        if self.value is None:
+            return None
+        return self.value <= self.at_most if self.at_most is not None else self.value >= (self.at_least or 0.0)
+
+
+def by_name(rounds: Sequence[Mapping[str, float]]) -> dict[str, Timing]:
+    """Timings from the milliseconds by name of each round."""
+    return {name: Timing(tuple(times[name] for times in rounds)) for name in rounds[0]}
 
 
 def time_ms(task: Callable[[], object]) -> float:
@@ -83,14 +98,14 @@ def interleave(
     tasks: Mapping[str, Callable[[], object]], rounds: int, after_each: Callable[[], None] = lambda: None
 ) -> dict[str, Timing]:
     """Run all tasks once to warm up, then `rounds` times in turn."""
-    times = RoundTimes()
-    for number in range(rounds + 1):
+    found = []
+    for _ in range(rounds + 1):
+        times = {}
         for name, task in tasks.items():
-            milliseconds = time_ms(task)
-            if number > 0:
-                times.add({name: milliseconds})
+            times[name] = time_ms(task)
             after_each()
-    return {name: Timing(tuple(times.runs.get(name, ()))) for name in tasks}
+        found.append(times)
+    return by_name(found[1:])
 
 
 def machine() -> str:

@@ -1,21 +1,25 @@
-"""`arr-coc bench`: time things on this machine. The subject `gpu` is in `bench_gpu.py`."""
+"""`arr-coc bench`: time things on this machine, as tables or as JSON."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import date
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from arr_coc.bench.timing import Timing, machine
-from arr_coc.cli import bench_gpu
+from arr_coc.bench.timing import Goal, Timing, machine
 from arr_coc.cli.console import print_json, progress
 from arr_coc.devices import check_device
 from arr_coc.errors import ArrCocError
+
+if TYPE_CHECKING:
+    from arr_coc.bench.gpu import GpuBench, GpuReport
+    from arr_coc.bench.texture import TextureRow
 
 STAGES = ("encode", "prefill", "overhead", "first", "decode")
 
@@ -70,7 +74,17 @@ def add_parser(commands: Any) -> None:
         subject.add_argument("--rounds", type=int, default=5, help="repetitions of everything (5)")
         subject.add_argument("--threads", type=int, help="torch's threads on the CPU (torch's own default)")
         subject.add_argument("--json", action="store_true", help="print everything as JSON")
-    bench_gpu.add_parser(subjects)
+    gpu = subjects.add_parser(
+        "gpu",
+        help="every stage of the GPU path",
+        description=(
+            "Time the kernels of the GPU path on square pictures in GPU memory, by CUDA events: median, spread, share of the "
+            "bandwidth of a copy and memory, compared with torch. Needs a CUDA device and Triton."
+        ),
+        epilog="example: arr-coc bench gpu --size 1024 --batch 16 --json",
+    )
+    add_gpu_options(gpu)
+    gpu.set_defaults(run=run_gpu)
 
 
 def _add_answer_options(parser: argparse.ArgumentParser, side: int, grid: str, tokens: int) -> None:
@@ -78,15 +92,24 @@ def _add_answer_options(parser: argparse.ArgumentParser, side: int, grid: str, t
     parser.add_argument("--tokens", type=int, default=tokens, help=f"longest answer in tokens ({tokens})")
 
 
-def _apply_common(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Check counts and set the threads; returns the head of the JSON record."""
-    for name in names:
+def add_gpu_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--size", type=int, default=1024, metavar="PX", help="the pictures' side (1024)")
+    parser.add_argument("--batch", type=int, default=1, help="pictures at once (1)")
+    parser.add_argument("--repeats", type=int, default=50, help="repetitions of every stage (50)")
+    parser.add_argument("--alone", action="store_true", help="skip the comparison with torch")
+    parser.add_argument("--bars", type=Path, metavar="FILE", help="draw the stages as bars into a picture")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+def _start(arguments: argparse.Namespace, **least: int) -> dict[str, Any]:
+    """Check that counts are large enough and set the threads; returns the head of the JSON record."""
+    for name, smallest in least.items():
         value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise ArrCocError(f"expected --{name} of at least 1, got {value}")
-    if arguments.threads is not None:
+        if value is not None and value < smallest:
+            raise ArrCocError(f"expected --{name} of at least {smallest}, got {value}")
+    if getattr(arguments, "threads", None) is not None:
         torch.set_num_threads(arguments.threads)
-    return {"machine": machine(), "date": date.today().isoformat(), "rounds": arguments.rounds}
+    return {"machine": machine(), "date": date.today().isoformat()}
 
 
 def run_texture(arguments: argparse.Namespace) -> int:
@@ -95,7 +118,7 @@ def run_texture(arguments: argparse.Namespace) -> int:
             f"expected at least 1 round and sizes from 16 px, got {arguments.rounds} and {arguments.sizes}"
         )
     check_device(arguments.device)
-    head = _apply_common(arguments, "threads")
+    head = _start(arguments, threads=1) | {"rounds": arguments.rounds}
     from arr_coc.bench.texture import bench_texture, task_count
     from arr_coc.bench.timing import peak_megabytes
 
@@ -118,18 +141,14 @@ def run_texture(arguments: argparse.Namespace) -> int:
     console = Console()
     console.print(_headline(head, "milliseconds"))
     for side, rows in results.items():
+        headings = ["built from the image", "median", "best"]
+        headings += ["skimage", "skimage best", "faster"] if compare else []
         lines = []
         for row in rows:
             line = [row.what, f"{row.ours.median:.1f}", f"{row.ours.best:.1f}"]
             if row.baseline:
                 line += [f"{row.baseline.median:.1f}", f"{row.baseline.best:.1f}", f"{row.ratio:.1f} x"]
             lines.append(line)
-        headings = [
-            "built from the image",
-            "median",
-            "best",
-            *(("skimage", "skimage best", "faster") if compare else ()),
-        ]
         console.print(_table(headings, lines, title=f"{side} x {side} px on {arguments.device}"))
         for dtype, megabytes in memory[side].items():
             if megabytes is not None:
@@ -141,7 +160,7 @@ def run_texture(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _texture_record(row: Any) -> dict[str, object]:
+def _texture_record(row: TextureRow) -> dict[str, object]:
     def times(timing: Timing | None) -> dict[str, float] | None:
         return None if timing is None else {"median_ms": round(timing.median, 3), "best_ms": round(timing.best, 3)}
 
@@ -150,7 +169,7 @@ def _texture_record(row: Any) -> dict[str, object]:
 
 
 def run_ask(arguments: argparse.Namespace) -> int:
-    head = _apply_common(arguments, "side", "rounds", "tokens", "threads")
+    head = _start(arguments, side=1, rounds=1, tokens=1, threads=1) | {"rounds": arguments.rounds}
     from arr_coc.bench.answers import CONFIGS, compare_budgets, random_model, random_prompt
 
     vlm = random_model()
@@ -160,28 +179,19 @@ def run_ask(arguments: argparse.Namespace) -> int:
         found = compare_budgets(
             vlm, inputs, rounds=arguments.rounds, new_tokens=arguments.tokens, tick=lambda: bar.advance(task)
         )
-    medians = {name: {stage: times.median(stage) for stage in STAGES} for name, times in found.items()}
+    medians = {name: {stage: times[stage].median for stage in STAGES} for name, times in found.items()}
     for stages in medians.values():
         stages["answer"] = stages["first"] + stages["decode"]
     stock = medians["stock"]
-    records: list[dict[str, Any]] = [
-        {
-            "setting": name,
-            "median_ms": {stage: round(stages[stage], 2) for stage in STAGES},
-            "times_faster": {
-                stage: round(stock[stage] / stages[stage], 2) for stage in ("encode", "prefill", "first", "answer")
-            },
-        }
-        for name, stages in medians.items()
-    ]
-    share = max(times.median("assemble") for times in found.values()) / stock["prefill"]
+    records: list[dict[str, Any]] = []
+    for name, stages in medians.items():
+        faster = {stage: round(stock[stage] / stages[stage], 2) for stage in ("encode", "prefill", "first", "answer")}
+        rounded = {stage: round(stages[stage], 2) for stage in STAGES}
+        records.append({"setting": name, "median_ms": rounded, "times_faster": faster})
+    share = max(times["assemble"].median for times in found.values()) / stock["prefill"]
     if arguments.json:
-        print_json(
-            {
-                **head, "visual_tokens": arguments.side**2, "new_tokens": arguments.tokens, "settings": records,
-                "prepare_share_of_prefill": round(share, 4),
-            }
-        )  # fmt: skip
+        counts = {"visual_tokens": arguments.side**2, "new_tokens": arguments.tokens}
+        print_json(head | counts | {"settings": records, "prepare_share_of_prefill": round(share, 4)})
         return 0
     console = Console()
     console.print(_headline(head, f"{arguments.side**2} visual tokens"))
@@ -193,10 +203,10 @@ def run_ask(arguments: argparse.Namespace) -> int:
 
 
 def run_realize(arguments: argparse.Namespace) -> int:
-    head = _apply_common(arguments, "side", "rounds", "tokens", "threads")
+    head = _start(arguments, side=1, rounds=1, tokens=1, threads=1) | {"rounds": arguments.rounds}
     import arr_coc
     from arr_coc.adapters.loading import keep_quiet
-    from arr_coc.bench.answers import measure_selection, targets
+    from arr_coc.bench.answers import measure_selection, selection_goals
 
     keep_quiet()
     with progress() as bar:
@@ -207,11 +217,12 @@ def run_realize(arguments: argparse.Namespace) -> int:
             vlm, arr_coc.pictures.receipt(), rounds=arguments.rounds, side=arguments.side, tokens=arguments.tokens,
             tick=lambda: bar.advance(task),
         )  # fmt: skip
-    goals = targets(found)
-    times = {name: {"median": round(found.median(name), 2), "best": round(found.best(name), 2)} for name in found.runs}
+    goals = selection_goals(found)
+    times = {name: {"median": round(time.median, 2), "best": round(time.best, 2)} for name, time in found.items()}
     if arguments.json:
         record = [
-            {"what": one.what, "is": round(one.value, 4), "goal": one.bound, "reached": one.reached} for one in goals
+            {"what": one.what, "is": round(one.value or 0.0, 4), "goal": one.bound, "reached": one.reached}
+            for one in goals
         ]
         layer = vlm.layer is not None
         print_json({**head, "side": arguments.side, "layer": layer, "ms": times, "goals": record})
@@ -224,6 +235,74 @@ def run_realize(arguments: argparse.Namespace) -> int:
     rows = [[one.what, f"{one.value:.3g}", one.bound, "" if one.reached else "not reached"] for one in goals]
     console.print(_table(["goal", "is", "should be", ""], rows))
     return 0
+
+
+def run_gpu(arguments: argparse.Namespace) -> int:
+    from arr_coc.bench.gpu import GOALS, GpuBench
+
+    return run_gpu_bench(arguments, GpuBench, GOALS)
+
+
+def run_gpu_bench(arguments: argparse.Namespace, bench: type[GpuBench], goals: Sequence[tuple[str, str, float]]) -> int:
+    """Time the stages of a bench and print them."""
+    head = _start(arguments, size=16, batch=1, repeats=2)
+    from arr_coc.bench import gpu
+    from arr_coc.texture.kernels import reason, using
+
+    gpu.check_cuda()
+    obstacle = reason("cuda")
+    if obstacle is not None:
+        raise ArrCocError(f"expected a GPU that kernels run on: {obstacle}")
+    with progress() as bar, using("auto"):
+        task = bar.add_task("timing", total=None)
+        report = gpu.measure(
+            bench, arguments.size, arguments.batch, arguments.repeats, references=not arguments.alone,
+            tick=lambda name: bar.update(task, description=name),
+        )  # fmt: skip
+    found = gpu.check_goals(report, goals) if (arguments.size, arguments.batch) == (1024, 1) else []
+    if arguments.bars:
+        gpu.stage_bars(report).save(arguments.bars)
+    if arguments.json:
+        print_json(head | gpu_record(report, found))
+    else:
+        _print_gpu_report(report, found, f"{head['machine']}, {head['date']}", arguments.repeats)
+    return 0
+
+
+def gpu_record(report: GpuReport, goals: Sequence[Goal]) -> dict[str, Any]:
+    """All stages and goals, ready for JSON."""
+    return {
+        "side": report.side, "batch": report.batch,
+        "copy_bytes_per_s": round(report.bandwidth), "texture_bytes": report.texture_bytes,
+        "stages": [one.record() for one in report.stages],
+        "goals": [{"what": one.what, "is": one.value, "most": one.at_most, "reached": one.reached} for one in goals],
+    }  # fmt: skip
+
+
+def _print_gpu_report(report: GpuReport, goals: Sequence[Goal], where: str, repeats: int) -> None:
+    console = Console()
+    console.print(
+        f"{where}, {report.batch} x {report.side} px, {repeats} repetitions, "
+        f"copies at {report.bandwidth / 1e12:.2f} TB/s; milliseconds"
+    )
+    crops = report.median("baseline")
+    headings = ["stage", "median", "spread", "of a copy", "memory MB", "torch", "faster"]
+    rows = []
+    for one in report.stages:
+        row = [one.name, f"{one.time.median:.3f}", f"{one.time.spread:.3f}"]
+        row += ["" if one.share is None else f"{one.share:.0%}", f"{one.time.peak / 1e6:.0f}"]
+        if one.reference is not None:
+            row += [f"{one.reference.median:.3f}", f"{one.reference.median / one.time.median:.1f} x"]
+        elif crops:
+            row += ["", ""]
+        rows.append([*row, f"{crops * report.batch / one.time.median:.1f} x"] if crops else row)
+    console.print(_table([*headings, "than crops"] if crops else headings, rows))
+    texture = report.median("full40, graph") or report.median("full40") or float("nan")
+    images = report.batch / (texture / 1e3)
+    console.print(f"{images:,.0f} images/s without encoder; {report.texture_bytes / 1e6:.0f} MB an image")
+    for goal in goals:
+        value = "not measured" if goal.value is None else f"{goal.value:.3g}"
+        console.print(f"{goal.what}: {value} (goal {goal.at_most:g}{'' if goal.reached else ', not reached'})")
 
 
 def _headline(head: dict[str, Any], unit: str) -> str:

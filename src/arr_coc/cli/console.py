@@ -110,12 +110,13 @@ def print_json(value: object) -> None:
     print()
 
 
-def print_problems(lines: Sequence[str]) -> None:
-    """Print problems with the data to stderr: the first ones, and how many more there are."""
+def print_problems(lines: Sequence[str], what: str = "", rest: str = "") -> None:
+    """Print problems with the data to stderr: the first ones, and how many more there are. `rest` says where those are."""
+    prefix = f"arr-coc: {what}: " if what else "arr-coc: "
     for line in lines[:MAX_LINES]:
-        print(f"arr-coc: {line}", file=sys.stderr)
+        print(prefix + line, file=sys.stderr)
     if len(lines) > MAX_LINES:
-        print(f"arr-coc: {len(lines) - MAX_LINES} more like these", file=sys.stderr)
+        print(f"{prefix}{len(lines) - MAX_LINES} more like these{rest}", file=sys.stderr)
 
 
 def use_one_thread() -> None:

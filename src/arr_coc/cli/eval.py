@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arr_coc.cli.console import check_file, check_folder, progress, save_text
+from arr_coc.cli.console import check_file, check_folder, print_problems, progress, save_text
 from arr_coc.errors import ArrCocError
 
 if TYPE_CHECKING:
-    from arr_coc.evaluation import Report
+    from arr_coc.evaluation import Data, Report
 
-MAX_LINES = 20  # of the data that are reported one by one
-
+MORE = " (--json lists all)"
 _EPILOG = """\
 DATA is a folder with pictures and samples.jsonl, one question a line:
   {"image": "a.jpg", "question": "What is the total?", "answer": "12.50", "kind": "total", "evidence": [[[40, 60, 90, 80]]]}
@@ -71,12 +70,8 @@ def add_parser(commands: Any) -> None:
         metavar="NAME",
         help="selectors to compare, split by spaces or commas (the usual ones)",
     )
-    add(
-        "--budgets",
-        nargs="+",
-        metavar="B",
-        help='counts, shares or "mass 90%%" (25%% 12.5%% 6.25%%); "all" keeps all cells',
-    )
+    budgets = 'counts, shares or "mass 90%%" (25%% 12.5%% 6.25%%); "all" keeps all cells'
+    add("--budgets", nargs="+", metavar="B", help=budgets)
     add("--glance", default="all", help="cells that the vision encoder sees at all (all)")
     add("--glance-selector", metavar="NAME", help="chooses those (each selector itself)")
     add("--embeddings", metavar="NAME", help="an image-text encoder for selectors that need one (labels)")
@@ -90,12 +85,8 @@ def add_parser(commands: Any) -> None:
     add("--evidence-only", action="store_true", help="judge the kept cells, generate no answers")
     add("--device", default="cpu", help="cpu (the default) or cuda")
     add("--json", type=Path, metavar="FILE", help="write all numbers as JSON")
-    add(
-        "--report",
-        type=Path,
-        metavar="DIR",
-        help="write a page with plots and the worst and best cases, and report.json for arr-coc demo",
-    )
+    page = "write a page with plots and the worst and best cases, and report.json for arr-coc demo"
+    add("--report", type=Path, metavar="DIR", help=page)
     add("--plot", type=Path, metavar="FILE", help="write accuracy against tokens and time (matplotlib)")
     add("--run", type=Path, dest="run_folder", metavar="DIR", help="where an unfinished run is kept (the user's cache)")
     again = parser.add_mutually_exclusive_group()
@@ -141,55 +132,67 @@ def _split_commas(given: Sequence[str] | None) -> list[str] | None:
     return None if given is None else [part.strip() for one in given for part in one.split(",") if part.strip()]
 
 
-def _compare(arguments: argparse.Namespace) -> int:
-    from arr_coc.evaluation.entries import make_entries
-    from arr_coc.evaluation.records import cache_folder, fingerprint
-    from arr_coc.evaluation.runner import BUDGETS, evaluate
+def _evaluate(
+    arguments: argparse.Namespace,
+    data: str | Data,
+    budgets: Sequence[str],
+    then: Callable[[Report, argparse.Namespace], None],
+    **options: Any,
+) -> Report:
+    """Evaluate with a progress bar; `then` prints the report and writes the files, before a run's records are deleted."""
+    from arr_coc.evaluation.runner import evaluate
 
-    options = {name: getattr(arguments, name) for name in _RUN_OPTIONS}
-    options["data"] = str(Path(arguments.data).resolve())
-    sources = [entry.source for entry in make_entries(arguments.selectors)]
     with progress() as bar:
         task = bar.add_task("loading the model", total=None)
 
         def finish(report: Report) -> None:
             bar.stop()
-            _print_report(report, arguments)
+            print_problems(report.data.notes, "note", MORE)
+            then(report, arguments)
 
-        report = evaluate(
+        return evaluate(
             arguments.model,
-            arguments.data,
+            data,
             arguments.selectors,
-            arguments.budgets or BUDGETS,
+            arguments.budgets or budgets,
             glance=arguments.glance,
             glance_selector=arguments.glance_selector,
-            format=arguments.format,
-            limit=arguments.limit,
             kinds=arguments.kinds,
+            limit=arguments.limit,
             seed=arguments.seed,
-            seeds=arguments.seeds,
-            tokens=arguments.tokens,
-            answers=not arguments.evidence_only,
             device=arguments.device,
             embeddings=arguments.embeddings,
             layer=None if arguments.layer == "none" else arguments.layer,
-            run=arguments.run_folder or cache_folder() / fingerprint(options, sources),
-            fresh=arguments.fresh,
             tick=lambda done, total, what: bar.update(task, completed=done, total=total, description=what),
             then=finish,
+            **options,
         )
-    _print_lines("left out", report.problems)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from arr_coc.evaluation.entries import make_entries
+    from arr_coc.evaluation.records import cache_folder, fingerprint
+    from arr_coc.evaluation.runner import BUDGETS
+
+    settings = {name: getattr(arguments, name) for name in _RUN_OPTIONS}
+    settings["data"] = str(Path(arguments.data).resolve())
+    sources = [entry.source for entry in make_entries(arguments.selectors)]
+    report = _evaluate(
+        arguments,
+        arguments.data,
+        BUDGETS,
+        _print_report,
+        format=arguments.format,
+        seeds=arguments.seeds,
+        tokens=arguments.tokens,
+        answers=not arguments.evidence_only,
+        run=arguments.run_folder or cache_folder() / fingerprint(settings, sources),
+        fresh=arguments.fresh,
+    )
+    print_problems(report.problems, "left out", MORE)
     invalid = [f"{one['selector']} at {one['budget']}" for one in report.records if not one["valid"]]
-    _print_lines("invalid, because the selector failed", invalid)
+    print_problems(invalid, "invalid, because the selector failed", MORE)
     return 1 if report.problems or invalid else 0
-
-
-def _print_lines(what: str, lines: Sequence[str]) -> None:
-    """The first lines on stderr; the JSON and the page have all of them."""
-    for line in lines[:MAX_LINES]:
-        print(f"arr-coc: {what}: {line}", file=sys.stderr)
-    if len(lines) > MAX_LINES:
-        print(f"arr-coc: {what}: {len(lines) - MAX_LINES} more like these (--json lists all)", file=sys.stderr)
 
 
 def _print_report(report: Report, arguments: argparse.Namespace) -> None:
@@ -198,7 +201,6 @@ def _print_report(report: Report, arguments: argparse.Namespace) -> None:
 
     if report.resumed:
         print(f"arr-coc: went on from an interrupted run ({report.resumed} pictures were done)", file=sys.stderr)
-    _print_lines("note", report.data.notes)
     data = report.data
     asked = f"{format_count(data.questions, 'question')} about {format_count(len(data.pictures), 'picture')}"
     print(f"{report.model} on {data.name}: {asked}\n")
@@ -215,35 +217,20 @@ def _print_report(report: Report, arguments: argparse.Namespace) -> None:
 
 def _run_suite(arguments: argparse.Namespace) -> int:
     """The robustness suite: only the kept cells are judged."""
+    from arr_coc.evaluation.robustness import make_suite
+
+    _evaluate(arguments, make_suite(), ["25%"], _print_suite, seeds=1, answers=False)
+    return 0
+
+
+def _print_suite(report: Report, arguments: argparse.Namespace) -> None:
     from arr_coc.evaluation import robustness
     from arr_coc.evaluation.export import write_report
     from arr_coc.evaluation.page import render_suite
-    from arr_coc.evaluation.runner import evaluate
 
-    with progress() as bar:
-        task = bar.add_task("loading the model", total=None)
-        report = evaluate(
-            arguments.model,
-            robustness.make_suite(),
-            arguments.selectors,
-            arguments.budgets or ["25%"],
-            glance=arguments.glance,
-            glance_selector=arguments.glance_selector,
-            kinds=arguments.kinds,
-            limit=arguments.limit,
-            seed=arguments.seed,
-            seeds=1,
-            answers=False,
-            device=arguments.device,
-            embeddings=arguments.embeddings,
-            layer=None if arguments.layer == "none" else arguments.layer,
-            tick=lambda done, total, what: bar.update(task, completed=done, total=total, description=what),
-        )
-    _print_lines("note", report.data.notes)
     print(f"{report.model}: drawn cases, passed by selector (what each case asks for: arr_coc.evaluation.robustness)\n")
     print(robustness.to_table(report))
     if arguments.json is not None:
         save_text(json.dumps(robustness.to_dict(report), indent=2) + "\n", arguments.json)
     if arguments.report is not None:
         print(f"page written to {write_report(report, render_suite(report), arguments.report)}")
-    return 0

@@ -33,10 +33,6 @@ class Entry:
     settings: str = ""  # its parameters, to tell two of a class apart
 
     @property
-    def reencodes(self) -> bool:
-        return self.selector.early
-
-    @property
     def glances(self) -> bool:
         """Whether it can select before the encoder has run."""
         return type(self.selector).before_encoding is not Selector.before_encoding
@@ -63,7 +59,7 @@ def make_entries(which: Sequence[SelectorLike] | None = None) -> list[Entry]:
 def _make_entry(which: SelectorLike) -> Entry:
     if which == ORACLE:
         placeholder = Oracle([[(0, 0, 1, 1)]])
-        return Entry(ORACLE, PerQuestion.oracle, placeholder, _source_file(placeholder))
+        return Entry(ORACLE, OraclePerQuestion, placeholder, _source_file(placeholder))
     chosen = selectors.selector(which() if isinstance(which, type) and issubclass(which, Selector) else which)
     name = which if isinstance(which, str) and ":" not in which else chosen.name or type(chosen).__name__
     return Entry(name, lambda picture: chosen, chosen, _source_file(chosen), _describe_settings(chosen))
@@ -89,25 +85,17 @@ def _describe_settings(chosen: Selector) -> str:
     return repr(values)
 
 
-class PerQuestion(Selector):
-    """A different selector for each question, for selectors that know the answer."""
+class OraclePerQuestion(Selector):
+    """An oracle for each question about a picture; evenly spaced cells where the evidence is unknown."""
 
-    def __init__(self, by_text: dict[str, Selector], name: str) -> None:
-        self.by_text = by_text
-        self.name = name
-        first = next(iter(by_text.values()))
-        self.attention_at, self.early, self.depths = first.attention_at, first.early, first.depths
+    name = ORACLE
 
-    @classmethod
-    def oracle(cls, picture: PictureQuestions) -> PerQuestion:
-        """An oracle for each question; evenly spaced cells where the evidence is unknown."""
+    def __init__(self, picture: PictureQuestions) -> None:
         groups: dict[str, Evidence] = {}
         for sample in picture.samples:  # the same question twice: the evidence of either one answers it
             groups[sample.question] = groups.get(sample.question, ()) + sample.evidence
         size, frames = picture.size, len(picture.frames)
-        return cls(
-            {text: Oracle(found, size, frames) if found else Uniform() for text, found in groups.items()}, ORACLE
-        )
+        self.by_text = {text: Oracle(found, size, frames) if found else Uniform() for text, found in groups.items()}
 
     def select(self, selection: SelectionInput) -> Choice | torch.Tensor:
         return self.by_text[selection.question.text].select(selection)

@@ -10,7 +10,7 @@ from typing import Any
 
 from arr_coc.errors import ArrCocError, DataError
 from arr_coc.evaluation import statistics
-from arr_coc.evaluation.report import RIGHT, Report, Row, Rows, scores_of
+from arr_coc.evaluation.report import RIGHT, Report, Row, Rows, filter_rows, scores_of
 
 PAGE, NUMBERS = "index.html", "report.json"
 ANSWER_KEYS = ("question", "kind", "selector", "budget", "seed", "said", "accuracy", "recall", "kept")
@@ -96,7 +96,10 @@ def compare_reports(first: SavedReport, second: SavedReport, seed: int = 0) -> l
     score, shown = ("accuracy", "accuracy") if answered else ("recall", "evidence_recall")
     changes = []
     for key in both:
-        old, new = (scores_of(_rows_of(one.numbers["answers"], key), score) for one in (first, second))
+        old, new = (
+            scores_of(filter_rows(one.numbers["answers"], selector=key[0], budget=key[1]), score)
+            for one in (first, second)
+        )
         delta, bounds, p = statistics.difference(new, old, seed) or (None, None, None)
         shared = [name for name in new if name in old and len(old[name]) == len(new[name]) > 0]
         was, now = (some[key][shown] for some in records)
@@ -127,7 +130,3 @@ def _first_seed(answers: Rows) -> dict[tuple[str, int, str, str], Row]:
         for row in rows:
             found.setdefault((picture, row["question"], row["selector"], row["budget"]), row)
     return found
-
-
-def _rows_of(answers: Rows, key: tuple[str, str]) -> Rows:
-    return {name: [row for row in rows if (row["selector"], row["budget"]) == key] for name, rows in answers.items()}

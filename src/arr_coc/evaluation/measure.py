@@ -15,7 +15,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,10 @@ BATCH = 8  # questions per batch
 STAGES = ("preprocess", "encode", "select", "prefill", "decode")
 LEVELS = 255  # of quantised scores
 
+# What recording attention adds to an encoding, by the recorded depths: time as a share of it, and memory in MB.
+AttentionCost = dict[tuple[float, ...], tuple[float, float]]
+FREE = (0.0, 0.0)
+
 _CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 
@@ -48,10 +52,6 @@ class Trial:
     entry: Entry
     budget: Budget
     seed: int
-
-    @property
-    def dense(self) -> bool:
-        return self.entry.name == DENSE
 
 
 @dataclass(frozen=True)
@@ -70,30 +70,18 @@ class EvalConfig:
         return str(self.glance).strip().lower() not in ("all", "100%")
 
 
-@dataclass(frozen=True)
-class AttentionCost:
-    """What recording attention adds to an encoding, by the recorded depths: (time as a share of it, memory in MB)."""
-
-    by_depths: dict[tuple[float, ...], tuple[float, float]] = field(default_factory=dict)
-
-    def of(self, depths: Sequence[float]) -> tuple[float, float]:
-        return self.by_depths.get(tuple(sorted(set(depths))), (0.0, 0.0))
-
-
 class PeakMemory:
     """Peak memory since the object was made: of the GPU, or of this process on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._available = device.type == "cuda"
-        if self._available:
+        self.device, self._available = device, True
+        if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
             return
         try:
             _CLEAR_REFS.write_text("5")  # resets the peak
-            self._available = True
         except OSError:  # not Linux, or not permitted
-            pass
+            self._available = False
 
     def peak(self) -> float | None:
         """MB, the model included; None where the system does not report it."""
@@ -110,13 +98,11 @@ def measure_attention_cost(
 ) -> AttentionCost:
     """Measure on one picture, after a warm-up, in two interleaved rounds; the better one counts."""
     everything = _attention_depths(trials, config)
-    sets = {(), everything} | {
-        tuple(sorted(set(t.entry.selector.attention_at))) for t in trials if not t.entry.reencodes and everything
-    }
+    sets = {(), everything} | {_attention_depths([trial], config) for trial in trials}
     look = look_at(vlm, picture)
     vlm.generate(look=look, text=picture.samples[0].question, max_new_tokens=2)
     if len(sets) == 1:
-        return AttentionCost()
+        return {}
     ms: dict[tuple[float, ...], float] = dict.fromkeys(sets, float("inf"))
     mb = dict(ms)
     for _ in range(2):
@@ -125,14 +111,14 @@ def measure_attention_cost(
             prepared = vlm.prepare(look=replace(look, encoded={}, attention_at=depths), text="?")
             ms[depths] = min(ms[depths], prepared.timings["encode"])
             mb[depths] = min(mb[depths], memory.peak() or 0.0)
-    return AttentionCost({d: (max(0.0, ms[d] / ms[()] - 1), max(0.0, mb[d] - mb[()])) for d in sets})
+    return {d: (max(0.0, ms[d] / ms[()] - 1), max(0.0, mb[d] - mb[()])) for d in sets}
 
 
 def _attention_depths(trials: Sequence[Trial], config: EvalConfig) -> tuple[float, ...]:
     """The encoder depths whose attention the selectors on the shared encoding read."""
     if config.glancing:
         return ()
-    return tuple(sorted({d for t in trials if not t.entry.reencodes for d in t.entry.selector.attention_at}))
+    return tuple(sorted({d for t in trials if not t.entry.selector.early for d in t.entry.selector.attention_at}))
 
 
 def look_at(vlm: VLM, picture: PictureQuestions, depths: Sequence[float] = ()) -> Look:
@@ -161,7 +147,7 @@ class PictureRun:
         self.config, self.cost, self.timed = config, cost, timed
         self.questions = [sample.question for sample in picture.samples]
         depths = _attention_depths(trials, config)
-        share, attention_mb = cost.of(depths)
+        share, attention_mb = cost.get(depths, FREE)
         memory = PeakMemory(vlm.device)
         start = time.perf_counter()
         self.look = look_at(vlm, picture, depths)
@@ -181,8 +167,8 @@ class PictureRun:
 
     def _measure(self, trial: Trial) -> list[dict[str, Any]]:
         entry, config, timed, device = trial.entry, self.config, self.timed, self.vlm.device
-        glancing = config.glancing and not trial.dense
-        encodes = entry.reencodes or glancing
+        glancing = config.glancing and entry.name != DENSE
+        encodes = entry.selector.early or glancing
         own = TimedSelector(entry.make(self.picture), device)
         request: dict[str, Any] = {"selector": own, "budget": trial.budget, "seed": trial.seed}
         request["look"] = self._look_without_textures(encodes)
@@ -199,7 +185,7 @@ class PictureRun:
             memory = PeakMemory(device)
             (answers[timed],), spent = self._ask([timed], request)
             peak = memory.peak()
-            share, attention_mb = self.cost.of(entry.selector.attention_at)
+            share, attention_mb = self.cost.get(_attention_depths([trial], config), FREE)
             if not encodes and peak is not None and self.encode_mb is not None:
                 peak = max(peak, self.encode_mb + attention_mb)
             in_layers = sum(own.layer_ms)

@@ -53,14 +53,17 @@ Case = tuple[PictureQuestions, Row, Row | None]  # a picture, an answer about it
 def render_report(report: Report) -> str:
     """The page of a comparison."""
     thumbnails = Thumbnails(SIDE)
-    return _render(
-        "report.html",
-        thumbnails,
-        report=report,
-        series=list(series_of(report)),
-        plots=_make_plots(report),
-        leaders=[record for budget in report.budgets for record in report.rank(budget)[:1]],
-        selectors=_selector_cases(report, thumbnails),
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            thumbnails=thumbnails,
+            report=report,
+            series=list(series_of(report)),
+            plots=_make_plots(report),
+            leaders=[record for budget in report.budgets for record in report.rank(budget)[:1]],
+            selectors=_selector_cases(report, thumbnails),
+        )
     )
 
 
@@ -80,15 +83,18 @@ def render_suite(report: Report) -> str:
     for (selector, budget), passed in verdicts.items():
         judged = [one for some in passed.values() for one in some if one is not None]
         matrix.append((selector, budget, [passed.get(case, []) for case in cases], sum(judged), len(judged)))
-    return _render(
-        "suite.html",
-        thumbnails,
-        report=report,
-        cases=cases,
-        matrix=sorted(matrix, key=lambda row: -row[3]),
-        questions={one.samples[0].kind: one.samples[0].question for one in report.data.pictures},
-        passed_when=robustness.PASSED_WHEN,
-        galleries=galleries,
+    return (
+        _environment()
+        .get_template("suite.html")
+        .render(
+            thumbnails=thumbnails,
+            report=report,
+            cases=cases,
+            matrix=sorted(matrix, key=lambda row: -row[3]),
+            questions={one.samples[0].kind: one.samples[0].question for one in report.data.pictures},
+            passed_when={case: robustness.CASES[case][1] for case in cases},
+            galleries=galleries,
+        )
     )
 
 
@@ -96,41 +102,25 @@ def render_suite(report: Report) -> str:
 def _environment() -> Environment:
     loader = FileSystemLoader(Path(__file__).parent / "html")
     found = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    found.filters |= {"share": format_share, "number_of": format_count, "percent": _percent, "px": "{:.1f}".format}
+    found.filters |= {"share": format_share, "number_of": format_count, "px": "{:.1f}".format}
     found.globals |= {"DENSE": DENSE, "ORACLE": ORACLE, "OUTCOMES": OUTCOMES, "SIGNIFICANT": SIGNIFICANT}
-    found.globals |= {"colour": _colour, "y_of": _y_of}
+    found.globals["y_of"] = _y_of
     return found
-
-
-def _render(template: str, thumbnails: Thumbnails, **context: Any) -> str:
-    return _environment().get_template(template).render(thumbnails=thumbnails, **context)
-
-
-def _percent(value: float) -> str:
-    return f"{100 * max(0.0, min(1.0, value)):.1f}%"
-
-
-def _colour(number: int) -> str:
-    """Hues far apart (golden angle), readable on light and on dark."""
-    return f"hsl({round(number * 137.508 + 8) % 360} 62% {(46, 56, 51)[number % 3]}%)"
 
 
 def _make_plots(report: Report) -> list[dict[str, Any]]:
     """For each axis its label, the ticks, and the points of each selector."""
     metric = report.main_metric
     plots = []
+    by_name = series_of(report)
     for along, label in measured_axes(report):
-        by_name = series_of(report)
-        values = [record[along] for records in by_name.values() for record in records]
-        x_of, ticks = _scale(values, logarithmic=along == "read")
-        series = []
+        x_of, ticks = _scale([r[along] for records in by_name.values() for r in records], logarithmic=along == "read")
+        series: dict[str, list[Any]] = {name: [] for name in by_name}
         for name, records in by_name.items():
-            points = []
             for record in records:
                 bounds = record[f"{metric}_ci"] or (record[metric], record[metric])
                 text = f"{name} at {record['budget']}: {format_share(record[metric], bounds)}, {record[along]:,.0f}"
-                points.append((x_of(record[along]), record[metric], bounds, text))
-            series.append((name, points))
+                series[name].append((x_of(record[along]), record[metric], bounds, text))
         plots.append({"label": label, "ticks": [(x_of(tick), f"{tick:,.0f}") for tick in ticks], "series": series})
     return plots
 
@@ -176,23 +166,22 @@ def _selector_cases(report: Report, thumbnails: Thumbnails) -> list[dict[str, An
     found = []
     for name, records in sorted(by_name.items(), key=rank):
         large, small = max(records, key=lambda r: r["kept"]), min(records, key=lambda r: r["kept"])
-        worst = [case for case in rank_cases(report, name, large["budget"]) if _is_failure(case)]
-        best = [case for case in reversed(rank_cases(report, name, small["budget"])) if not _is_failure(case)]
-        groups = [
-            (heading, record["budget"], cases)
-            for heading, record, cases in (
-                ("Worst", large, _spread_over_pictures(worst, WORST)),
-                ("Best", small, _spread_over_pictures(best, BEST)),
-            )
-            if cases
-        ]
+        groups = []
+        for heading, record, failed, count in (("Worst", large, True, WORST), ("Best", small, False, BEST)):
+            ranked = [case for case in rank_cases(report, name, record["budget"]) if _is_failure(case) is failed]
+            if cases := _spread_over_pictures(ranked if failed else ranked[::-1], count):
+                groups.append((heading, record["budget"], cases))
         scores = [f"{format_share(r[metric])} at {r['budget']}" for r in records if r[metric] is not None]
-        found.append({
-            "name": name,
-            "scores": ", ".join(scores),
-            "rows": [case[1] for _, _, cases in groups for case in cases],
-            "groups": [(heading, at, [_make_case(one, thumbnails) for one in cases]) for heading, at, cases in groups],
-        })  # fmt: skip
+        found.append(
+            {
+                "name": name,
+                "scores": ", ".join(scores),
+                "rows": [row for _, _, cases in groups for _, row, _ in cases],
+                "groups": [
+                    (heading, at, [_make_case(one, thumbnails) for one in cases]) for heading, at, cases in groups
+                ],
+            }
+        )
     return found
 
 
@@ -312,7 +301,7 @@ def make_pane(
     """One picture with a layer over it and its evidence as rectangles."""
     grid = grid_from_lists(row["grid"])
     frames = len(picture.frames)
-    first_frame = min(moment * -(-frames // _moment_count(grid)), frames - 1)
+    first_frame = min(moment * -(-frames // getattr(grid, "t", 1)), frames - 1)
     placed = by_moment(picture.samples[row["question"]].evidence, grid, frames)
     return {
         "class_name": thumbnails.class_name(picture, first_frame),
@@ -323,14 +312,10 @@ def make_pane(
     }
 
 
-def _moment_count(grid: Cells) -> int:
-    return grid.t if isinstance(grid, Grid) else 1
-
-
 def _shown_moments(picture: PictureQuestions, row: Row) -> list[int]:
     """The moments of a video that are shown: those with evidence first, then evenly spaced ones."""
     grid = grid_from_lists(row["grid"])
-    count = _moment_count(grid)
+    count = getattr(grid, "t", 1)
     groups = by_moment(picture.samples[row["question"]].evidence, grid, len(picture.frames))
     wanted = list(dict.fromkeys(moment for group in groups for _, moment in group)) if len(groups) < count else []
     even = [count * (2 * number + 1) // (2 * MAX_MOMENTS) for number in range(MAX_MOMENTS)]

@@ -110,10 +110,9 @@ class Report:
 
     def table(self, kinds: bool = False) -> str:
         """Markdown: all measures, or (`kinds`) accuracy and evidence recall by kind of question."""
-        columns = self.columns(kinds)
-        lines = ["| " + " | ".join(heading for heading, _ in columns) + " |", "|" + "---|" * len(columns)]
-        lines += ["| " + " | ".join(cells[i] for _, cells in columns) + " |" for i in range(len(self.records))]
-        return "\n".join(lines) + "\n" + "".join(f"\n{line}\n" for line in self.remarks() if not kinds)
+        headings, cells = zip(*self.columns(kinds), strict=True)
+        table = markdown_table(headings, list(zip(*cells, strict=True)))
+        return table + "".join(f"\n{line}\n" for line in self.remarks() if not kinds)
 
     def columns(self, kinds: bool = False) -> list[tuple[str, list[str]]]:
         """Headings and cells of a table, without empty columns and without the metric that is shown as accuracy already."""
@@ -216,7 +215,7 @@ def _make_record(selector: str, budget: str, rows: Rows, config: EvalConfig) -> 
     flat = [row for some in rows.values() for row in some]
     record: Record = {"selector": selector, "budget": budget, **_mean_scores(rows, seed)}
     seeds = sorted({row["seed"] for row in flat})
-    by_seed = [{name: [r for r in some if r["seed"] == one] for name, some in rows.items()} for one in seeds]
+    by_seed = [filter_rows(rows, seed=one) for one in seeds]
     fallbacks = [row["fallback"] for row in flat if row["fallback"]]
     # Times belong to a picture and are the same in all of its rows of one seed. Not every picture is timed.
     firsts = [row for some in rows.values() for row in some if row["question"] == some[0]["question"]]
@@ -245,10 +244,7 @@ def _make_record(selector: str, budget: str, rows: Rows, config: EvalConfig) -> 
         "timed": len(times),
         "peak_mb": _round(median(peaks), 1) if peaks else None,
         "notes": sorted({note for row in flat for note in row["notes"]})[:5],
-        "by_kind": {
-            kind: _mean_scores({name: [r for r in some if r["kind"] == kind] for name, some in rows.items()}, seed)
-            for kind in kinds
-        },
+        "by_kind": {kind: _mean_scores(filter_rows(rows, kind=kind), seed) for kind in kinds},
     }
 
 
@@ -274,6 +270,14 @@ def _mean_scores(rows: Rows, seed: int) -> Record:
         "any_hit": _round(means["any_hit"]),
         "pointing": _round(means["pointing"]),
         "lift": _round(recall / chance) if recall is not None and chance else None,
+    }
+
+
+def filter_rows(rows: Rows, **fields: Any) -> Rows:
+    """The rows of each picture whose fields have these values."""
+    return {
+        picture: [row for row in some if all(row[name] == value for name, value in fields.items())]
+        for picture, some in rows.items()
     }
 
 
@@ -374,6 +378,12 @@ def _describe_lead(versus: Record | None, pictures: int) -> str:
     undecided = "" if versus["p"] < SIGNIFICANT else f", which {count} not decide"
     lead = f"{versus['difference']:+.2f} [{low:+.2f}, {high:+.2f}] to {versus['peer']}"
     return f"; {lead} (p {format_p(versus['p'])}){undecided}"
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [" | ".join(cells) for cells in (headings, *rows)]
+    lines = [f"| {line} |\n" for line in lines]
+    return "".join([lines[0], "|" + "---|" * len(headings) + "\n", *lines[1:]])
 
 
 def format_share(value: float | None, bounds: Sequence[float] | None = None) -> str:

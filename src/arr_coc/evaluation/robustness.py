@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from arr_coc.draw import overlay
 from arr_coc.evaluation.data import Box, Data, Evidence, PictureQuestions, Sample
 from arr_coc.evaluation.measure import grid_from_lists, unpack_cells
 from arr_coc.evaluation.metrics import evidence_cells, recall
-from arr_coc.evaluation.report import Report, Row
+from arr_coc.evaluation.report import Report, Row, markdown_table
 from arr_coc.types.budget import limit
 from arr_coc.types.grid import Cells
 
@@ -31,6 +31,7 @@ KEPT, HALF, EVEN, NOTHING = 0.8, 0.5, 0.9, 0.1
 PARTS = 4  # along each side, for evenness
 
 Colour = tuple[int, int, int]
+Drawn = tuple[Image.Image, Sample]  # its extra fields: the rule (kept, each or even), and text that does not answer it
 Verdicts = dict[tuple[str, str], dict[str, list[bool | None]]]  # (selector, budget) -> case -> one verdict per variant
 
 
@@ -60,20 +61,12 @@ class Canvas:
             boxes.append(self.write(400, top + 44 * number, self.amount(), 22))
         return boxes
 
-
-@dataclass(frozen=True)
-class DrawnCase:
-    """A picture, its question, and the rule that decides whether a selection passes."""
-
-    canvas: Canvas
-    question: str
-    answer: str
-    evidence: Evidence
-    rule: str  # kept, each or even
-    content: tuple[Box, ...] = ()  # text that does not answer the question
+    def ask(self, question: str, answer: str, evidence: Evidence, rule: str, content: tuple[Box, ...] = ()) -> Drawn:
+        """The picture and its question; `rule` decides whether a selection passes."""
+        return self.image, Sample(question, (answer,), evidence=evidence, extra={"rule": rule, "content": content})
 
 
-def _camouflage(rng: random.Random, variant: int) -> DrawnCase:
+def _camouflage(rng: random.Random, variant: int) -> Drawn:
     canvas = Canvas(rng, (188, 186, 178))
     left = variant % 2 == 0
     start = 290 if left else 20
@@ -84,10 +77,10 @@ def _camouflage(rng: random.Random, variant: int) -> DrawnCase:
             canvas.pen.rectangle([x, y, x + 40, y + 41], fill=rng.choice(loud))
     code = f"{rng.randint(1000, 9999)}"
     box = canvas.write(40 if left else 330, rng.randint(60, 460), f"CODE {code}", 30, (172, 170, 162))
-    return DrawnCase(canvas, "What is the code?", code, ((box,),), "kept")
+    return canvas.ask("What is the code?", code, ((box,),), "kept")
 
 
-def _void(rng: random.Random, variant: int) -> DrawnCase:
+def _void(rng: random.Random, variant: int) -> Drawn:
     shade, kind = rng.randint(150, 220), ("flat", "shadow", "grain")[variant % 3]
     canvas = Canvas(rng, (shade, shade, shade - 8))
     if kind != "flat":
@@ -99,27 +92,27 @@ def _void(rng: random.Random, variant: int) -> DrawnCase:
             noise = np.random.default_rng(rng.randint(0, 2**31))
             darker = noise.normal(0, 5, (SIDE, SIDE)).astype(np.float32)
         canvas.image = Image.fromarray((pixels - darker[..., None]).clip(0, 255).round().astype(np.uint8))
-    return DrawnCase(canvas, "What is the total amount?", "not found", (), "even")
+    return canvas.ask("What is the total amount?", "not found", (), "even")
 
 
-def _vague(rng: random.Random, variant: int) -> DrawnCase:
+def _vague(rng: random.Random, variant: int) -> Drawn:
     canvas = Canvas(rng)
     places = rng.sample([(30, 40), (330, 50), (40, 440), (320, 450), (180, 250)], 3)
     notes = rng.sample(["Milk and bread", "Call Helen", "Train at 9:40", "Pay the rent", "Water plants"], 3)
     boxes = tuple(canvas.write(x, y, text, 26) for (x, y), text in zip(places, notes, strict=True))
-    return DrawnCase(canvas, "What is this about?", "; ".join(notes), (boxes,), "each")
+    return canvas.ask("What is this about?", "; ".join(notes), (boxes,), "each")
 
 
-def _border(rng: random.Random, variant: int) -> DrawnCase:
+def _border(rng: random.Random, variant: int) -> Drawn:
     canvas = Canvas(rng)
     canvas.write_goods(6, top=130)
     code = f"{rng.randint(100, 999)}-{rng.randint(100, 999)}"
     across, bottom = ((0, False), (416, False), (0, True), (416, True))[variant % 4]
     box = canvas.write(across, SIDE - 28 if bottom else -4, f"No {code}", 26)
-    return DrawnCase(canvas, "What is the number?", code, ((box,),), "kept")
+    return canvas.ask("What is the number?", code, ((box,),), "kept")
 
 
-def _crowd(rng: random.Random, variant: int) -> DrawnCase:
+def _crowd(rng: random.Random, variant: int) -> Drawn:
     canvas = Canvas(rng, (236, 238, 232))
     places = rng.sample([(x, y) for x in range(12) for y in range(12)], 40)
     boxes = []
@@ -129,10 +122,10 @@ def _crowd(rng: random.Random, variant: int) -> DrawnCase:
         canvas.pen.ellipse([x, y, x + 14, y + 14], fill=(206, 44, 40) if asked else (150, 160, 150))
         if asked:
             boxes.append((float(x), float(y), x + 14.0, y + 14.0))
-    return DrawnCase(canvas, "How many red discs are there?", "24", (tuple(boxes),), "kept")
+    return canvas.ask("How many red discs are there?", "24", (tuple(boxes),), "kept")
 
 
-def _copies(rng: random.Random, variant: int) -> DrawnCase:
+def _copies(rng: random.Random, variant: int) -> Drawn:
     canvas = Canvas(rng)
     total = canvas.amount()
     canvas.write_goods(5, top=150)
@@ -140,44 +133,34 @@ def _copies(rng: random.Random, variant: int) -> DrawnCase:
     first = canvas.write(390, 40, total, 26)
     canvas.write(40, 480, "TOTAL", 26)
     second = canvas.write(390, 480, total, 26)
-    return DrawnCase(canvas, "What is the total amount?", total, ((first,), (second,)), "kept")
+    return canvas.ask("What is the total amount?", total, ((first,), (second,)), "kept")
 
 
-def _absent(rng: random.Random, variant: int) -> DrawnCase:
+def _absent(rng: random.Random, variant: int) -> Drawn:
     canvas = Canvas(rng)
     lines = canvas.write_goods(10, top=60)
-    return DrawnCase(canvas, "What is the telephone number?", "not found", (), "even", tuple(lines))
+    return canvas.ask("What is the telephone number?", "not found", (), "even", tuple(lines))
 
 
-CASES: dict[str, Callable[[random.Random, int], DrawnCase]] = {
-    "camouflage": _camouflage,
-    "void": _void,
-    "vague": _vague,
-    "border": _border,
-    "crowd": _crowd,
-    "copies": _copies,
-    "absent": _absent,
-}
-PASSED_WHEN = {
-    "camouflage": "Pale text next to loud colours: the text is kept.",
-    "void": "A bare wall: the choice is even, or almost nothing is kept.",
-    "vague": "Three notes and a question that names none: half of every note is kept.",
-    "border": "Text that touches the picture's edge: the text is kept.",
-    "crowd": "Two dozen small discs, all of them needed: the discs are kept.",
-    "copies": "The answer is there twice: either copy is kept.",
-    "absent": "A list without what is asked for: the choice is even, or half of every line is kept.",
+CASES: dict[str, tuple[Callable[[random.Random, int], Drawn], str]] = {  # how it is drawn, and when it is passed
+    "camouflage": (_camouflage, "Pale text next to loud colours: the text is kept."),
+    "void": (_void, "A bare wall: the choice is even, or almost nothing is kept."),
+    "vague": (_vague, "Three notes and a question that names none: half of every note is kept."),
+    "border": (_border, "Text that touches the picture's edge: the text is kept."),
+    "crowd": (_crowd, "Two dozen small discs, all of them needed: the discs are kept."),
+    "copies": (_copies, "The answer is there twice: either copy is kept."),
+    "absent": (_absent, "A list without what is asked for: the choice is even, or half of every line is kept."),
 }
 
 
 def make_suite(variants: int = VARIANTS) -> Data:
     """Every case in several variants, identical on every machine; images in memory, nothing is read from a disk."""
     pictures: list[PictureQuestions] = []
-    for case, draw in CASES.items():
+    for case, (draw, _) in CASES.items():
         for variant in range(variants):
-            drawn = draw(random.Random(f"{case} {variant}"), variant)
-            truth = {"rule": drawn.rule, "content": drawn.content}
-            sample = Sample(drawn.question, (drawn.answer,), case, drawn.evidence, len(pictures) + 1, truth)
-            pictures.append(PictureQuestions(f"{case} {variant + 1}", drawn.canvas.image, (SIDE, SIDE), (sample,)))
+            image, sample = draw(random.Random(f"{case} {variant}"), variant)
+            sample = replace(sample, kind=case, line=len(pictures) + 1)
+            pictures.append(PictureQuestions(f"{case} {variant + 1}", image, (SIDE, SIDE), (sample,)))
     return Data("robustness", tuple(pictures))
 
 
@@ -239,8 +222,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         records.append({"selector": selector, "budget": budget} | counts)
     samples = {picture.samples[0].kind: picture.samples[0] for picture in report.data.pictures}
     cases_shown = [
-        {"case": case, "question": sample.question, "passed_when": PASSED_WHEN[case]}
-        for case, sample in samples.items()
+        {"case": case, "question": sample.question, "passed_when": CASES[case][1]} for case, sample in samples.items()
     ]
     return {"model": report.model, "suite": "robustness", "cases": cases_shown, "records": records}
 
@@ -249,12 +231,11 @@ def to_table(report: Report) -> str:
     """Markdown: how many variants each selector passed, by case and in all."""
     verdicts = judge(report)
     shown = [case for case in CASES if any(case in cases for cases in verdicts.values())]
-    lines = ["| selector | budget | " + " | ".join(shown) + " | passed |", "|---|---|" + "---|" * (len(shown) + 1)]
+    rows = []
     for (selector, budget), cases in verdicts.items():
         counts = [_judged({case: cases.get(case, [])}) for case in shown] + [_judged(cases)]
-        cells = [f"{sum(some)} of {len(some)}" if some else "not judged" for some in counts]
-        lines.append(f"| {selector} | {budget} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        rows.append([selector, budget, *(f"{sum(some)} of {len(some)}" if some else "not judged" for some in counts)])
+    return markdown_table(["selector", "budget", *shown, "passed"], rows)
 
 
 def _judged(cases: dict[str, list[bool | None]]) -> list[bool]:

@@ -179,7 +179,7 @@ def _entries_at_all(entries: Sequence[Entry], config: EvalConfig) -> tuple[list[
     if config.glance_selector is not None:
         (chosen,) = make_entries([config.glance_selector])
         return [chosen], f"every selector reads the cells that {chosen.name} chose, so only {chosen.name} runs"
-    glancers = [entry for entry in entries if entry.glances and not entry.reencodes]
+    glancers = [entry for entry in entries if entry.glances and not entry.selector.early]
     others = ", ".join(entry.name for entry in entries if entry not in glancers)
     return glancers, f"left out because they cannot glance (select before encoding): {others}" if others else ""
 
