@@ -311,12 +311,12 @@ def stage_bars(report: GpuReport) -> Image.Image:
     for number, one in enumerate(report.stages, start=1):
         top = number * row + 8
         draw.text((10, top), one.name, fill="black", font=font)
-        end = length(one.time.median)
+        medians = [(one.time.median, TEAL)]
         label = f"{one.time.median:.3f}"
         if one.reference is not None:
-            draw.rectangle((left, top + 2, left + length(one.reference.median), top + 17), fill=GRAY)
-            end = max(end, length(one.reference.median))
+            medians.insert(0, (one.reference.median, GRAY))
             label += f"  ({one.reference.median:.2f})"
-        draw.rectangle((left, top + 2, left + length(one.time.median), top + 17), fill=TEAL)
-        draw.text((left + end + 8, top), label, fill="black", font=font)
+        for median, colour in medians:
+            draw.rectangle((left, top + 2, left + length(median), top + 17), fill=colour)
+        draw.text((left + max(length(median) for median, _ in medians) + 8, top), label, fill="black", font=font)
     return image

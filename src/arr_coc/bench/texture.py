@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 from PIL import Image
 
-from arr_coc.bench.timing import Timing, interleave
 from arr_coc.draw import samples
 from arr_coc.texture import FULL40, TextureArray, all_channels
-
-
-@dataclass(frozen=True)
-class TextureRow:
-    """One line of the table: what was built, our time, and the baseline's where it has a counterpart."""
-
-    what: str
-    ours: Timing
-    baseline: Timing | None
-
-    @property
-    def ratio(self) -> float | None:
-        """How many times faster, from the medians."""
-        return None if self.baseline is None else self.baseline.median / self.ours.median
 
 
 def families() -> dict[str, tuple[str, ...]]:
@@ -36,39 +21,33 @@ def families() -> dict[str, tuple[str, ...]]:
     return found
 
 
-def bench_texture(
-    side: int, rounds: int, device: str = "cpu", compare: bool = True, after_each: Callable[[], None] = lambda: None
-) -> list[TextureRow]:
-    """Rows for a square image of `side` pixels; every task starts from the image and builds a new texture."""
-    image = samples.scene().resize((side, side))
-    baseline = _baseline() if compare else {}
-    tasks: dict[str, Callable[[], object]] = {}
-    for what, names in _channel_sets().items():
-        tasks[f"ours {what}"] = lambda names=names: _build(image, names, device)  # type: ignore[misc]
-        if what in baseline:
-            tasks[f"baseline {what}"] = lambda build=baseline[what]: build(image)  # type: ignore[misc]
-    times = interleave(tasks, rounds, after_each)
-    return [TextureRow(what, times[f"ours {what}"], times.get(f"baseline {what}")) for what in _channel_sets()]
-
-
-def task_count(compare: bool) -> int:
-    """How many tasks one round has, for progress bars."""
-    return len(_channel_sets()) + (len(_baseline()) if compare else 0)
-
-
-def _baseline() -> dict[str, Callable[[Image.Image], object]]:
-    from arr_coc.bench import skimage_baseline  # needs scikit-image, which is installed for the comparison only
-
-    return {**skimage_baseline.FAMILIES, "full40": skimage_baseline.all_families}
-
-
-def _channel_sets() -> dict[str, tuple[str, ...]]:
+def channel_sets() -> dict[str, tuple[str, ...]]:
+    """What is timed: the lines of the table, with their channels."""
     return {
         **families(),
         "five free channels": ("red", "green", "blue", "x", "y"),
         "five cheap channels": ("edges", "edges_inverted", "highpass", "lowpass", "eccentricity"),
         "full40": FULL40,
     }
+
+
+def texture_tasks(side: int, device: str = "cpu", compare: bool = True) -> dict[str, Callable[[], object]]:
+    """`ours ...` and, where it has a counterpart, `baseline ...` for each line of the table, on a square image.
+
+    Every task starts from the image and builds a new texture.
+    """
+    image = samples.scene().resize((side, side))
+    baseline: dict[str, Callable[[Image.Image], object]] = {}
+    if compare:
+        from arr_coc.bench import skimage_baseline  # needs scikit-image, which is installed for the comparison only
+
+        baseline = {**skimage_baseline.FAMILIES, "full40": skimage_baseline.all_families}
+    tasks: dict[str, Callable[[], object]] = {}
+    for what, names in channel_sets().items():
+        tasks[f"ours {what}"] = partial(_build, image, names, device)
+        if what in baseline:
+            tasks[f"baseline {what}"] = partial(baseline[what], image)
+    return tasks
 
 
 def _build(image: Image.Image, names: tuple[str, ...], device: str) -> list[torch.Tensor]:

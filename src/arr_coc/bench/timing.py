@@ -9,26 +9,21 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 _MEMORY_PROBE = """
 import torch
-from pathlib import Path
 from arr_coc import TextureArray, pictures
-
-def status(key):
-    line = next(l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith(key))
-    return int(line.split()[1]) / 1024
+from arr_coc.evaluation.measure import PeakMemory
 
 TextureArray.from_image(pictures.scene().resize((64, 64))).tensor()
 image = pictures.scene().resize(({side}, {side}))
-Path("/proc/self/clear_refs").write_text("5")  # reset the peak
-before = status("VmRSS")
+memory = PeakMemory(torch.device("cpu"))
+before = memory.peak()
 texture = TextureArray.from_image(image, dtype=torch.{dtype}, max_side=None)
 block = texture.tensor()
-print(status("VmHWM") - before)
+print(memory.peak() - before)
 """
 
 
@@ -117,8 +112,6 @@ def machine() -> str:
 
 def peak_megabytes(side: int, dtype: str) -> float | None:
     """Peak MB of a full40 texture of a square image and its tensor, in a fresh process; None without Linux's /proc."""
-    if not Path("/proc/self/clear_refs").exists():
-        return None
     probe = _MEMORY_PROBE.format(side=side, dtype=dtype)
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
     return float(done.stdout) if done.returncode == 0 else None

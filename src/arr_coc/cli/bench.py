@@ -19,7 +19,6 @@ from arr_coc.errors import ArrCocError
 
 if TYPE_CHECKING:
     from arr_coc.bench.gpu import GpuBench, GpuReport
-    from arr_coc.bench.texture import TextureRow
 
 STAGES = ("encode", "prefill", "overhead", "first", "decode")
 
@@ -119,21 +118,26 @@ def run_texture(arguments: argparse.Namespace) -> int:
         )
     check_device(arguments.device)
     head = _start(arguments, threads=1) | {"rounds": arguments.rounds}
-    from arr_coc.bench.texture import bench_texture, task_count
-    from arr_coc.bench.timing import peak_megabytes
+    from arr_coc.bench.texture import channel_sets, texture_tasks
+    from arr_coc.bench.timing import interleave, peak_megabytes
 
     compare = not arguments.alone
-    results = {}
+    tasks = {side: texture_tasks(side, arguments.device, compare) for side in arguments.sizes}
+    times = {}
     with progress() as bar:
-        task = bar.add_task("timing", total=len(arguments.sizes) * (arguments.rounds + 1) * task_count(compare))
+        task = bar.add_task("timing", total=(arguments.rounds + 1) * sum(map(len, tasks.values())))
         for side in arguments.sizes:
             bar.update(task, description=f"timing {side} px")
-            results[side] = bench_texture(side, arguments.rounds, arguments.device, compare, lambda: bar.advance(task))
+            times[side] = interleave(tasks[side], arguments.rounds, lambda: bar.advance(task))
+    results = {
+        side: [(what, found[f"ours {what}"], found.get(f"baseline {what}")) for what in channel_sets()]
+        for side, found in times.items()
+    }
     dtypes = ("float32", "float16") if arguments.device == "cpu" else ()  # the process's memory, not the GPU's
     memory = {side: {dtype: peak_megabytes(side, dtype) for dtype in dtypes} for side in arguments.sizes}
     if arguments.json:
         sizes = [
-            {"side": side, "peak_mb": memory[side], "rows": [_texture_record(row) for row in rows]}
+            {"side": side, "peak_mb": memory[side], "rows": [_texture_record(*row) for row in rows]}
             for side, rows in results.items()
         ]
         print_json({**head, "device": arguments.device, "sizes": sizes})
@@ -144,10 +148,11 @@ def run_texture(arguments: argparse.Namespace) -> int:
         headings = ["built from the image", "median", "best"]
         headings += ["skimage", "skimage best", "faster"] if compare else []
         lines = []
-        for row in rows:
-            line = [row.what, f"{row.ours.median:.1f}", f"{row.ours.best:.1f}"]
-            if row.baseline:
-                line += [f"{row.baseline.median:.1f}", f"{row.baseline.best:.1f}", f"{row.ratio:.1f} x"]
+        for what, ours, baseline in rows:
+            line = [what, f"{ours.median:.1f}", f"{ours.best:.1f}"]
+            if baseline:
+                faster = f"{baseline.median / ours.median:.1f} x"
+                line += [f"{baseline.median:.1f}", f"{baseline.best:.1f}", faster]
             lines.append(line)
         console.print(_table(headings, lines, title=f"{side} x {side} px on {arguments.device}"))
         for dtype, megabytes in memory[side].items():
@@ -160,12 +165,14 @@ def run_texture(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _texture_record(row: TextureRow) -> dict[str, object]:
-    def times(timing: Timing | None) -> dict[str, float] | None:
-        return None if timing is None else {"median_ms": round(timing.median, 3), "best_ms": round(timing.best, 3)}
+def _texture_record(what: str, ours: Timing, baseline: Timing | None) -> dict[str, object]:
+    def times(timing: Timing) -> dict[str, float]:
+        return {"median_ms": round(timing.median, 3), "best_ms": round(timing.best, 3)}
 
-    ratio = None if row.ratio is None else round(row.ratio, 2)
-    return {"what": row.what, "ours": times(row.ours), "obvious": times(row.baseline), "times_faster": ratio}
+    record: dict[str, object] = {"what": what, "ours": times(ours), "obvious": None, "times_faster": None}
+    if baseline is not None:
+        record |= {"obvious": times(baseline), "times_faster": round(baseline.median / ours.median, 2)}
+    return record
 
 
 def run_ask(arguments: argparse.Namespace) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class Records:
         self._lock: int | None = None
         if self.path is None:
             return
-        try:
+        with self._writing(self.path.parent):
             self._made_folder = not self.path.parent.exists()
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._acquire(self.path.parent)
@@ -60,19 +60,13 @@ class Records:
             lines = [{"run": mark}, *({"picture": name, "rows": rows} for name, rows in self.done.items())]
             spare.write_text("".join(json.dumps(line) + "\n" for line in lines))
             spare.replace(self.path)
-        except OSError as error:
-            raise self._write_error(self.path, error) from None
         self.resumed = len(self.done)
 
     def add(self, picture: str, rows: list[dict[str, Any]]) -> None:
         self.done[picture] = rows
-        if self.path is None:
-            return
-        try:
-            with self.path.open("a") as file:
+        if self.path is not None:
+            with self._writing(self.path.parent), self.path.open("a") as file:
                 file.write(json.dumps({"picture": picture, "rows": rows}) + "\n")
-        except OSError as error:
-            raise self._write_error(self.path, error) from None
 
     def forget(self) -> None:
         """The run is complete: `close` deletes its file."""
@@ -94,15 +88,13 @@ class Records:
         """Lock the folder until this process ends."""
         if fcntl is None:
             return
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(handle)
             raise DataError(
                 f"another run is writing to {str(folder)!r}: wait for it, or name another folder with --run"
             ) from None
-        self._lock = handle
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -120,12 +112,19 @@ class Records:
         if lines and lines[0] == {"run": mark}:
             self.done = {line["picture"]: line["rows"] for line in valid}
         elif valid:
-            self._release()
             raise DataError(
                 f"{str(path)!r} holds {len(valid)} pictures of a run with other settings, data or code: "
                 "start again with --fresh (fresh=True), or name another folder with --run"
             )
 
-    def _write_error(self, path: Path, error: OSError) -> DataError:
-        self._release()
-        return DataError(f"cannot keep the run in {str(path.parent)!r}: {error.strerror or error}")
+    @contextmanager
+    def _writing(self, folder: Path) -> Iterator[None]:
+        """Unlock the folder if something in the block fails."""
+        try:
+            yield
+        except OSError as error:
+            self._release()
+            raise DataError(f"cannot keep the run in {str(folder)!r}: {error.strerror or error}") from None
+        except DataError:
+            self._release()
+            raise

@@ -17,6 +17,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
@@ -354,18 +355,15 @@ def _kind_columns(report: Report) -> list[Column]:
     """Accuracy, and the evidence recall where there is evidence, for each kind of question."""
     answered = report.main_metric == "accuracy"
 
-    def column(kind: str) -> Column:
-        def show(record: Record) -> str:
-            found = record["by_kind"].get(kind, {})
-            recall = format_share(found.get("evidence_recall"))
-            if not answered:
-                return recall
-            return f"{format_share(found.get('accuracy'))} {f'({recall})' if recall else ''}".strip()
+    def show(kind: str, record: Record) -> str:
+        found = record["by_kind"].get(kind, {})
+        recall = format_share(found.get("evidence_recall"))
+        if not answered:
+            return recall
+        return f"{format_share(found.get('accuracy'))} {f'({recall})' if recall else ''}".strip()
 
-        count = max(record["by_kind"].get(kind, {}).get("n", 0) for record in report.records)
-        return f"{kind}, n = {count}", show
-
-    return [*COLUMNS[:3], *map(column, report.kinds)]
+    counts = {kind: max(r["by_kind"].get(kind, {}).get("n", 0) for r in report.records) for kind in report.kinds}
+    return [*COLUMNS[:3], *((f"{kind}, n = {count}", partial(show, kind)) for kind, count in counts.items())]
 
 
 def _describe_lead(versus: Record | None, pictures: int) -> str:
@@ -381,9 +379,9 @@ def _describe_lead(versus: Record | None, pictures: int) -> str:
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [" | ".join(cells) for cells in (headings, *rows)]
-    lines = [f"| {line} |\n" for line in lines]
-    return "".join([lines[0], "|" + "---|" * len(headings) + "\n", *lines[1:]])
+    lines = ["| " + " | ".join(cells) + " |" for cells in (headings, *rows)]
+    lines.insert(1, "|" + "---|" * len(headings))
+    return "\n".join(lines) + "\n"
 
 
 def format_share(value: float | None, bounds: Sequence[float] | None = None) -> str:

@@ -38,12 +38,10 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, done: int, total: int, folder: Path | None) -> None:
         self.done, self.total, self.folder = done, total, folder
-        saved = (
-            "nothing was kept"
-            if folder is None or not done
-            else f"they are kept in {str(folder)!r}, and the same run goes on"
+        kept = f"they are kept in {str(folder)!r}, and the same run goes on"
+        super().__init__(
+            f"interrupted after {done} of {total} pictures: {kept if folder and done else 'nothing was kept'}"
         )
-        super().__init__(f"interrupted after {done} of {total} pictures: {saved}")
 
 
 def evaluate(
@@ -170,8 +168,8 @@ def make_trials(
 
 def _entries_at_all(entries: Sequence[Entry], config: EvalConfig) -> tuple[list[Entry], str]:
     """The entries that differ from the dense model when every encoded cell is kept, and why the others do not run."""
-    names = ", ".join(entry.name for entry in entries)
     if not config.glancing:
+        names = ", ".join(entry.name for entry in entries)
         return (
             [],
             f"{names} would keep every cell, as the dense model does; left out: give a smaller budget or a glance",
