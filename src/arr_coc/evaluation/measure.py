@@ -102,7 +102,7 @@ def measure_attention_cost(
     look = look_at(vlm, picture)
     vlm.generate(look=look, text=picture.samples[0].question, max_new_tokens=2)
     if len(sets) == 1:
-        return {}
+        return {(): FREE}
     ms: dict[tuple[float, ...], float] = dict.fromkeys(sets, float("inf"))
     mb = dict(ms)
     for _ in range(2):

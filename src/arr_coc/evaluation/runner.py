@@ -231,7 +231,8 @@ def _measure_all(
             # Each picture has its own seed: one lucky draw must not decide a whole data set.
             seeded = [replace(t, seed=zlib.crc32(f"{t.seed} {picture.name}".encode())) for t in trials]
             try:
-                cost = cost or measure_attention_cost(vlm, picture, trials, config)
+                if cost is None:
+                    cost = measure_attention_cost(vlm, picture, trials, config)
                 measured = PictureRun(vlm, picture, seeded, config, cost, timed.get(picture.name))
                 for trial, some in zip(trials, measured.rows(), strict=True):
                     rows.extend(row | {"seed": trial.seed} for row in some)
