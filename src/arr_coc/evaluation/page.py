@@ -45,7 +45,7 @@ PIXELS_PER_CELL = 8  # where views overlap
 DROPPED_ALPHA, HEAT_ALPHA = 0.72, 0.85  # opacity over a dropped cell, and over the hottest one
 MAX_MOMENTS = 3  # of a video
 WORST, BEST = 4, 2  # cases of each selector
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 380, 46, 14, 12, 46  # of a plot and its margins
+LEFT, WIDTH = 46, 500  # of the drawing area in a plot
 
 Case = tuple[PictureQuestions, Row, Row | None]  # a picture, an answer about it, and the dense model's answer
 
@@ -104,7 +104,6 @@ def _environment() -> Environment:
     found = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     found.filters |= {"share": format_share, "number_of": format_count, "px": "{:.1f}".format}
     found.globals |= {"DENSE": DENSE, "ORACLE": ORACLE, "OUTCOMES": OUTCOMES, "SIGNIFICANT": SIGNIFICANT}
-    found.globals["y_of"] = _y_of
     return found
 
 
@@ -125,10 +124,6 @@ def _make_plots(report: Report) -> list[dict[str, Any]]:
     return plots
 
 
-def _y_of(value: float) -> float:
-    return HEIGHT - BOTTOM - max(0.0, min(1.0, value)) * (HEIGHT - BOTTOM - TOP)
-
-
 def _scale(values: Sequence[float], logarithmic: bool) -> tuple[Callable[[float], float], list[float]]:
     """From a value to its x coordinate, and the ticks; budgets are halved from row to row, so their axis is logarithmic."""
     if logarithmic:
@@ -147,7 +142,7 @@ def _scale(values: Sequence[float], logarithmic: bool) -> tuple[Callable[[float]
 
     def x_of(value: float) -> float:
         place = math.log2(max(value, 1)) if logarithmic else value
-        return LEFT + (place - low) / (high - low) * (WIDTH - LEFT - RIGHT)
+        return LEFT + (place - low) / (high - low) * WIDTH
 
     return x_of, ticks
 
