@@ -85,7 +85,7 @@ def document(receipts: Report, photos: Report, model: str) -> str:
     photo_ids = ", ".join(str(int(picture.name.removesuffix(".jpg"))) for picture in photos.data.pictures)
     return f"""# Results
 
-All selectors with the same model on the same questions in one run. What the columns mean: [comparing](comparing.md). Made by
+All selectors, the same model, the same questions, one run. Columns are explained in [comparing](comparing.md#what-is-measured). Made by
 
 ```
 OMP_NUM_THREADS=1 python benchmarks/results.py RECEIPTS OBJECTS -o docs/results.md
@@ -96,15 +96,17 @@ on {datetime.date.today().isoformat()} ({machine()}; model `{model}`).
 ## Receipts
 
 {receipts.data.questions} questions about {len(receipts.data.pictures)} scanned receipts that were not in the reader's
-training; exact match, intervals over receipts. `random` is the mean over three seeds with their spread, `oracle` an upper bound
-that knows where the answer stands. `resize` reads a smaller picture and has no evidence recall; a merged token (`tome`,
-`visionzip`) counts for the cell it stands in. `fastv` and `sparsevlm` drop cells inside the language model, whose first layers
-read all of them: "a layer" is how many a layer reads on average. `coupling` asks `labels`, an encoder of photographs.
+training. Exact match, intervals over receipts.
+
+- `random`: the mean over three seeds and their spread. `oracle`: an upper bound that knows where the answer is.
+- `resize` reads a smaller image and has no evidence recall. A merged token (`tome`, `visionzip`) counts for the cell whose place it takes.
+- `fastv` and `sparsevlm` drop cells inside the language model. "a layer": how many cells a language layer reads on average.
+- `coupling` uses `labels`, an encoder of photographs.
 
 {short}
 
 {answers(receipts)}
-By kind of question, accuracy and in brackets the evidence recall:
+By kind of question: accuracy, and in brackets evidence recall:
 
 {receipts.table(kinds=True)}
 Receipts: {ids}.
@@ -112,8 +114,7 @@ Receipts: {ids}.
 ## Photos
 
 Where things are on {len(photos.data.pictures)} photos ({photos.data.questions} questions "Where is the ...?"): the share of an
-object's cells that is kept. The reader has never seen a photo, so this judges what selectors make of its tokens and of the
-pixels; nothing is answered.
+object's cells that is kept. The reader was not trained on photos, so nothing is answered: this tests the choice of cells alone.
 
 {evidence(photos)}
 Photos: {photo_ids}.

@@ -11,12 +11,12 @@ import os
 import re
 from typing import Any
 
-SOURCE = re.compile(r"\[([^\]]+)\]\(\.\./(?:src|tests|benchmarks|docs|\.ci)/[^)]*\)")
+SOURCE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:src|tests|benchmarks|recipes|docs|\.ci)/[^)]*\)")
 COMMANDS = "<!-- commands -->"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """The text of a page, ready for the site."""
+    """A page's text as the site shows it."""
     named = SOURCE.sub(lambda link: link[1] if link[1].startswith("`") else f"`{link[1]}`", markdown)
     return named.replace(COMMANDS, commands()) if COMMANDS in named else named
 
