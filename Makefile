@@ -48,7 +48,7 @@ format: .venv/ready-dev
 	$(BIN)/ruff format .
 
 docs: .venv/ready-dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir out/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir out/docs
 
 bench: .venv/ready-dev
 	$(BIN)/arr-coc bench texture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 
 import arr_coc
 
+LOAD = functools.cache(arr_coc.load)  # the pages share one reader
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
     str(path.relative_to(ROOT))
@@ -66,6 +68,7 @@ def test_links_and_images_exist(page: str) -> None:
 def test_snippets_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All snippets of a page, in order, as one program in a folder with `receipt.jpg`."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(arr_coc, "load", LOAD)
     arr_coc.pictures.receipt().save("receipt.jpg")
     exec(compile("\n".join(SNIPPET.findall(text(page))), page, "exec"), {"__name__": "snippet"})
 

@@ -70,7 +70,9 @@ def load(
     Args:
         name: A folder, a hub id, or "reader".
         layer: "auto" uses a trained layer in the model's folder if there is one; None uses none.
-        dtype, device_map, attn_implementation: As in transformers' `from_pretrained`.
+        dtype: As in transformers' `from_pretrained`, like the next two.
+        device_map: Where the model's parts go.
+        attn_implementation: Which attention code the model uses.
         **from_pretrained: Further keyword arguments of transformers' `from_pretrained`.
 
     The other arguments are those of `wrap`.
