@@ -61,7 +61,9 @@ def test_links_and_images_exist(page: str) -> None:
         assert target.exists(), link
         if anchor:
             headings = re.findall(r"^#+ (.+)$", target.read_text(), re.M)
-            assert anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}, anchor
+            assert anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}, (
+                anchor
+            )
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if SNIPPET.search(text(page))])
