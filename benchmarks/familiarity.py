@@ -15,8 +15,8 @@ from PIL import Image
 
 from arr_coc import reader
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.image_novelty import strangeness, told
-from arr_coc.layer.inference import picture
+from arr_coc.layer.inference import texture_features
+from arr_coc.layer.novelty import image_novelty, image_statistics
 from arr_coc.relevance.coupling import IMAGE_UNFAMILIAR
 from arr_coc.texture import TextureArray
 from arr_coc.types.grid import Grid
@@ -27,8 +27,8 @@ CELL = 28
 def strange(layer: ArrCocLayer, path: Path) -> float:
     texture = TextureArray.from_image(path)
     height, width = texture.original_size
-    seen = picture([texture], Grid(1, max(1, round(height / CELL)), max(1, round(width / CELL))), layer.config)
-    return strangeness(told(seen.channels, layer.config.channels), layer.usual, layer.unusual)
+    seen = texture_features([texture], Grid(1, max(1, round(height / CELL)), max(1, round(width / CELL))), layer.config)
+    return image_novelty(image_statistics(seen.channels, layer.config.channels), layer.usual, layer.unusual)
 
 
 def main() -> None:

@@ -26,9 +26,8 @@ import arr_coc
 from arr_coc.evaluation.metrics import recall
 from arr_coc.evaluation.statistics import interval, mean
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.config import CHANNELS
-from arr_coc.layer.heads import WAYS
-from arr_coc.layer.identity import config_for
+from arr_coc.layer.inference import config_for
+from arr_coc.layer.model import CHANNELS, SCORE_NAMES
 from arr_coc.texture.layout import MVP13
 from arr_coc.training.answer_loss import answers_exactly
 from arr_coc.training.batches import LayerTrainingSettings, collate
@@ -101,7 +100,7 @@ def measure(
     for example in scans:
         views, questions = [view.to(vlm.device) for view in example.views], [(0, one) for one in example.questions]
         prediction = collate([views], [example], questions, vlm.device).predict(layer)
-        logits = (prediction.scores[:, WAYS.index(way)] if way else prediction.relevance).cpu()
+        logits = (prediction.scores[:, SCORE_NAMES.index(way)] if way else prediction.relevance).cpu()
         for one, row in zip(example.questions, logits, strict=True):
             order = row.argsort(descending=True, stable=True)
             for share in SHARES:
@@ -148,7 +147,9 @@ def work(number: int, arguments: argparse.Namespace) -> None:
         }
         lines = [line]
         if variant.name == "whole":
-            lines += [{"variant": f"{way} alone", **measure(vlm, looks, trained.layer, measured, way)} for way in WAYS]
+            lines += [
+                {"variant": f"{way} alone", **measure(vlm, looks, trained.layer, measured, way)} for way in SCORE_NAMES
+            ]
         with (arguments.out / "ablation.jsonl").open("a") as file:
             file.writelines(json.dumps(one) + "\n" for one in lines)
         print(
@@ -167,7 +168,7 @@ def print_table(path: Path) -> None:
     columns = [f"{what} {100 * share:g}%" for what in ("recall", "right") for share in SHARES]
     print(f"| | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
     order = [one.name for one in variants()]
-    order[1:1] = [f"{way} alone" for way in WAYS]
+    order[1:1] = [f"{way} alone" for way in SCORE_NAMES]
     for name in order:
         if name in lines:
             cells = [

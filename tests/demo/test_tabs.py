@@ -16,7 +16,7 @@ from arr_coc.demo.inputs import Upload
 from arr_coc.demo.markup import escape
 from arr_coc.errors import ArrCocError
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.config import LayerConfig
+from arr_coc.layer.model import LayerConfig
 from tests.demo.conftest import USER, MakeRequest, last_outputs
 
 

@@ -13,8 +13,7 @@ from PIL import Image, ImageDraw
 import arr_coc
 from arr_coc.evaluation.data import read_samples
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.identity import config_for
-from arr_coc.layer.inference import Seen
+from arr_coc.layer.inference import CellFeatures, config_for
 from arr_coc.training.examples import TrainingExample, load_examples
 from tests.adapters import families, tiny_vlm
 
@@ -57,9 +56,11 @@ def layer(vlm: Any, **shape: Any) -> ArrCocLayer:
     return ArrCocLayer(config_for(vlm.adapter, **SHAPE | shape))
 
 
-def noise(shape: tuple[int, int, int], channels: int, pixels: int, tokens: int, generator: torch.Generator) -> Seen:
+def noise(
+    shape: tuple[int, int, int], channels: int, pixels: int, tokens: int, generator: torch.Generator
+) -> CellFeatures:
     t, h, w = shape
-    return Seen(
+    return CellFeatures(
         torch.randn(t, channels, h, w, generator=generator),
         torch.rand(t, 3 * pixels**2, h, w, generator=generator),
         torch.randn(t, h, w, tokens, generator=generator),

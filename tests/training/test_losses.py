@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.config import POOLINGS
+from arr_coc.layer.model import POOLINGS
 from arr_coc.training.answer_loss import answer_loss
 from arr_coc.training.batches import BatchSampler, LayerBatch, LayerTrainingSettings
 from arr_coc.training.examples import LookCache, TrainingExample

@@ -14,7 +14,7 @@ from arr_coc.errors import ArrCocError, DataError
 
 if TYPE_CHECKING:
     from arr_coc.evaluation.data import Data
-    from arr_coc.layer.config import LayerConfig
+    from arr_coc.layer.model import LayerConfig
     from arr_coc.training.batches import LayerTrainingSettings
     from arr_coc.training.distributed import World
     from arr_coc.training.examples import LookCache, TrainingExample
@@ -86,7 +86,7 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from arr_coc.adapters.loading import keep_quiet
     from arr_coc.devices import check_device
-    from arr_coc.layer.config import CHANNELS, POOLINGS
+    from arr_coc.layer.model import CHANNELS, POOLINGS
     from arr_coc.training.batches import LayerTrainingSettings
     from arr_coc.training.distributed import init_world
     from arr_coc.training.finetune import FinetuneConfig
@@ -128,8 +128,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace, settings: LayerTrainingSettings, world: World) -> dict[str, Any]:
     import arr_coc
     from arr_coc import reader
-    from arr_coc.layer.config import CHANNELS
-    from arr_coc.layer.identity import config_for
+    from arr_coc.layer.inference import config_for
+    from arr_coc.layer.model import CHANNELS
     from arr_coc.training.examples import LookCache, read_folder, split_data
     from arr_coc.training.finetune import FinetuneConfig, finetune, save_model
     from arr_coc.training.journal import Journal

@@ -20,7 +20,7 @@ from arr_coc.evaluation.measure import AttentionCost, EvalConfig, PictureRun, Tr
 from arr_coc.evaluation.readers import read_data
 from arr_coc.evaluation.records import Records, fingerprint
 from arr_coc.evaluation.report import Report, make_report
-from arr_coc.layer import identity
+from arr_coc.layer.inference import layer_fingerprint
 from arr_coc.selectors import SelectorLike
 from arr_coc.types.budget import Budget
 from arr_coc.types.budget import limit as limit_of
@@ -116,7 +116,7 @@ def evaluate(
         "data": _data_digest(asked),
         "rules": repr(config),
         "device": str(vlm.device),
-        "layer": "" if vlm.layer is None else identity.mark(vlm.layer),
+        "layer": "" if vlm.layer is None else layer_fingerprint(vlm.layer),
         "embeddings": "" if vlm.embeddings is None else vlm.embeddings.identity,
         "plan": [(one.entry.name, one.entry.settings, str(one.budget), one.seed) for one in trials],
     }

@@ -1,5 +1,5 @@
-"""What ARR-COC learns for one model: which cells of a picture a question needs."""
+"""The trained layer: which cells of an image a question needs, learned for one model."""
 
-from arr_coc.layer.model import ArrCocLayer, Judged
+from arr_coc.layer.model import ArrCocLayer, LayerOutput
 
-__all__ = ["ArrCocLayer", "Judged"]
+__all__ = ["ArrCocLayer", "LayerOutput"]

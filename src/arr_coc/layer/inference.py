@@ -1,217 +1,98 @@
-"""From a selector's selection to a learned judgement: the same way in training and in use.
+"""Inference with a layer: from a selector's input to a prediction, the same way in training and in use.
 
-A picture is one or several views (tiles, an overview), a video has several moments. Each is judged by itself.
+    texture -> CellFeatures -> EncodedView (cached in the texture) -> with the question: LayerPrediction
+
+An image has one or several views (tiles, an overview), a video has several time steps. Each is scored separately.
+On a GPU the layer runs as CUDA graphs: it consists of hundreds of small kernels, and launching them takes longer than
+running them. Elsewhere, and with `ARR_COC_KERNELS=torch`, it runs eagerly; the results are the same.
 """
 
 from __future__ import annotations
 
+import operator
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
+import torch.nn.functional as F
+from torch import nn
 
-from arr_coc.layer import graph_cache as replaying
-from arr_coc.layer import question_novelty as wording
-from arr_coc.layer import view_cache as remembering
-from arr_coc.layer.config import LayerConfig
-from arr_coc.layer.heads import WAYS
-from arr_coc.layer.image_novelty import strangeness, told
-from arr_coc.layer.model import ArrCocLayer, Judged, View
-from arr_coc.layer.question_novelty import novelty
+from arr_coc.embedding.encoder import fingerprint
+from arr_coc.errors import LayerError
+from arr_coc.layer.model import SCORE_NAMES, ArrCocLayer, EncodedView, LayerConfig, LayerOutput
+from arr_coc.layer.novelty import image_novelty, image_statistics, pool_words, question_novelty
 from arr_coc.selectors.base import LayerPrediction, SelectionInput
-from arr_coc.selectors.scoring import pool_channels
+from arr_coc.selectors.scoring import frames_by_step, pool_channels
 from arr_coc.texture import TextureArray
+from arr_coc.texture.kernels.cuda_graph import GraphCache, Tensors, can_capture
 from arr_coc.types.grid import Grid
 
 COLOURS = ("red", "green", "blue")
+CACHED_VIEWS = 4  # per texture: before encoding, with all tokens, with some
+CACHED_GRAPHS = 16  # per layer
+WORD_MULTIPLE = 16  # on a GPU questions are padded to a multiple of this length: fewer shapes to capture
+HASHED_ROWS = 256  # of each matrix: hashing whole matrices of a large model takes seconds
+
+ScoreFunction = Callable[[EncodedView, torch.Tensor, torch.Tensor], LayerOutput]
+
+_graphs: WeakKeyDictionary[ArrCocLayer, GraphCache] = WeakKeyDictionary()
+_graphs_lock = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """One view of a picture: `t` moments of `h` x `w` cells."""
+class CellFeatures:
+    """The layer's input for one view of an image: `t` time steps of `h` x `w` cells."""
 
     channels: torch.Tensor  # [t, C, h, w]
     pixels: torch.Tensor  # [t, P, h, w]
-    tokens: torch.Tensor | None = None  # [t, h, w, D] what the encoder says, where it was asked
-    encoded: torch.Tensor | None = None  # [t, h, w] where; None: everywhere
+    tokens: torch.Tensor | None = None  # [t, h, w, D] the encoder's tokens; None: nothing is encoded
+    encoded: torch.Tensor | None = None  # [t, h, w] which cells are encoded; None: all
 
-    def to(self, device: torch.device) -> Seen:
+    def to(self, device: torch.device) -> CellFeatures:
         """The same in float32, on a device."""
-        return Seen(
-            self.channels.to(device).float(), self.pixels.to(device).float(),
+        return CellFeatures(
+            self.channels.to(device).float(),
+            self.pixels.to(device).float(),
             None if self.tokens is None else self.tokens.to(device).float(),
             None if self.encoded is None else self.encoded.to(device),
-        )  # fmt: skip
+        )
 
     @property
     def shape(self) -> tuple[int, int, int]:
         return self.channels.shape[0], self.channels.shape[2], self.channels.shape[3]
 
 
-def judge(
-    layer: ArrCocLayer,
-    pictures: Sequence[Sequence[Seen]],
-    owner: torch.Tensor,
-    words: torch.Tensor,
-    asked: torch.Tensor,
-) -> Judged:
-    """`Q` questions about `B` pictures whose views have the same shapes, on the layer's device.
-
-    `owner` `[Q]`: which picture each question is about. The result is `[Q, N]` over all cells of all views.
-    """
-    durations = [view.shape[0] for view in pictures[0]]
-    return answer(layer, see(layer, pictures), durations, owner, layer.words(words, asked), asked)
-
-
-def see(layer: ArrCocLayer, pictures: Sequence[Sequence[Seen]]) -> list[View]:
-    """The part of `judge` that is the same for every question: each view of all pictures."""
-    return [
-        layer.see(
-            torch.cat([view.channels for view in views]), torch.cat([view.pixels for view in views]), *_tokens(views)
-        )
-        for views in zip(*pictures, strict=True)
-    ]
-
-
-def answer(
-    layer: ArrCocLayer,
-    known: Sequence[View],
-    durations: Sequence[int],
-    owner: torch.Tensor | None,
-    heard: torch.Tensor,
-    asked: torch.Tensor,
-    judging: Callable[[View, torch.Tensor, torch.Tensor], Judged] | None = None,
-) -> Judged:
-    """The other part of `judge`: questions about what was seen in views of so many moments each.
-
-    `heard` `[Q, T, d]`: the layer's own words for them. `owner` None: one question about the one picture that there is.
-    judging: how the layer is asked, `layer.judge` if nobody says otherwise.
-    """
-    judging = layer.judge if judging is None else judging
-    relevance, scores, weights, asks = [], [], [], len(heard)
-    for seen, moments in zip(known, durations, strict=True):
-        if owner is not None:
-            seen = seen[(owner[:, None] * moments + torch.arange(moments, device=owner.device)).flatten()]  # [Q t]
-        made = judging(seen, heard.repeat_interleave(moments, 0), asked.repeat_interleave(moments, 0))
-        relevance.append(made.relevance.view(asks, -1))
-        scores.append(made.scores.view(asks, moments, len(WAYS), -1).transpose(1, 2).flatten(2))
-        weights.append(made.weights.view(asks, moments, -1).mean(1))
-    return Judged(torch.cat(relevance, 1), torch.cat(scores, 2), torch.stack(weights).mean(0))
-
-
-def _tokens(views: Sequence[Seen]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """All views' tokens, and which cells they stand for."""
-    there = [view.tokens for view in views if view.tokens is not None]
-    if not there:
-        return None, None
-    blank = torch.zeros_like(there[0])
-    tokens = torch.cat([blank if view.tokens is None else view.tokens for view in views])
-    if all(view.tokens is not None and view.encoded is None for view in views):
-        return tokens, None
-    known = []
-    for view in views:
-        all_or_none = torch.full(view.shape, view.tokens is not None, device=tokens.device)
-        known.append(all_or_none if view.encoded is None else view.encoded)
-    return tokens, torch.cat(known)
-
-
-def picture(frames: Sequence[TextureArray], view: Grid, config: LayerConfig) -> Seen:
-    """What the texture tells about one view, without tokens; a moment of a video is the mean over its frames."""
-    fine = replace(view, h=view.h * config.pixels, w=view.w * config.pixels)
-    channels, pixels = [], []
-    for moment in range(view.t):
-        first = moment * len(frames) // view.t
-        mine = frames[first : max((moment + 1) * len(frames) // view.t, first + 1)]
-        channels.append(torch.stack([pool_channels(texture, view, config.channels) for texture in mine]).mean(0))
-        pixels.append(torch.stack([_inside(texture, fine, config.pixels) for texture in mine]).mean(0))
-    return Seen(torch.stack(channels), torch.stack(pixels))
-
-
-def _inside(texture: TextureArray, fine: Grid, each: int) -> torch.Tensor:
-    """The pixels inside each cell, `[3 each each, h, w]`."""
-    colours = pool_channels(texture, fine, COLOURS)
-    return torch.nn.functional.pixel_unshuffle(colours, each)
-
-
-def seen(selection: SelectionInput, config: LayerConfig) -> list[Seen]:
-    """All views of a selection, with the tokens of its candidates where they are encoded."""
-    found, start = [], 0
-    tokens, encoded = _laid_out(selection)
-    for view, bare in zip(selection.grid.views, _bare(selection, config), strict=True):
-        here, stop = slice(start, start + view.n), start + view.n
-        shape = (view.t, view.h, view.w)
-        found.append(
-            bare if tokens is None else replace(
-                bare, tokens=tokens[here].view(*shape, -1), encoded=None if encoded is None else encoded[here].view(shape)
-            )
-        )  # fmt: skip
-        start = stop
-    return found
-
-
-def _bare(selection: SelectionInput, config: LayerConfig) -> list[Seen]:
-    """All views of a selection without tokens, made once for each texture and grid."""
-    frames, key = selection.textures, f"layer {config.pixels} {config.channels}"
-    return [
-        frames[0].once(f"{key} {view!r}", lambda view=view: picture(frames, view, config))  # type: ignore[misc]
-        for view in selection.grid.views
-    ]
-
-
-def _told(selection: SelectionInput, config: LayerConfig) -> torch.Tensor:
-    """What the first view is told by among others `[S]`, made once for each texture and grid."""
-    (first, *_), names = selection.grid.views, config.channels
-    return selection.textures[0].once(
-        f"told {names} {first!r}", lambda: told(_bare(selection, config)[0].channels, names).cpu()
-    )
-
-
-def _laid_out(selection: SelectionInput) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The candidates' tokens on the whole grid `[N, D]`, and which cells are encoded `[N]` (None: all)."""
-    if selection.tokens is None:
-        return None, None
-    tokens = selection.tokens.detach().float()
-    if len(selection.candidates) == selection.grid.n:
-        return tokens, None
-    whole = tokens.new_zeros(selection.grid.n, tokens.shape[-1])
-    whole[selection.candidates.to(tokens.device)] = tokens
-    encoded = torch.zeros(selection.grid.n, dtype=torch.bool)
-    encoded[selection.candidates] = True
-    return whole, encoded
-
-
-def _known(layer: ArrCocLayer, state: Hashable, selection: SelectionInput) -> list[View]:
-    """All views of a selection as the layer sees them, whatever is asked; not seen again while tokens and weights stay."""
-    bare = _bare(selection, layer.config)
-    encoded = b"" if selection.tokens is None else selection.candidates.numpy().tobytes()
-
-    def look() -> list[View]:
-        views = [one.to(layer.mean.device) for one in seen(selection, layer.config)]
-        return [replaying.see(layer, state, one.channels, one.pixels, *_tokens([one])) for one in views]
-
-    memory = selection.textures[0].once("seen by layers", remembering.Remembered)
-    return memory.get((layer, selection.tokens, *bare), (state, encoded), look)
-
-
 @torch.no_grad()
 def predict(layer: ArrCocLayer, selection: SelectionInput) -> LayerPrediction:
-    """What a layer says about the candidates of a selection."""
-    device = layer.mean.device
-    state = remembering.state(layer)
-    heard, there = replaying.hear(layer, state, selection.question.embeddings.detach().float().to(device))
-    durations = [view.t for view in selection.grid.views]
-    known = _known(layer, state, selection)
-    made = answer(layer, known, durations, None, heard, there, partial(replaying.judge, layer, state))
-    logits, scores = made.relevance[0].cpu()[selection.candidates], made.scores[0].sigmoid().cpu()
+    """The layer's prediction for the candidates of a selection."""
+    config, texture, views = layer.config, selection.textures[0], selection.grid.views
+    graphed = GraphedLayer(layer)
+    words, mask = graphed.encode_words(selection.question.embeddings.detach().float().to(layer.mean.device))
+    features = _texture_features(selection, config)
+    encoded = b"" if selection.tokens is None else selection.candidates.numpy().tobytes()
+
+    def encode() -> list[EncodedView]:
+        return [graphed.encode_view(one.to(layer.mean.device)) for one in _add_tokens(selection, features)]
+
+    cache: ViewCache = texture.once("layer views", ViewCache)
+    known = cache.get((layer, selection.tokens, *features), (graphed.state, encoded), encode)
+    output = score_views(layer, known, [view.t for view in views], None, words, mask, graphed.score)
+    statistics = texture.once(
+        f"layer statistics {config.channels} {views[0]!r}",
+        lambda: image_statistics(features[0].channels, config.channels).cpu(),
+    )
+    logits, scores = output.relevance[0].cpu()[selection.candidates], output.scores[0].sigmoid().cpu()
     return LayerPrediction(
-        logits.sigmoid(),
-        {name: score[selection.candidates] for name, score in zip(WAYS, scores, strict=True)},
-        dict(zip(WAYS, made.weights[0].tolist(), strict=True)),
-        strangeness(_told(selection, layer.config), layer.usual.cpu(), layer.unusual.cpu()),
-        float(logits.max()) if len(logits) else 0.0,
-        novelty(wording.told(heard, there)[0], layer.asked, layer.middle, layer.near),
+        relevance=logits.sigmoid(),
+        scores={name: score[selection.candidates] for name, score in zip(SCORE_NAMES, scores, strict=True)},
+        weights=dict(zip(SCORE_NAMES, output.weights[0].tolist(), strict=True)),
+        image_novelty=image_novelty(statistics, layer.usual.cpu(), layer.unusual.cpu()),
+        confidence=float(logits.max()) if len(logits) else 0.0,
+        question_novelty=question_novelty(pool_words(words, mask)[0], layer.asked, layer.middle, layer.near),
     )
 
 
@@ -226,3 +107,250 @@ class LayerPredictor:
             if self.layer.mean.device != self.device:  # the model was moved
                 self.layer.to(self.device)
             return predict(self.layer, selection)
+
+
+def run_batch(
+    layer: ArrCocLayer,
+    images: Sequence[Sequence[CellFeatures]],
+    owner: torch.Tensor,
+    words: torch.Tensor,
+    mask: torch.Tensor,
+) -> LayerOutput:
+    """`Q` questions about `B` images whose views have the same shapes, on the layer's device.
+
+    `owner` `[Q]`: the image of each question. The result is `[Q, N]` over all cells of all views.
+    """
+    steps = [view.shape[0] for view in images[0]]
+    views = [
+        layer.encode_view(
+            torch.cat([one.channels for one in view]), torch.cat([one.pixels for one in view]), *_batch_tokens(view)
+        )
+        for view in zip(*images, strict=True)
+    ]
+    return score_views(layer, views, steps, owner, layer.words(words, mask), mask)
+
+
+def score_views(
+    layer: ArrCocLayer,
+    views: Sequence[EncodedView],
+    steps: Sequence[int],
+    owner: torch.Tensor | None,
+    words: torch.Tensor,
+    mask: torch.Tensor,
+    score: ScoreFunction | None = None,
+) -> LayerOutput:
+    """Questions about encoded views of `steps` time steps each.
+
+    `words` `[Q, T, d]`: from `layer.words`. `owner` None: one question about the only image.
+    `score`: runs in place of `layer.score`.
+    """
+    score = layer.score if score is None else score
+    relevance, scores, weights, questions = [], [], [], len(words)
+    for view, count in zip(views, steps, strict=True):
+        if owner is not None:
+            view = view[(owner[:, None] * count + torch.arange(count, device=owner.device)).flatten()]  # [Q t]
+        output = score(view, words.repeat_interleave(count, 0), mask.repeat_interleave(count, 0))
+        relevance.append(output.relevance.view(questions, -1))
+        scores.append(output.scores.view(questions, count, len(SCORE_NAMES), -1).transpose(1, 2).flatten(2))
+        weights.append(output.weights.view(questions, count, -1).mean(1))
+    return LayerOutput(torch.cat(relevance, 1), torch.cat(scores, 2), torch.stack(weights).mean(0))
+
+
+def _batch_tokens(views: Sequence[CellFeatures]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The tokens of one view of several images, and which cells have them."""
+    present = [view.tokens for view in views if view.tokens is not None]
+    if not present:
+        return None, None
+    blank = torch.zeros_like(present[0])
+    tokens = torch.cat([blank if view.tokens is None else view.tokens for view in views])
+    if all(view.tokens is not None and view.encoded is None for view in views):
+        return tokens, None
+    encoded = []
+    for view in views:
+        all_or_none = torch.full(view.shape, view.tokens is not None, device=tokens.device)
+        encoded.append(all_or_none if view.encoded is None else view.encoded)
+    return tokens, torch.cat(encoded)
+
+
+def texture_features(frames: Sequence[TextureArray], view: Grid, config: LayerConfig) -> CellFeatures:
+    """The features of one view without tokens. A time step of a video is the mean over its frames."""
+    fine = replace(view, h=view.h * config.pixels, w=view.w * config.pixels)
+    channels, pixels = [], []
+    for step in frames_by_step(tuple(frames), view.t):
+        channels.append(torch.stack([pool_channels(texture, view, config.channels) for texture in step]).mean(0))
+        colours = torch.stack([pool_channels(texture, fine, COLOURS) for texture in step])
+        pixels.append(F.pixel_unshuffle(colours, config.pixels).mean(0))  # [3 pixels^2, h, w]
+    return CellFeatures(torch.stack(channels), torch.stack(pixels))
+
+
+def selection_features(selection: SelectionInput, config: LayerConfig) -> list[CellFeatures]:
+    """The features of all views of a selection, with the tokens of its candidates if they are encoded."""
+    return _add_tokens(selection, _texture_features(selection, config))
+
+
+def _texture_features(selection: SelectionInput, config: LayerConfig) -> list[CellFeatures]:
+    """The features of all views of a selection without tokens, cached per texture and grid."""
+    frames, key = selection.textures, f"layer {config.pixels} {config.channels}"
+    return [
+        frames[0].once(f"{key} {view!r}", lambda view=view: texture_features(frames, view, config))  # type: ignore[misc]
+        for view in selection.grid.views
+    ]
+
+
+def _add_tokens(selection: SelectionInput, features: Sequence[CellFeatures]) -> list[CellFeatures]:
+    """The features with the candidates' tokens."""
+    if selection.tokens is None:
+        return list(features)
+    tokens, count = selection.tokens.detach().float(), selection.grid.n
+    encoded = None
+    if len(selection.candidates) < count:
+        whole = tokens.new_zeros(count, tokens.shape[-1])
+        whole[selection.candidates.to(tokens.device)] = tokens
+        tokens, encoded = whole, torch.zeros(count, dtype=torch.bool)
+        encoded[selection.candidates] = True
+    found, start = [], 0
+    for one in features:
+        t, h, w = one.shape
+        here = slice(start, start + t * h * w)
+        mask = None if encoded is None else encoded[here].view(t, h, w)
+        found.append(replace(one, tokens=tokens[here].view(t, h, w, -1), encoded=mask))
+        start = here.stop
+    return found
+
+
+class ViewCache:
+    """The last few encoded views of one image. Most of a prediction does not depend on the question."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[tuple[object, ...], Hashable, list[EncodedView]]] = []
+
+    def get(
+        self, inputs: tuple[object, ...], state: Hashable, encode: Callable[[], list[EncodedView]]
+    ) -> list[EncodedView]:
+        """The views for these inputs (compared by identity) and this state, encoded on a miss."""
+        for known, then, views in self._entries:
+            if then == state and len(known) == len(inputs) and all(map(operator.is_, known, inputs)):
+                return views
+        views = encode()
+        self._entries = [*self._entries[1 - CACHED_VIEWS :], (inputs, state, views)]
+        return views
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copied texture starts with an empty cache: entries hold layers and tokens."""
+        return {"_entries": []}
+
+
+class GraphedLayer:
+    """A layer that runs as CUDA graphs where possible. Make one per call: it reads the weights' state once."""
+
+    def __init__(self, layer: ArrCocLayer) -> None:
+        self.layer, self.state = layer, weights_state(layer)
+
+    def encode_view(self, view: CellFeatures) -> EncodedView:
+        """`layer.encode_view` of one image's features on the layer's device."""
+        inputs = tuple(
+            one for one in (view.channels, view.pixels, view.tokens, view.encoded) if one is not None
+        )  # None only at the end
+
+        def work(*given: torch.Tensor) -> Tensors:
+            return tuple(vars(self.layer.encode_view(*given)).values())
+
+        return EncodedView(*self._run("encode_view", work, inputs))
+
+    def encode_words(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`layer.words` of one question `[T, W]`: `[1, T, d]` and the mask `[1, T]`; on a GPU T is padded."""
+        padding = -len(words) % WORD_MULTIPLE if _can_graph(words) else 0
+        padded = F.pad(words, (0, 0, 0, padding))[None]
+        mask = torch.arange(len(words) + padding, device=words.device)[None] < len(words)
+        (encoded,) = self._run("encode_words", lambda *given: (self.layer.words(*given),), (padded, mask))
+        return encoded, mask
+
+    def score(self, view: EncodedView, words: torch.Tensor, mask: torch.Tensor) -> LayerOutput:
+        """`layer.score`."""
+
+        def work(
+            cells: torch.Tensor, scores: torch.Tensor, query: torch.Tensor, words: torch.Tensor, mask: torch.Tensor
+        ) -> Tensors:
+            return tuple(vars(self.layer.score(EncodedView(cells, scores, query), words, mask)).values())
+
+        return LayerOutput(*self._run("score", work, (view.cells, view.scores, view.query, words, mask)))
+
+    def _run(self, name: str, work: Callable[..., Tensors], inputs: Tensors) -> Tensors:
+        return layer_graphs(self.layer).run(self.state, name, work, inputs) if _can_graph(*inputs) else work(*inputs)
+
+
+def layer_graphs(layer: ArrCocLayer) -> GraphCache:
+    """A layer's captured CUDA graphs. They are freed with the layer."""
+    with _graphs_lock:
+        return _graphs.setdefault(layer, GraphCache(CACHED_GRAPHS))
+
+
+def _can_graph(*tensors: torch.Tensor) -> bool:
+    # The layer's own weights may need gradients.
+    return tensors[0].is_cuda and not torch.is_grad_enabled() and can_capture(*tensors)
+
+
+def weights_state(layer: ArrCocLayer) -> Hashable:
+    """A value that changes when a layer's weights are written to, or moved."""
+    found = all_weights(layer)
+    written = sum([0 if one.is_inference() else one._version for one in found])
+    return str(layer.mean.device), layer.mean.dtype, written, hash(tuple([one.data_ptr() for one in found]))
+
+
+def all_weights(layer: nn.Module) -> list[torch.Tensor]:
+    """All parameters and buffers. `parameters()` also builds names and removes duplicates, which takes ten times as long."""
+    found: list[torch.Tensor | None] = []
+    modules: list[nn.Module | None] = [layer]
+    for module in modules:
+        if module is not None:
+            found += module._parameters.values()
+            found += module._buffers.values()
+            modules += module._modules.values()
+    return [one for one in found if one is not None]
+
+
+class ModelParts(Protocol):
+    """What a layer needs of a wrapped model; adapters have it."""
+
+    @property
+    def model(self) -> Any: ...
+
+    @property
+    def text_model(self) -> Any: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+
+def model_identity(adapter: ModelParts) -> str:
+    """A model's name for its layers: its type, and a hash of the signs of some word embeddings and encoder weights.
+
+    Signs are the same in every precision that a model may be loaded in.
+    """
+    words = adapter.model.get_input_embeddings().weight
+    language = {id(parameter) for parameter in adapter.text_model.parameters()} | {id(words)}
+    matrices = [p for p in adapter.model.parameters() if p.ndim == 2 and id(p) not in language]
+    parts = {"words": words, **{f"encoder {place}": matrices[place] for place in (0, len(matrices) // 2, -1)}}
+    signs = {name: weights.detach()[:HASHED_ROWS].signbit() for name, weights in parts.items()}
+    return f"{adapter.model.config.model_type}-{fingerprint(signs)}"
+
+
+def config_for(adapter: ModelParts, **sizes: Any) -> LayerConfig:
+    """The configuration of a new layer for a model."""
+    width = adapter.model.get_input_embeddings().weight.shape[-1]
+    return LayerConfig(model_identity(adapter), token_width=width, word_width=width, **sizes)
+
+
+def fit_to_model(layer: ArrCocLayer, adapter: ModelParts) -> ArrCocLayer:
+    """The layer in float32 on the model's device. It must have been trained for this model."""
+    identity = model_identity(adapter)
+    if layer.config.model != identity:
+        raise LayerError(
+            f"this layer was trained for {layer.config.model}, and the model is {identity}: train one with arr-coc train"
+        )
+    return layer.to(adapter.device, torch.float32).eval()
+
+
+def layer_fingerprint(layer: ArrCocLayer) -> str:
+    """A hash of the layer's weights."""
+    return fingerprint(layer.state_dict())

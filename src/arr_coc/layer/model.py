@@ -1,48 +1,290 @@
-"""`ArrCocLayer`: everything that is learned about one model, as a module that any training loop can take.
+"""`ArrCocLayer`: the trained part of ARR-COC for one model, as a module for any training loop.
 
-    channels, pixels, tokens -> seen -> (with the question) three scores -> policy -> relevance
+    channels, pixels, tokens -> encode_view -> score (with the question): three scores -> policy -> relevance
 
-Without tokens it judges a picture that is not encoded yet (a glance), with some of them one that is encoded in part.
+Without tokens it scores an image that is not encoded yet (a glance); with some tokens, one that is encoded in part.
+Documents consist of rows and columns. Cells attend along both, which costs N (h + w) instead of N squared, and a label finds
+its value in one step. Attribute names appear in saved weights: do not rename them.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from arr_coc.embedding import storage
 from arr_coc.errors import LayerError
-from arr_coc.layer import question_novelty as wording
-from arr_coc.layer.blocks import Lines, Neighbours, Question, Words
-from arr_coc.layer.config import LayerConfig
-from arr_coc.layer.heads import WAYS, Coupling, Information, Policy, Salience
-from arr_coc.layer.image_novelty import size
+from arr_coc.layer.novelty import fit_questions, pool_words, statistics_size
 
-WEIGHTS, NOTE = "layer.safetensors", "layer.json"
+# The texture's channels for each cell. Colours are used in finer detail, as the cell's own pixels.
+CHANNELS = (
+    "edges", "edges_inverted", "highpass", "lowpass", "saliency", "text", "distance", "x", "y", "eccentricity",
+)  # fmt: skip
+POOLINGS = ("learned", "max", "mean", "sum")
+BALANCES = ("sigmoid", "softmax")
+SCORE_NAMES = ("information", "salience", "coupling")
+WEIGHTS, CONFIG = "layer.safetensors", "layer.json"
 FORMAT, VERSION = "a learned ARR-COC layer", 3
-WAVES = (1.0, 2.0, 4.0, 8.0, 16.0)  # half turns over the picture's width and height
+WAVES = (1.0, 2.0, 4.0, 8.0, 16.0)  # half periods over the image's width and height
+TONES = 8  # bins of the histogram for a cell's entropy
+STATISTICS = 4  # of a score map: mean, standard deviation, maximum, evenness
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """Sizes of a layer. `model` names the model whose tokens and word embeddings it reads."""
+
+    model: str
+    token_width: int  # of the encoder's tokens
+    word_width: int  # of the word embeddings
+    width: int = 96
+    heads: int = 4
+    seeing: int = 1  # blocks before the question, computed once per image
+    asking: int = 2  # blocks with the question
+    pixels: int = 8  # pixels per side of a cell
+    channels: tuple[str, ...] = CHANNELS
+    pooling: str = "learned"  # how a cell's similarities to the question's words become one number
+    balance: str = "sigmoid"  # weights of the scores: independent (sigmoid), or shares of 1 (softmax)
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.type == "int" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise LayerError(f"expected {one.name} as a whole number from 1 on, got {value!r}")
+        if self.width % (4 * self.heads) or self.heads % 2:
+            raise LayerError(
+                f"expected an even number of heads, and a width that is a multiple of 4 times it, "
+                f"got {self.heads} and {self.width}"
+            )
+        if not self.channels or not all(isinstance(name, str) for name in self.channels):
+            raise LayerError(f"expected the names of one channel or more, got {self.channels!r}")
+        if self.pooling not in POOLINGS:
+            raise LayerError(f"expected pooling as one of {', '.join(POOLINGS)}, got {self.pooling!r}")
+        if self.balance not in BALANCES:
+            raise LayerError(f"expected balance as one of {', '.join(BALANCES)}, got {self.balance!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> LayerConfig:
+        try:
+            return cls(**{**values, "channels": tuple(values["channels"])})
+        except (TypeError, KeyError) as error:
+            raise LayerError(f"expected the shape of a layer, got {sorted(values)} ({error})") from None
+
+
+class RowColumnAttention(nn.Module):
+    """Attention of each cell to its row (half of the heads) and to its column (the others): `[B, h, w, d]`."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.into = nn.Linear(width, 3 * width, bias=False)  # a key's bias would change nothing
+        self.out = nn.Linear(width, width)
+
+    def forward(self, cells: torch.Tensor) -> torch.Tensor:
+        batch, high, wide, width = cells.shape
+        split = self.into(self.norm(cells)).view(batch, high, wide, 3, self.heads, width // self.heads)
+        half = self.heads // 2
+        # The rows of all images are one batch: the fast attention kernels take four dimensions, not five.
+        rows = split[..., :half, :].permute(3, 0, 1, 4, 2, 5).flatten(1, 2)  # [3, B h, heads, w, d]
+        columns = split[..., half:, :].permute(3, 0, 2, 4, 1, 5).flatten(1, 2)  # [3, B w, heads, h, d]
+        along = F.scaled_dot_product_attention(*rows).reshape(batch, high, half, wide, -1).permute(0, 1, 3, 2, 4)
+        down = F.scaled_dot_product_attention(*columns).reshape(batch, wide, half, high, -1).permute(0, 3, 1, 2, 4)
+        return cells + self.out(torch.cat([along, down], dim=-2).flatten(-2))
+
+
+class QuestionAttention(nn.Module):
+    """Attention of each cell to the question's words `[B, T, d]`; `mask` `[B, T]` is False for padding.
+
+    There are few words and many cells: with the cells as the innermost dimension, a CPU is several times faster.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.query = nn.Linear(width, width)
+        self.keys = nn.Linear(width, 2 * width, bias=False)
+        self.out = nn.Linear(width, width)
+
+    def queries(self, cells: torch.Tensor) -> torch.Tensor:
+        """The cells' queries, which do not depend on the question: `[B, heads, d / heads, N]`."""
+        return self.query(self.norm(cells)).flatten(1, 2).transpose(1, 2).unflatten(1, (self.heads, -1))
+
+    def forward(
+        self, cells: torch.Tensor, words: torch.Tensor, mask: torch.Tensor, query: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        query = self.queries(cells) if query is None else query
+        key, value = self.keys(words).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [B, heads, T, each]
+        bias = torch.zeros_like(mask, dtype=cells.dtype).masked_fill(~mask, -math.inf)
+        logits = (key / math.sqrt(key.shape[-1])) @ query + bias[:, None, :, None]  # [B, heads, T, N]
+        found = value.transpose(2, 3) @ logits.softmax(2)  # [B, heads, each, N]
+        return cells + self.out(found.flatten(1, 2).transpose(1, 2)).view_as(cells)
+
+
+class Neighbours(nn.Module):
+    """An MLP with a depthwise 3 x 3 convolution between its two linear maps: `[B, h, w, d]`."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.into = nn.Linear(width, 2 * width)
+        self.beside = nn.Conv2d(2 * width, 2 * width, 3, padding=1, groups=2 * width)
+        self.out = nn.Linear(2 * width, width)
+
+    def forward(self, cells: torch.Tensor) -> torch.Tensor:
+        inner = self.into(self.norm(cells)).permute(0, 3, 1, 2)
+        inner = F.gelu(inner + self.beside(inner))
+        return cells + self.out(inner.permute(0, 2, 3, 1))
+
+
+class QuestionEncoder(nn.Module):
+    """Word embeddings `[B, T, W]`, of characters or word pieces, each with its context: `[B, T, d]`."""
+
+    def __init__(self, word_width: int, width: int, dilations: tuple[int, ...] = (1, 2, 4)) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(word_width)
+        self.into = nn.Linear(word_width, width)
+        self.around = nn.ModuleList(nn.Conv1d(width, width, 5, padding=2 * step, dilation=step) for step in dilations)
+        self.out = nn.LayerNorm(width)
+
+    def forward(self, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = self.into(self.norm(words)) * mask[..., None]
+        for convolution in self.around:
+            hidden = (hidden + F.gelu(_convolve(hidden, convolution))) * mask[..., None]
+        return self.out(hidden)
+
+
+def _convolve(words: torch.Tensor, convolution: nn.Module) -> torch.Tensor:
+    """A dilated convolution along the words `[B, T, d]` as one product: three times as fast as torch's on few words."""
+    assert isinstance(convolution, nn.Conv1d)
+    (step,), (size,) = convolution.dilation, convolution.kernel_size
+    reach = step * (size - 1)
+    windows = F.pad(words, (0, 0, reach // 2, reach // 2)).unfold(1, reach + 1, 1)[..., ::step]  # [B, T, d, size]
+    return F.linear(windows.flatten(2), convolution.weight.flatten(1), convolution.bias)
+
+
+def entropy(pixels: torch.Tensor) -> torch.Tensor:
+    """Entropy of the tones of a cell's pixels `[B, P, h, w]`, 0 (one tone) to 1 (all equally frequent): `[B, 1, h, w]`."""
+    tone = (pixels.clamp(0, 1) * (TONES - 1)).round().to(torch.uint8)  # uint8: it is read once per tone
+    share = torch.stack([(tone == level).float().mean(1) for level in range(TONES)], dim=1)
+    return -(share * share.clamp(min=1e-9).log()).sum(1, keepdim=True) / math.log(TONES)
+
+
+class InformationHead(nn.Module):
+    """How much there is to see: logits `[B, h, w]` from the channels `[B, C, h, w]` and each cell's entropy."""
+
+    def __init__(self, channels: int, hidden: int = 32) -> None:
+        super().__init__()
+        self.weigh = nn.Conv2d(channels + 1, hidden, 1)
+        self.out = nn.Conv2d(hidden, 1, 1)
+
+    def forward(self, channels: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
+        return self.out(F.gelu(self.weigh(torch.cat([channels, entropy(pixels)], dim=1))))[:, 0]
+
+
+class SalienceHead(nn.Module):
+    """What stands out from its surroundings: logits `[B, h, w]` from the channels `[B, C, h, w]`."""
+
+    def __init__(self, channels: int, hidden: int = 24) -> None:
+        super().__init__()
+        self.near = nn.Conv2d(channels, hidden, 3, padding=1)
+        self.far = nn.Conv2d(hidden, hidden, 3, padding=2, dilation=2)
+        self.out = nn.Conv2d(hidden, 1, 1)
+
+    def forward(self, channels: torch.Tensor) -> torch.Tensor:
+        near = F.gelu(self.near(channels))
+        return self.out(near + F.gelu(self.far(near)))[:, 0]
+
+
+class CouplingHead(nn.Module):
+    """How a cell relates to the question: logits `[B, h, w]` from cells `[B, h, w, d]` and words `[B, T, d]`."""
+
+    def __init__(self, width: int, pooling: str) -> None:
+        super().__init__()
+        self.pooling = pooling
+        self.cells, self.words = nn.Linear(width, width), nn.Linear(width, width)
+        self.worth = nn.Linear(width, 1) if pooling in ("learned", "sum") else None  # weight of each word in the sum
+        self.mix = nn.Parameter(torch.zeros(3)) if pooling == "learned" else None
+        self.own = nn.Linear(width, 1)  # from the cell alone, after attention to the question
+
+    def forward(self, cells: torch.Tensor, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        word = self.words(words) / math.sqrt(cells.shape[-1])
+        # The cells' linear map is applied to the words, which are few. Cells are innermost: they are many.
+        similar = (word @ self.cells.weight) @ cells.flatten(1, 2).transpose(1, 2) + (word @ self.cells.bias)[..., None]
+        return self._pool(similar, words, mask).view(cells.shape[:3]) + self.own(cells)[..., 0]
+
+    def _pool(self, similar: torch.Tensor, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Similarity to every word `[B, T, N]` as one number `[B, N]`."""
+        count = mask.sum(-1, keepdim=True)
+        largest = similar.masked_fill(~mask[..., None], -math.inf).amax(1)
+        shares = [mask / count]  # weights of the words, for the mean and for the sum
+        if self.worth is not None:
+            shares.append(torch.sigmoid(self.worth(words))[..., 0] * mask / count.sqrt())
+        mean, *total = (torch.stack(shares, dim=1) @ similar).unbind(1)
+        if not total:
+            return largest if self.pooling == "max" else mean
+        if self.mix is None:
+            return total[0]
+        share = self.mix.softmax(0)
+        return share[0] * largest + share[1] * mean + share[2] * total[0]
+
+
+class Policy(nn.Module):
+    """Weights of the three scores `[B, 3]`, from the question and from statistics of the score maps.
+
+    With sigmoid they do not sum to 1: two scores may both be right.
+    """
+
+    def __init__(self, width: int, hidden: int = 64, balance: str = "sigmoid") -> None:
+        super().__init__()
+        self.balance = balance
+        self.attend = nn.Linear(width, 1, bias=False)
+        self.into = nn.Linear(width + STATISTICS * len(SCORE_NAMES), hidden)
+        self.out = nn.Linear(hidden, len(SCORE_NAMES))
+
+    def forward(self, words: torch.Tensor, mask: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        attention = self.attend(words)[..., 0].masked_fill(~mask, -math.inf).softmax(-1)
+        question = (attention[:, None] @ words)[:, 0]
+        weights = self.out(F.gelu(self.into(torch.cat([question, map_statistics(scores)], dim=-1))))
+        return weights.sigmoid() if self.balance == "sigmoid" else weights.softmax(-1)
+
+
+def map_statistics(scores: torch.Tensor) -> torch.Tensor:
+    """Mean, standard deviation, maximum and evenness of each map of `[B, S, N]` logits, all within [-1, 1]: `[B, 4 S]`."""
+    chances = scores.softmax(-1)
+    even = -(chances * chances.clamp(min=1e-9).log()).sum(-1) / math.log(max(2, scores.shape[-1]))
+    spread = scores.std(-1) if scores.shape[-1] > 1 else torch.zeros_like(even)
+    found = torch.stack([scores.mean(-1), spread, scores.amax(-1)], dim=-1).tanh()
+    return torch.cat([found, even[..., None]], dim=-1).flatten(1)
 
 
 @dataclass(frozen=True, eq=False)
-class View:
-    """What is seen of `B` pictures with the same grid, whatever is asked: `[B, h, w, d]`, and the two scores of that alone."""
+class EncodedView:
+    """`B` images with the same grid, encoded without the question."""
 
-    cells: torch.Tensor
-    alone: torch.Tensor  # [B, 2, N] logits of information and salience
-    query: torch.Tensor  # [B, heads, d / heads, N] what the cells want to know of a question first
+    cells: torch.Tensor  # [B, h, w, d]
+    scores: torch.Tensor  # [B, 2, N] logits of information and salience
+    query: torch.Tensor  # [B, heads, d / heads, N] the cells' queries for the first question attention
 
-    def __getitem__(self, which: torch.Tensor) -> View:
-        return View(self.cells[which], self.alone[which], self.query[which])
+    def __getitem__(self, which: torch.Tensor) -> EncodedView:
+        return EncodedView(self.cells[which], self.scores[which], self.query[which])
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
-    """Logits of relevance `[B, N]`, of each way of knowing `[B, 3, N]`, and the ways' weights `[B, 3]`."""
+class LayerOutput:
+    """Logits of the relevance `[B, N]`, of each score `[B, 3, N]`, and the scores' weights `[B, 3]`."""
 
     relevance: torch.Tensor
     scores: torch.Tensor
@@ -50,27 +292,27 @@ class Judged:
 
 
 class ArrCocLayer(nn.Module):
-    """Learned knowing and balancing for one vision-language model.
+    """Trained knowing and balancing for one vision-language model.
 
     `save_pretrained(folder)` and `ArrCocLayer.from_pretrained(folder)` write and read `layer.safetensors` and `layer.json`.
     """
 
-    mean: torch.Tensor  # [C, 1, 1] of the channels, over the pictures trained with
+    mean: torch.Tensor  # [C, 1, 1] of the channels, over the training images
     spread: torch.Tensor
-    usual: torch.Tensor  # [S] what those pictures are like: see familiarity.py
-    unusual: torch.Tensor  # [S, S]
-    asked: torch.Tensor  # [M, d] questions trained with: see wording.py
-    middle: torch.Tensor  # [d] of them
-    near: torch.Tensor  # [] how near to one of them a question is usually put
+    usual: torch.Tensor  # [S] mean statistics of the training images (novelty.py)
+    unusual: torch.Tensor  # [S, S] inverse covariance of these
+    asked: torch.Tensor  # [M, d] training questions (novelty.py)
+    middle: torch.Tensor  # [d] their mean
+    near: torch.Tensor  # [] distance up to which a question is familiar
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
         self.config = config
-        width, channels = config.width, len(config.channels)
+        width, channels, size = config.width, len(config.channels), statistics_size(config.channels)
         self.register_buffer("mean", torch.zeros(channels, 1, 1))
         self.register_buffer("spread", torch.ones(channels, 1, 1))
-        self.register_buffer("usual", torch.zeros(size(config.channels)))
-        self.register_buffer("unusual", torch.zeros(size(config.channels), size(config.channels)))
+        self.register_buffer("usual", torch.zeros(size))
+        self.register_buffer("unusual", torch.zeros(size, size))
         self.register_buffer("asked", torch.zeros(0, width, dtype=torch.float16))
         self.register_buffer("middle", torch.zeros(width))
         self.register_buffer("near", torch.ones(()))
@@ -82,61 +324,61 @@ class ArrCocLayer(nn.Module):
         self.from_tokens = nn.Linear(config.token_width, width)
         self.not_encoded = nn.Parameter(torch.zeros(width))
         self.seeing = nn.ModuleList(
-            nn.Sequential(Lines(width, config.heads), Neighbours(width)) for _ in range(config.seeing)
+            nn.Sequential(RowColumnAttention(width, config.heads), Neighbours(width)) for _ in range(config.seeing)
         )
-        self.words = Words(config.word_width, width)
-        self.questions = nn.ModuleList(Question(width, config.heads) for _ in range(config.asking))
+        self.words = QuestionEncoder(config.word_width, width)
+        self.questions = nn.ModuleList(QuestionAttention(width, config.heads) for _ in range(config.asking))
         self.asking = nn.ModuleList(
-            nn.Sequential(Lines(width, config.heads), Neighbours(width)) for _ in range(config.asking)
+            nn.Sequential(RowColumnAttention(width, config.heads), Neighbours(width)) for _ in range(config.asking)
         )
         self.norm = nn.LayerNorm(width)
-        self.information = Information(channels)
-        self.salience = Salience(channels)
-        self.coupling = Coupling(width, config.pooling)
+        self.information = InformationHead(channels)
+        self.salience = SalienceHead(channels)
+        self.coupling = CouplingHead(width, config.pooling)
         self.policy = Policy(width, balance=config.balance)
 
-    def see(
+    def encode_view(
         self,
         channels: torch.Tensor,
         pixels: torch.Tensor,
         tokens: torch.Tensor | None = None,
         encoded: torch.Tensor | None = None,
-    ) -> View:
-        """Pictures alone: channels `[B, C, h, w]`, pixels `[B, P, h, w]`, tokens `[B, h, w, D]` or none of them, and which
-        cells `[B, h, w]` they stand for (all)."""
-        even = (channels - self.mean) / self.spread
-        cells = self.from_channels(torch.cat([even, _waves(channels)], dim=1).permute(0, 2, 3, 1))
+    ) -> EncodedView:
+        """Images without the question: channels `[B, C, h, w]`, pixels `[B, P, h, w]`, tokens `[B, h, w, D]` or None, and
+        which cells `[B, h, w]` have tokens (None: all)."""
+        normed = (channels - self.mean) / self.spread
+        cells = self.from_channels(torch.cat([normed, _position_waves(channels)], dim=1).permute(0, 2, 3, 1))
         cells = cells + self.from_pixels(2 * pixels.permute(0, 2, 3, 1) - 1)
         if tokens is None:
             cells = cells + self.not_encoded
         else:
-            told = self.from_tokens(self.token_norm(tokens))
-            cells = cells + (told if encoded is None else torch.where(encoded[..., None], told, self.not_encoded))
+            hidden = self.from_tokens(self.token_norm(tokens))
+            cells = cells + (hidden if encoded is None else torch.where(encoded[..., None], hidden, self.not_encoded))
         for block in self.seeing:
             cells = block(cells)
-        alone = [self.information(even, pixels).flatten(1), self.salience(even).flatten(1)]
+        scores = [self.information(normed, pixels).flatten(1), self.salience(normed).flatten(1)]
         first = self.questions[0]
-        assert isinstance(first, Question)
-        return View(cells, torch.stack(alone, dim=1), first.wonder(cells))
+        assert isinstance(first, QuestionAttention)
+        return EncodedView(cells, torch.stack(scores, dim=1), first.queries(cells))
 
-    def judge(self, view: View, heard: torch.Tensor, asked: torch.Tensor) -> Judged:
-        """Each picture's question: its words as `self.words` hears them `[B, T, d]`, and which of them are there `[B, T]`."""
+    def score(self, view: EncodedView, words: torch.Tensor, mask: torch.Tensor) -> LayerOutput:
+        """One question per image: its words `[B, T, d]` from `self.words`, and the mask `[B, T]`."""
         cells = view.cells
         for number, (question, block) in enumerate(zip(self.questions, self.asking, strict=True)):
-            cells = block(question(cells, heard, asked, view.query if number == 0 else None))
-        scores = torch.cat([view.alone, self.coupling(self.norm(cells), heard, asked).flatten(1)[:, None]], dim=1)
-        weights = self.policy(heard, asked, scores)
-        return Judged((weights[..., None] * scores).sum(1), scores, weights)
+            cells = block(question(cells, words, mask, view.query if number == 0 else None))
+        scores = torch.cat([view.scores, self.coupling(self.norm(cells), words, mask).flatten(1)[:, None]], dim=1)
+        weights = self.policy(words, mask, scores)
+        return LayerOutput((weights[..., None] * scores).sum(1), scores, weights)
 
-    def hear(self, words: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
-        """What tells questions from each other, `[B, d]`: word embeddings `[B, T, W]`, and which of them are there `[B, T]`."""
-        return wording.told(self.words(words, asked), asked)
+    def question_vectors(self, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """One vector per question, for novelty: `[B, d]` from word embeddings `[B, T, W]` and the mask `[B, T]`."""
+        return pool_words(self.words(words, mask), mask)
 
-    def remember(self, questions: torch.Tensor) -> None:
-        """Keep in mind what it was asked in training: `[Q, d]` as it heard them."""
-        kept, middle, near = wording.memory(questions)
-        self.asked = kept.to(self.middle.device)
-        self.middle.copy_(middle)
+    def store_questions(self, questions: torch.Tensor) -> None:
+        """Store the training questions, as `question_vectors` `[Q, d]`."""
+        stored, mean, near = fit_questions(questions)
+        self.asked = stored.to(self.middle.device)
+        self.middle.copy_(mean)
         self.near.copy_(near)
 
     def forward(
@@ -146,9 +388,9 @@ class ArrCocLayer(nn.Module):
         tokens: torch.Tensor | None,
         encoded: torch.Tensor | None,
         words: torch.Tensor,
-        asked: torch.Tensor,
-    ) -> Judged:
-        return self.judge(self.see(channels, pixels, tokens, encoded), self.words(words, asked), asked)
+        mask: torch.Tensor,
+    ) -> LayerOutput:
+        return self.score(self.encode_view(channels, pixels, tokens, encoded), self.words(words, mask), mask)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write `layer.safetensors` and `layer.json`."""
@@ -157,13 +399,13 @@ class ArrCocLayer(nn.Module):
         try:
             path.mkdir(parents=True, exist_ok=True)
             storage.write(path / WEIGHTS, self.state_dict(), note)
-            (path / NOTE).write_text(json.dumps(note, indent=2) + "\n")
+            (path / CONFIG).write_text(json.dumps(note, indent=2) + "\n")
         except OSError as error:
             raise LayerError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> ArrCocLayer:
-        """Read what `save_pretrained` wrote; float32, on the CPU, not training."""
+        """Read what `save_pretrained` wrote: float32, on the CPU, in eval mode."""
         path = Path(folder)
         try:
             weights, note = storage.read(path / WEIGHTS)
@@ -174,7 +416,7 @@ class ArrCocLayer(nn.Module):
         if (note.pop("format", None), note.pop("version", None)) != (FORMAT, VERSION):
             raise LayerError(f"{str(path / WEIGHTS)!r} is not {FORMAT} of version {VERSION}")
         layer = cls(LayerConfig.from_dict(note))
-        if "asked" in weights:  # as many questions as there were
+        if "asked" in weights:  # the number of stored questions varies
             layer.asked = layer.asked.new_zeros(len(weights["asked"]), layer.config.width)
         try:
             layer.load_state_dict(weights)
@@ -187,15 +429,12 @@ class ArrCocLayer(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
 
-def _waves(channels: torch.Tensor) -> torch.Tensor:
-    """Where a cell lies, as waves over the picture: `[B, 4 W, h, w]`."""
+def _position_waves(channels: torch.Tensor) -> torch.Tensor:
+    """Position encoding: sines and cosines over the image, `[B, 4 W, h, w]`."""
     batch, _, high, wide = channels.shape
-    turns = torch.cat([channels.new_full((1, 1), math.pi * one) for one in WAVES])  # nothing is sent from the host
+    turns = torch.cat([channels.new_full((1, 1), math.pi * one) for one in WAVES])  # avoids a copy from the host
     across = turns * ((torch.arange(wide, device=channels.device) + 0.5) / wide)
     down = turns * ((torch.arange(high, device=channels.device) + 0.5) / high)
     x = torch.cat([across.sin(), across.cos()])[:, None].expand(-1, high, -1)
     y = torch.cat([down.sin(), down.cos()])[:, :, None].expand(-1, -1, wide)
     return torch.cat([x, y]).expand(batch, -1, -1, -1)
-
-
-__all__ = ["WAYS", "ArrCocLayer", "Judged", "View"]

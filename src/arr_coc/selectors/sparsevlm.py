@@ -28,7 +28,7 @@ class SparseVLM(Selector):
         words = (state.cells < 0).nonzero()[:, 0]
         later = words[words > visual[0]]  # causal attention: earlier words cannot see the image
         later = later if len(later) else torch.tensor([len(state.cells) - 1])
-        parts = [state.attention(queries).mean(0).cpu()[:, visual] for queries in later.split(QUERIES)]
+        parts = [state.attention(queries).mean(0).cpu()[:, visual] for queries in torch.split(later, QUERIES)]
         attention = torch.cat(parts)  # [words, cells]
         total = attention.sum(1)  # [words] attention to the image
         rating = attention[total >= total.mean().clamp(max=total.max())].mean(0)  # [cells]

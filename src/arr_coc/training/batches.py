@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from arr_coc.errors import ArrCocError
-from arr_coc.layer.inference import Seen, judge
-from arr_coc.layer.model import ArrCocLayer, Judged
-from arr_coc.layer.question_novelty import padded
+from arr_coc.layer.inference import CellFeatures, run_batch
+from arr_coc.layer.model import ArrCocLayer, LayerOutput
+from arr_coc.layer.novelty import pad_questions
 from arr_coc.training.examples import ExampleQuestion, TrainingExample
 from arr_coc.training.gates import METHODS
 from arr_coc.training.loop import cosine_rate
@@ -74,15 +74,15 @@ class LayerTrainingSettings:
 class LayerBatch:
     """Pictures of one shape with `Q` questions, on the layer's device."""
 
-    pictures: list[list[Seen]]
+    pictures: list[list[CellFeatures]]
     owner: torch.Tensor  # [Q] the picture of each question
     words: torch.Tensor  # [Q, T, W]
     there: torch.Tensor  # [Q, T]
     questions: list[ExampleQuestion]
     examples: list[TrainingExample]  # of each question
 
-    def predict(self, layer: ArrCocLayer) -> Judged:
-        return judge(layer, self.pictures, self.owner, self.words, self.there)
+    def predict(self, layer: ArrCocLayer) -> LayerOutput:
+        return run_batch(layer, self.pictures, self.owner, self.words, self.there)
 
 
 class BatchSampler:
@@ -111,7 +111,7 @@ class BatchSampler:
         ]
         return collate(pictures, examples, questions, device)
 
-    def _drop_tokens(self, view: Seen, device: torch.device, rng: random.Random) -> Seen:
+    def _drop_tokens(self, view: CellFeatures, device: torch.device, rng: random.Random) -> CellFeatures:
         """The view with all, some or none of its tokens, as before and after a glance."""
         drawn, placed = rng.random(), view.to(device)
         if drawn < self.settings.blind:
@@ -123,11 +123,11 @@ class BatchSampler:
 
 
 def collate(
-    pictures: list[list[Seen]], examples: Sequence[TrainingExample], questions: Sequence[tuple[int, ExampleQuestion]],
+    pictures: list[list[CellFeatures]], examples: Sequence[TrainingExample], questions: Sequence[tuple[int, ExampleQuestion]],
     device: torch.device,
 ) -> LayerBatch:  # fmt: skip
     """A batch of `(picture number, question)` pairs, questions padded to one length."""
-    words, there = padded([question.words for _, question in questions])
+    words, there = pad_questions([question.words for _, question in questions])
     owner = torch.tensor([number for number, _ in questions], device=device)
     return LayerBatch(
         pictures, owner, words.to(device), there.to(device), [question for _, question in questions],

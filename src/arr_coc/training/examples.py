@@ -16,8 +16,8 @@ from arr_coc.devices import tensors
 from arr_coc.errors import ArrCocError, DataError
 from arr_coc.evaluation.data import Data, PictureQuestions, Sample, Still, read_samples
 from arr_coc.evaluation.metrics import evidence_cells
-from arr_coc.layer.config import LayerConfig
-from arr_coc.layer.inference import Seen, picture
+from arr_coc.layer.inference import CellFeatures, texture_features
+from arr_coc.layer.model import LayerConfig
 from arr_coc.selectors import Question, SelectionInput
 from arr_coc.selectors.base import FunctionSelector
 from arr_coc.texture import TextureArray
@@ -48,7 +48,7 @@ class TrainingExample:
 
     name: str
     grid: Cells
-    views: list[Seen]
+    views: list[CellFeatures]
     questions: list[ExampleQuestion]
     image: Still  # for losses that run the model
 
@@ -162,7 +162,7 @@ def _encode(
     config: LayerConfig,
     workers: int,
     report: Callable[[str], None],
-) -> Iterator[tuple[PictureQuestions, SelectionInput, list[Seen]]]:
+) -> Iterator[tuple[PictureQuestions, SelectionInput, list[CellFeatures]]]:
     """The tokens of each picture, and its views without tokens."""
     if workers == 0:
         for one in pictures:
@@ -170,7 +170,7 @@ def _encode(
             if selection is not None:
                 yield one, selection, _texture_views(one.still, selection.grid, config)
         return
-    waiting: list[tuple[PictureQuestions, SelectionInput, Future[list[Seen]]]] = []
+    waiting: list[tuple[PictureQuestions, SelectionInput, Future[list[CellFeatures]]]] = []
     with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:
         for one in pictures:
             selection = _look(looks, one, report)
@@ -196,23 +196,28 @@ def _look(looks: LookCache, one: PictureQuestions, report: Callable[[str], None]
         return None
 
 
-def _texture_views(image: Still, grid: Cells, config: LayerConfig) -> list[Seen]:
+def _texture_views(image: Still, grid: Cells, config: LayerConfig) -> list[CellFeatures]:
     """The texture channels of every view, in half precision: there may be thousands of pictures."""
     source = image_source(image if not isinstance(image, Path) else str(image))
     texture = TextureArray.from_image(source.picture)
-    views = (picture([texture], view, config) for view in grid.views)
-    return [Seen(view.channels.half().cpu(), view.pixels.half().cpu()) for view in views]
+    views = (texture_features([texture], view, config) for view in grid.views)
+    return [CellFeatures(view.channels.half().cpu(), view.pixels.half().cpu()) for view in views]
 
 
 def _example(
-    vlm: VLM, one: PictureQuestions, samples: list[Sample], by_answer: bool, selection: SelectionInput, bare: list[Seen]
+    vlm: VLM,
+    one: PictureQuestions,
+    samples: list[Sample],
+    by_answer: bool,
+    selection: SelectionInput,
+    bare: list[CellFeatures],
 ) -> TrainingExample:
     assert selection.tokens is not None
     tokens, start, views = _to_half(selection.tokens), 0, []
     for view in bare:
         t, h, w = view.shape
         stop = start + t * h * w
-        views.append(Seen(view.channels, view.pixels, tokens[start:stop].view(t, h, w, -1)))
+        views.append(CellFeatures(view.channels, view.pixels, tokens[start:stop].view(t, h, w, -1)))
         start = stop
     questions = []
     for sample in samples:

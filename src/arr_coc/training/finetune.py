@@ -28,7 +28,7 @@ import torch
 from arr_coc.adapters.loading import model_folder
 from arr_coc.errors import ArrCocError, ModelError, whole_number
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.identity import identity
+from arr_coc.layer.inference import model_identity
 from arr_coc.training.answer_loss import answer_loss
 from arr_coc.training.batches import MAX_KEPT, MIN_KEPT, LayerTrainingSettings, collate
 from arr_coc.training.distributed import World
@@ -188,7 +188,7 @@ def save_model(vlm: VLM, name: str | Path, layer: ArrCocLayer, folder: Path) -> 
     for file in sorted(model_folder(name).iterdir()):
         if file.suffix in PROCESSOR_FILES and file.name not in WRITTEN_FILES and not file.name.endswith(".index.json"):
             shutil.copyfile(file, folder / file.name)
-    layer.config = replace(layer.config, model=identity(vlm.adapter))
+    layer.config = replace(layer.config, model=model_identity(vlm.adapter))
     layer.save_pretrained(folder)
 
 

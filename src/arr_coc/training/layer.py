@@ -13,10 +13,8 @@ import torch
 
 from arr_coc.errors import ArrCocError, DataError, LayerError, first_line
 from arr_coc.evaluation.metrics import recall
-from arr_coc.layer.config import LayerConfig
-from arr_coc.layer.image_novelty import told, usual
-from arr_coc.layer.model import ArrCocLayer
-from arr_coc.layer.question_novelty import padded
+from arr_coc.layer.model import ArrCocLayer, LayerConfig
+from arr_coc.layer.novelty import fit_images, image_statistics, pad_questions
 from arr_coc.training.batches import BatchSampler, LayerTrainingSettings, collate
 from arr_coc.training.distributed import World
 from arr_coc.training.examples import LookCache, TrainingExample
@@ -149,7 +147,7 @@ class LayerTrainer(Task):
     def finish(self, out: Path, examples: Sequence[TrainingExample]) -> dict[str, float]:
         """Write the checkpoint and the layer's folder; returns the evidence recall."""
         self.save()
-        self.average.remember(embed_questions(self.average, examples, self.device))
+        self.average.store_questions(embed_questions(self.average, examples, self.device))
         self.average.save_pretrained(out)
         found = measure_recall(self.average, self.validation, self.device)
         self.journal.write(self._entry() | {"recall": found, "settings": asdict(self.settings)})
@@ -203,7 +201,9 @@ def fit_statistics(layer: ArrCocLayer, examples: Sequence[TrainingExample]) -> N
     layer.mean.copy_(mean[:, None, None])
     # A channel without values stays 0.
     layer.spread.copy_(torch.where(spread > 1e-4, spread, 1.0)[:, None, None])
-    mean, inverse = usual([told(example.views[0].channels, layer.config.channels) for example in examples])
+    mean, inverse = fit_images(
+        [image_statistics(example.views[0].channels, layer.config.channels) for example in examples]
+    )
     layer.usual.copy_(mean)
     layer.unusual.copy_(inverse)
 
@@ -213,8 +213,8 @@ def embed_questions(layer: ArrCocLayer, examples: Sequence[TrainingExample], dev
     """The layer's embeddings `[Q, d]` of the training questions: those with evidence, if there are any."""
     questions = [question for example in examples for question in example.questions]
     words = [one.words for one in questions if one.groups] or [one.words for one in questions]
-    batches = (padded(words[start : start + QUESTION_BATCH]) for start in range(0, len(words), QUESTION_BATCH))
-    return torch.cat([layer.hear(some.to(device), there.to(device)).cpu() for some, there in batches])
+    batches = (pad_questions(words[start : start + QUESTION_BATCH]) for start in range(0, len(words), QUESTION_BATCH))
+    return torch.cat([layer.question_vectors(some.to(device), there.to(device)).cpu() for some, there in batches])
 
 
 @torch.inference_mode()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from arr_coc.layer.model import Judged
+from arr_coc.layer.model import LayerOutput
 from arr_coc.training.answer_loss import answer_attention, answer_loss
 from arr_coc.training.batches import MAX_KEPT, MIN_KEPT, LayerBatch, LayerTrainingSettings
 from arr_coc.training.examples import ExampleQuestion, LookCache, TrainingExample, has_answer
@@ -59,7 +59,7 @@ def attention_loss(logits: torch.Tensor, attention: torch.Tensor) -> torch.Tenso
     return -(wanted * logits.log_softmax(-1)).sum()
 
 
-def box_losses(batch: LayerBatch, prediction: Judged) -> dict[str, torch.Tensor]:
+def box_losses(batch: LayerBatch, prediction: LayerOutput) -> dict[str, torch.Tensor]:
     """The losses of all questions whose evidence is known."""
     groups = [question.groups for question in batch.questions]
     if not any(groups):
@@ -70,7 +70,7 @@ def box_losses(batch: LayerBatch, prediction: Judged) -> dict[str, torch.Tensor]
 
 
 def model_losses(
-    looks: LookCache, batch: LayerBatch, prediction: Judged, settings: LayerTrainingSettings, rng: random.Random
+    looks: LookCache, batch: LayerBatch, prediction: LayerOutput, settings: LayerTrainingSettings, rng: random.Random
 ) -> dict[str, torch.Tensor]:
     """The losses that run the model, for `settings.answers` questions of the batch only, since each run is slow."""
     wanted = {"attention", "answers"} & set(settings.learn)

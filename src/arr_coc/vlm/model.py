@@ -27,7 +27,7 @@ from arr_coc.errors import ModelError, PromptError, SelectorError
 from arr_coc.frames.clip import load_clip, model_fps
 from arr_coc.frames.reader import VideoSource
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer import identity as layer_identity
+from arr_coc.layer.inference import fit_to_model
 from arr_coc.relevance.selector import ArrCoc
 from arr_coc.selectors import SelectorLike
 from arr_coc.selectors import selector as selector_of
@@ -67,7 +67,7 @@ class VLM:
         self.layer: ArrCocLayer | None = None  # None: relevance without training
         if layer is not None:
             made = layer if isinstance(layer, ArrCocLayer) else ArrCocLayer.from_pretrained(layer)
-            self.layer = layer_identity.check(made, self.adapter)
+            self.layer = fit_to_model(made, self.adapter)
         self.codec = codec
         self._prompter = (
             None if processor is None else PromptProcessor(processor, self.adapter.kinds, self.adapter.images_by_row)
