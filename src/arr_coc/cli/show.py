@@ -56,6 +56,6 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(allocation.to_dict())
         return 0
     print(f"{allocation.k} of {allocation.n} cells kept: {arguments.output}")
-    for sentence in why.said(allocation):
+    for sentence in why.describe(allocation):
         print(sentence)
     return 0

@@ -123,7 +123,7 @@ def _facts(answer: Answer, cost: StageTimes, dense: StageTimes | None) -> str:
     rows: list[list[object]] = [[stage, *(one.cell(stage) for one in columns.values())] for stage in stages]
     rows.append(["total now", *(f"{sum(one.measured.values()):.0f}" for one in columns.values())])
     rows.append(["total from scratch", *(f"{sum(one.from_scratch.values()):.0f}" for one in columns.values())])
-    reasons = markup.bullets(why.said(answer.allocation))
+    reasons = markup.bullets(why.describe(answer.allocation))
     return markup.table(counts) + reasons + markup.table(rows, ["milliseconds", *columns])
 
 

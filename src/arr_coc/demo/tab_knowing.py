@@ -44,7 +44,7 @@ def run(request: PageRequest) -> Iterator[Output]:
         "knowing_pictures": _pictures(allocation, request),
         "knowing_bars": (
             f"<h4>Weights{by_hand}</h4>{markup.bars(weights, why.MEANING)}"
-            f"<h4>Tensions</h4>{markup.bars(tensions, MEANINGS)}{markup.bullets(why.said(allocation)[:1])}"
+            f"<h4>Tensions</h4>{markup.bars(tensions, MEANINGS)}{markup.bullets(why.describe(allocation)[:1])}"
         ),
         "knowing_exploit": round(allocation.tensions.get("exploit", 0.0), 2),
         **{f"knowing_{way}": round(weights.get(way, 0.0), 2) for way in SCORES},

@@ -1,14 +1,11 @@
-"""The cascade: look at the whole coarsely, at what may matter closely, and at the rest not at all.
+"""The cascade: encode the whole image coarsely, and only the promising parts in full resolution.
 
-    one pass of the encoder -> clusters scored by their best member -> the best ten or so, without what is far from any edge
-    -> the windows that see them, at the picture's own size
+    one encoder pass -> clusters scored by their best member -> the best ten or so, near an edge -> the windows over them
 
-Scores of ready features are cheap vector operations, and a cascade over those saves nothing: 65,536 cells take less than a
-millisecond. What costs is seeing. An encoder in native mode goes over a large picture in windows; here it takes only those
-that have the question's best clusters in their middle. Where all windows over a cell were looked through, its score is the same
-as if everything had been; where nobody looked, it is what the one pass lets expect. Windows are kept in the texture: the next
-question pays only for what it has not seen yet. It is off unless asked for: with several questions about one picture,
-looking everywhere once costs no more, and misses nothing.
+An encoder in native mode encodes a large image in windows. The cascade encodes only the windows whose centres hold the
+question's best clusters. A cell whose windows are all encoded has the same score as without the cascade; other cells get a
+score predicted from the coarse pass. Windows are cached in the texture, so the next question is_worthwhile only for new ones. The
+cascade is off by default: with several questions about one image, encoding every window once costs no more and misses nothing.
 """
 
 from __future__ import annotations
@@ -39,8 +36,8 @@ UNKNOWN = 0.25  # of the cells: what a budget by mass is taken for before anythi
 
 
 @dataclass(frozen=True)
-class Closely:
-    """How much of a picture was looked at closely."""
+class CascadeCoverage:
+    """How much of an image was encoded in full resolution."""
 
     clusters: int = 0
     of_clusters: int = 0
@@ -54,8 +51,8 @@ class Closely:
         )
 
 
-def serves(embeddings: Embeddings | None, texture: TextureArray, grid: Cells) -> str:
-    """Why a cascade is of no use here; empty where it is."""
+def unsupported_reason(embeddings: Embeddings | None, texture: TextureArray, grid: Cells) -> str:
+    """What a cascade needs and does not have here; empty if it can be used."""
     if embeddings is None or embeddings.mode != "native" or not isinstance(embeddings.encoder, WindowedEncoder):
         return "embeddings in native mode (arr_coc.Embeddings(..., mode='native')), which see a picture in windows"
     if len(grid.views) != 1 or grid.views[0].t != 1 or grid.views[0].area != WHOLE:
@@ -65,9 +62,9 @@ def serves(embeddings: Embeddings | None, texture: TextureArray, grid: Cells) ->
     return ""
 
 
-def pays(embeddings: Embeddings | None, texture: TextureArray, grid: Cells) -> bool:
-    """Whether a first question may gain by a cascade: a large grid on a picture that takes several windows to see."""
-    return grid.n >= LARGE and not serves(embeddings, texture, grid)
+def is_worthwhile(embeddings: Embeddings | None, texture: TextureArray, grid: Cells) -> bool:
+    """Whether a first question may be faster with a cascade: a large grid on an image of several windows."""
+    return grid.n >= LARGE and not unsupported_reason(embeddings, texture, grid)
 
 
 class CascadeScorer:
@@ -75,16 +72,18 @@ class CascadeScorer:
 
     def __init__(self, embeddings: Embeddings) -> None:
         self.embeddings = embeddings
-        self.coverage: list[Closely] = []
+        self.coverage: list[CascadeCoverage] = []
 
     def __call__(self, selection: SelectionInput) -> torch.Tensor:
         return coarse_to_fine(self.embeddings, self.coverage.append, selection)
 
 
-def coarse_to_fine(embeddings: Embeddings, told: Callable[[Closely], None], selection: SelectionInput) -> torch.Tensor:
-    """Similarity of the question to each candidate `[M]`. `told` gets how much was encoded closely."""
+def coarse_to_fine(
+    embeddings: Embeddings, report: Callable[[CascadeCoverage], None], selection: SelectionInput
+) -> torch.Tensor:
+    """Similarity of the question to each candidate `[M]`. `report` gets how much was encoded closely."""
     texture, (view,) = selection.texture, selection.grid.views
-    if why := serves(embeddings, texture, selection.grid):
+    if why := unsupported_reason(embeddings, texture, selection.grid):
         raise ArrCocError(f"expected {why}, for a cascade")
     count = (
         selection.k
@@ -104,7 +103,7 @@ def coarse_to_fine(embeddings: Embeddings, told: Callable[[Closely], None], sele
     windows = texture.once(f"windows of {embeddings.identity}", lambda: Windows(embeddings, texture, seen))
     numbers = sorted(set(windows.sees_best[windows.near(best)].tolist()))
     made = windows.field(numbers)
-    told(Closely(len(best), len(clusters(texture).share), len(numbers), len(windows.plan)))
+    report(CascadeCoverage(len(best), len(clusters(texture).share), len(numbers), len(windows.plan)))
     close, far = (torch.tensordot(question.to(one.features.device), one.view(view), dims=1) for one in (made, seen))
     closely = pool(windows.closely.float(), (view.h, view.w), "nearest") > 0
     return torch.where(closely, close, expected(far, close, closely)).flatten().cpu()[selection.candidates]
@@ -127,7 +126,7 @@ def best_clusters(texture: TextureArray, scores: torch.Tensor, room: float, leas
 def expected(far: torch.Tensor, close: torch.Tensor, both: torch.Tensor) -> torch.Tensor:
     """What a close look would have shown where there was none, `[h, w]`: a line fitted to where there were `both`.
 
-    One pass and windows do not score alike: without this, cells that nobody looked at would beat those that were.
+    The coarse pass and the windows have different scales: without this, cells without a window could win.
     """
     if not bool(both.any()):
         return far
@@ -138,7 +137,7 @@ def expected(far: torch.Tensor, close: torch.Tensor, both: torch.Tensor) -> torc
 
 
 class Windows:
-    """The windows of one picture, each encoded when something first wants to see it."""
+    """The windows of one image, each encoded on first use."""
 
     def __init__(self, embeddings: Embeddings, texture: TextureArray, coarse: Field) -> None:
         encoder = embeddings.encoder

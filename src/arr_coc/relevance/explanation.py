@@ -22,7 +22,7 @@ MEANING = {
 
 
 def sheet(allocation: Allocation, image: ImageLike, question: str = "", answer: str = "") -> Image.Image:
-    """What was kept of a still picture and why; scores that the selector did not tell are left out."""
+    """What was kept of a still picture and why; scores that the selector did not return are left out."""
     picture = read_picture(image).pixels
     tiles = [(f"kept: {allocation.k} of {allocation.n} cells", "", allocation.overlay(image))]
     if allocation.relevance is not None:
@@ -46,18 +46,18 @@ def sheet(allocation: Allocation, image: ImageLike, question: str = "", answer: 
     return made
 
 
-def said(allocation: Allocation) -> list[str]:
+def describe(allocation: Allocation) -> list[str]:
     """The decision in a few sentences."""
     name, _, why = allocation.strategy.partition(": ")
     lines = [f"{name}: {why}." if why else f"{name}."]
-    told = [f"{way} {value:.2f}" for way, value in allocation.tensions.items() if not way.startswith("weight of ")]
+    tensions = [f"{way} {value:.2f}" for way, value in allocation.tensions.items() if not way.startswith("weight of ")]
     weights = [
         f"{way.removeprefix('weight of ')} {value:.2f}"
         for way, value in allocation.tensions.items()
         if way.startswith("weight of ")
     ]
-    if told:
-        lines.append(f"Tensions: {', '.join(told)}.")
+    if tensions:
+        lines.append(f"Tensions: {', '.join(tensions)}.")
     if weights:
         lines.append(f"Weights: {', '.join(weights)}.")
     lines += [f"Note: {note}." for note in allocation.notes]
@@ -66,7 +66,7 @@ def said(allocation: Allocation) -> list[str]:
 
 def _words(allocation: Allocation, question: str, answer: str, columns: int) -> list[str]:
     asked = [f"{question}  {answer}".strip()] if question or answer else []
-    return [line for sentence in [*asked, *said(allocation)] for line in textwrap.wrap(sentence, columns)]
+    return [line for sentence in [*asked, *describe(allocation)] for line in textwrap.wrap(sentence, columns)]
 
 
 def _heat(allocation: Allocation, image: ImageLike, values: torch.Tensor) -> Image.Image:

@@ -172,9 +172,11 @@ def _realize_texture(
     """Without a model: from the texture, and embeddings if there are any."""
     cells = _grid(texture, grid)
     bound = limit(budget, cells.n)
-    if settings.cascade == "on" and (why := cascades.serves(embeddings, texture, cells)):
+    if settings.cascade == "on" and (why := cascades.unsupported_reason(embeddings, texture, cells)):
         raise ArrCocError(f"expected {why}, for cascade='on'")
-    use_cascade = settings.cascade == "on" or (settings.cascade == "auto" and cascades.pays(embeddings, texture, cells))
+    use_cascade = settings.cascade == "on" or (
+        settings.cascade == "auto" and cascades.is_worthwhile(embeddings, texture, cells)
+    )
     scorer: EmbeddingScorer | cascades.CascadeScorer | None = None
     if embeddings is not None:
         scorer = cascades.CascadeScorer(embeddings) if use_cascade else EmbeddingScorer(embeddings)

@@ -1,6 +1,6 @@
 """Image novelty of pictures for the reader's layer: pictures like its training data, and others.
 
-    python benchmarks/familiarity.py SCANS PHOTOS
+    python benchmarks/image_novelty.py SCANS PHOTOS
 
 The arguments are folders of pictures. Above `arr_coc.relevance.coupling.IMAGE_UNFAMILIAR` the layer is not used.
 """

@@ -1,6 +1,6 @@
 """Agreement of the attention probe with the layer's top cells, where they contain the evidence and where they do not.
 
-    PYTHONPATH=. python benchmarks/scout_agreement.py SCANS LAYERS --limit 20
+    PYTHONPATH=. python benchmarks/probe_agreement.py SCANS LAYERS --limit 20
 
 SCANS and LAYERS as for benchmarks/unseen_kinds.py. The table has quantiles of the share of the probe's attention on the layer's top
 sixteenth of the cells, for questions in the plain and in held-out phrasings. It covers the shipped layer, and layers that were
