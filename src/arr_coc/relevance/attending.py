@@ -54,7 +54,7 @@ def favour_lines(chances: torch.Tensor, text: torch.Tensor, grid: Cells, candida
     A layer is surest of an amount; the word that says which amount it is lies at the other end of the line. Text likelihoods
     `text` `[M]` of a row therefore count as far as its best cell is sure. Without text nothing changes.
 
-    >>> from arr_coc.grid import Grid
+    >>> from arr_coc.types.grid import Grid
     >>> favour_lines(torch.tensor([0.9, 0.1, 0.2, 0.1]), torch.tensor([0.5, 0.5, 0.5, 0.0]), Grid(1, 2, 2), torch.arange(4))
     tensor([1.6290, 0.8290, 0.2360, 0.1000])
     """

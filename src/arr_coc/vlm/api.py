@@ -70,9 +70,9 @@ def load(
     Args:
         name: A folder, a hub id, or "reader".
         layer: "auto" uses a trained layer in the model's folder if there is one; None uses none.
-        dtype: As in transformers' `from_pretrained`, like the next two.
-        device_map: Where the model's parts go.
-        attn_implementation: Which attention code the model uses.
+        dtype: Precision of the weights, as in transformers' `from_pretrained`.
+        device_map: Where to load the model, as in `from_pretrained`.
+        attn_implementation: "sdpa" or "eager", as in `from_pretrained`.
         **from_pretrained: Further keyword arguments of transformers' `from_pretrained`.
 
     The other arguments are those of `wrap`.
