@@ -121,7 +121,12 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.selectors = _split_commas(arguments.selectors)
     arguments.budgets = _split_commas(arguments.budgets)
     try:
-        return _compare(arguments) if arguments.suite is None else _run_suite(arguments)
+        if arguments.suite is None:
+            return _compare(arguments)
+        from arr_coc.evaluation.robustness import make_suite
+
+        _evaluate(arguments, make_suite(), ["25%"], _print_suite, seeds=1, answers=False)  # only kept cells are judged
+        return 0
     except Interrupted as stopped:
         print(f"arr-coc: {stopped}", file=sys.stderr)
         return 130
@@ -213,14 +218,6 @@ def _print_report(report: Report, arguments: argparse.Namespace) -> None:
         report.plot(arguments.plot)
     if arguments.report is not None:
         print(f"page written to {report.page(arguments.report)}")
-
-
-def _run_suite(arguments: argparse.Namespace) -> int:
-    """The robustness suite: only the kept cells are judged."""
-    from arr_coc.evaluation.robustness import make_suite
-
-    _evaluate(arguments, make_suite(), ["25%"], _print_suite, seeds=1, answers=False)
-    return 0
 
 
 def _print_suite(report: Report, arguments: argparse.Namespace) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from PIL import Image
 
 from arr_coc.draw import overlay
@@ -53,17 +53,13 @@ Case = tuple[PictureQuestions, Row, Row | None]  # a picture, an answer about it
 def render_report(report: Report) -> str:
     """The page of a comparison."""
     thumbnails = Thumbnails(SIDE)
-    return (
-        _environment()
-        .get_template("report.html")
-        .render(
-            thumbnails=thumbnails,
-            report=report,
-            series=list(series_of(report)),
-            plots=_make_plots(report),
-            leaders=[record for budget in report.budgets for record in report.rank(budget)[:1]],
-            selectors=_selector_cases(report, thumbnails),
-        )
+    return _template("report.html").render(
+        thumbnails=thumbnails,
+        report=report,
+        series=list(series_of(report)),
+        plots=_make_plots(report),
+        leaders=[record for budget in report.budgets for record in report.rank(budget)[:1]],
+        selectors=_selector_cases(report, thumbnails),
     )
 
 
@@ -79,32 +75,25 @@ def render_suite(report: Report) -> str:
             (robustness.judge_row(one, row), row, make_pane(one, row, kept_layer(row), thumbnails)) for row in rows
         ]
         galleries[one.samples[0].kind].append(shown)
-    matrix = []
-    for (selector, budget), passed in verdicts.items():
-        judged = [one for some in passed.values() for one in some if one is not None]
-        matrix.append((selector, budget, [passed.get(case, []) for case in cases], sum(judged), len(judged)))
-    return (
-        _environment()
-        .get_template("suite.html")
-        .render(
-            thumbnails=thumbnails,
-            report=report,
-            cases=cases,
-            matrix=sorted(matrix, key=lambda row: -row[3]),
-            questions={one.samples[0].kind: one.samples[0].question for one in report.data.pictures},
-            passed_when={case: robustness.CASES[case][1] for case in cases},
-            galleries=galleries,
-        )
+    passes = {key: sum(one is True for some in passed.values() for one in some) for key, passed in verdicts.items()}
+    return _template("suite.html").render(
+        thumbnails=thumbnails,
+        report=report,
+        cases=cases,
+        verdicts=sorted(verdicts.items(), key=lambda item: -passes[item[0]]),
+        questions={one.samples[0].kind: one.samples[0].question for one in report.data.pictures},
+        passed_when={case: robustness.CASES[case][1] for case in cases},
+        galleries=galleries,
     )
 
 
 @cache
-def _environment() -> Environment:
+def _template(name: str) -> Template:
     loader = FileSystemLoader(Path(__file__).parent / "html")
     found = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     found.filters |= {"share": format_share, "number_of": format_count, "px": "{:.1f}".format}
     found.globals |= {"DENSE": DENSE, "ORACLE": ORACLE, "OUTCOMES": OUTCOMES, "SIGNIFICANT": SIGNIFICANT}
-    return found
+    return found.get_template(name)
 
 
 def _make_plots(report: Report) -> list[dict[str, Any]]:

@@ -29,15 +29,6 @@ def check_suffix(path: Path) -> None:
         raise ArrCocError(f"cannot write {path.name!r} in a format of that ending; use .png, .svg or .pdf")
 
 
-def save_plot(report: Report, path: Path) -> None:
-    """Both plots as one picture; the file's suffix decides the format."""
-    figure = draw_plots(report)
-    try:
-        figure.savefig(path, dpi=144)
-    except (OSError, ValueError) as error:
-        raise ArrCocError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
-
-
 def measured_axes(report: Report) -> list[tuple[str, str]]:
     """Key and label of each axis that has a value in every record."""
     return [(key, label) for key, label in AXES if all(record[key] is not None for record in report.records)]
@@ -52,7 +43,8 @@ def series_of(report: Report) -> dict[str, list[Record]]:
     return {name: sorted(records, key=lambda record: record["read"]) for name, records in series.items()}
 
 
-def draw_plots(report: Report) -> Any:
+def save_plot(report: Report, path: Path) -> None:
+    """Both plots as one picture; the file's suffix decides the format."""
     figure = figure_class()(figsize=(11, 4.2), layout="constrained")
     metric = report.main_metric
     shown = measured_axes(report)
@@ -78,4 +70,7 @@ def draw_plots(report: Report) -> Any:
     first.set_ylabel(f"{metric.replace('_', ' ')}, 95% over pictures")
     first.set_ylim(-0.03, 1.03)
     figure.axes[-1].legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return figure
+    try:
+        figure.savefig(path, dpi=144)
+    except (OSError, ValueError) as error:
+        raise ArrCocError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None

@@ -234,12 +234,8 @@ def _make_record(selector: str, budget: str, rows: Rows, config: EvalConfig) -> 
         "fallback_reason": fallbacks[0] if fallbacks else "",
         "valid": len(fallbacks) <= MAX_FALLBACKS * len(flat),
         "over_budget": any(row["over"] for row in flat),
-        "tokens": {
-            "all": _round(fmean(row["all"] for row in flat)),
-            "encoded": record["encoded"],
-            "kept": record["kept"],
-            "read": record["read"],
-        },
+        "tokens": {"all": _round(fmean(row["all"] for row in flat))}
+        | {name: record[name] for name in ("encoded", "kept", "read")},
         **{f"{stage}_ms": _round(median(one[stage] for one in times), 2) if times else None for stage in STAGES},
         "answer_ms": _round(median(sum(one.values()) for one in times), 2) if times else None,
         "timed": len(times),
@@ -437,10 +433,6 @@ def _format_mean(record: Record, metric: str, spread: str) -> str:
     return format_share(record[metric], record[f"{metric}_ci"]) + seeds
 
 
-def _format_fallbacks(record: Record) -> str:
-    return f"{record['fallbacks']:.1%}{'' if record['valid'] else ', invalid'}" if record["fallbacks"] else "0"
-
-
 def _number(name: str, spec: str) -> Callable[[Record], str]:
     return lambda record: "" if record[name] is None else format(record[name], spec)
 
@@ -459,12 +451,9 @@ COLUMNS: tuple[Column, ...] = (
     ("pointing", lambda r: format_share(r["pointing"])),
     ("moves with the question", lambda r: format_share(r["sensitivity"])),
     ("to the best peer", format_versus),
-    ("fell back", _format_fallbacks),
+    ("fell back", lambda r: f"{r['fallbacks']:.1%}{'' if r['valid'] else ', invalid'}" if r["fallbacks"] else "0"),
     ("select ms", _number("select_ms", ".1f")),
-    ("encode ms", _number("encode_ms", ".0f")),
-    ("prefill ms", _number("prefill_ms", ".0f")),
-    ("decode ms", _number("decode_ms", ".0f")),
-    ("answer ms", _number("answer_ms", ".0f")),
+    *((f"{stage} ms", _number(f"{stage}_ms", ".0f")) for stage in ("encode", "prefill", "decode", "answer")),
     ("peak MB", _number("peak_mb", ".0f")),
 )
 
