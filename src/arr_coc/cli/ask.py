@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from arr_coc.cli.console import add_model_options, check_image_file, load_model, print_json, progress, save_image
+from arr_coc.cli import console
 from arr_coc.errors import ArrCocError
 
 _EPILOG = """\
@@ -31,11 +31,7 @@ def add_parser(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("image", metavar="IMAGE", help="an image file")
-    parser.add_argument("question", metavar="QUESTION", help="a question in quotes")
-    parser.add_argument(
-        "--model", default="reader", metavar="FOLDER", help="model folder or hub id (the bundled reader)"
-    )
+    console.add_question(parser)
     parser.add_argument("--budget", default="auto", help="visual tokens that the language model reads (auto)")
     parser.add_argument("--glance", default="auto", help="visual tokens that the vision encoder computes (auto)")
     parser.add_argument("--selector", default="arr-coc", help="method that selects the tokens (arr-coc)")
@@ -48,49 +44,39 @@ def add_parser(commands: Any) -> None:
     more.add_argument(
         "--tokens", type=int, default=160, metavar="N", help="maximum length of the answer in tokens (160)"
     )
-    add_model_options(more)
+    console.add_model_options(more)
     more.add_argument("--seed", type=int, default=0, help="random seed for selectors that use one (0)")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     import arr_coc
-    from arr_coc.devices import check_device
     from arr_coc.relevance import explanation as why
-    from arr_coc.types.budget import limit
-    from arr_coc.types.image import read_picture
 
     # Check everything that can be wrong before a model is loaded.
     for path in (arguments.why, arguments.where):
         if path is not None:
-            check_image_file(path)
+            console.check_image_file(path)
     if arguments.tokens < 1:
         raise ArrCocError(f"expected --tokens of at least 1, got {arguments.tokens}")
-    for what in ("budget", "glance"):
-        limit(getattr(arguments, what), 1000, what)
     arr_coc.selectors.selector(arguments.selector)
-    check_device(arguments.device)
-    read_picture(arguments.image)
-    with progress() as bar:
+    console.check_question(arguments)
+    with console.progress() as bar:
         task = bar.add_task("loading the model", total=2)
-        vlm = load_model(arguments)
+        vlm = console.load_model(arguments)
         bar.update(task, advance=1, description="reading the image")
-        prepared = vlm.prepare(
-            arguments.image,
-            arguments.question,
-            budget=arguments.budget,
-            glance=arguments.glance,
-            selector=arguments.selector,
-            seed=arguments.seed,
-        )
+        options = {name: getattr(arguments, name) for name in ("budget", "glance", "selector", "seed")}
+        prepared = vlm.prepare(arguments.image, arguments.question, **options)
         answer = vlm.generate(prepared, max_new_tokens=arguments.tokens)[0]
     if arguments.why is not None:
-        save_image(why.sheet(answer.allocation, arguments.image, arguments.question, answer.text), arguments.why)
+        console.save_image(
+            why.sheet(answer.allocation, arguments.image, arguments.question, answer.text), arguments.why
+        )
     if arguments.where is not None:
         heat = vlm.point(prepared, answer)[0]
-        save_image(answer.allocation.heat(arguments.image, heat), arguments.where)
+        console.save_image(answer.allocation.heat(arguments.image, heat), arguments.where)
     if arguments.json:
-        print_json(answer.to_dict())
+        console.print_json(answer.to_dict())
         return 0
     print(answer.text)
     tokens = answer.tokens

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from arr_coc.cli.console import check_image_file, print_json, progress, save_image, use_one_thread
 from arr_coc.errors import ArrCocError
@@ -102,9 +102,8 @@ def _list_channels(arguments: argparse.Namespace, layout: str | list[str] | None
         layouts = {name: list(names) for name, names in LAYOUTS.items()}
         print_json({"layouts": layouts, "channels": [c.describe() for c in known]})
         return 0
-    table = Table(box=None, header_style="bold")
-    for heading in ("channel", "family", "range", "pooled", "cost", "meaning"):
-        table.add_column(heading, overflow="fold")
+    headings = ("channel", "family", "range", "pooled", "cost", "meaning")
+    table = Table(*(Column(heading, overflow="fold") for heading in headings), box=None, header_style="bold")
     embeddings = [c.name for c in known if c.family == "embedding"]
     for c in known:
         name, meaning = c.name, c.meaning
@@ -118,18 +117,12 @@ def _list_channels(arguments: argparse.Namespace, layout: str | list[str] | None
 
 
 def _print_table(texture: TextureArray, records: list[dict[str, Any]]) -> None:
-    table = Table(box=None, header_style="bold")
-    for heading in ("channel", "family"):
-        table.add_column(heading)
-    for heading in ("min", "mean", "max", "ms"):
-        table.add_column(heading, justify="right")
-    table.add_column("meaning", overflow="fold")
+    numbers = [Column(heading, justify="right") for heading in ("min", "mean", "max", "ms")]
+    table = Table("channel", "family", *numbers, Column("meaning", overflow="fold"), box=None, header_style="bold")
     for record in records:
-        if record["name"] in texture.absent:
-            continue
-        values = record["values"]
-        numbers = [f"{values[key]:.3f}" for key in ("min", "mean", "max")]
-        table.add_row(record["name"], record["family"], *numbers, f"{record['ms']:.1f}", record["meaning"])
+        if record["name"] not in texture.absent:
+            values = [f"{record['values'][key]:.3f}" for key in ("min", "mean", "max")]
+            table.add_row(record["name"], record["family"], *values, f"{record['ms']:.1f}", record["meaning"])
     Console().print(table)
     original, size = texture.original_size, texture.size
     print(f"image {original[1]}x{original[0]}, texture {size[1]}x{size[0]} pixels")

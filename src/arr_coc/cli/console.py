@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 MAX_LINES = 20  # problems that are printed one by one
 
 
+def add_question(parser: argparse.ArgumentParser, model: str = "model folder or hub id") -> None:
+    """An image, a question about it, and the model that is asked."""
+    parser.add_argument("image", metavar="IMAGE", help="an image file")
+    parser.add_argument("question", metavar="QUESTION", help="a question in quotes")
+    parser.add_argument("--model", default="reader", metavar="FOLDER", help=f"{model} (the bundled reader)")
+
+
 def add_model_options(parser: Any) -> None:
     """The options that every command with a model has, for a parser or one of its groups."""
     parser.add_argument(
@@ -32,6 +39,18 @@ def add_model_options(parser: Any) -> None:
         "--layer", default="auto", metavar="DIR", help="layer trained with arr-coc train, or none (the model's own)"
     )
     parser.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
+
+
+def check_question(arguments: argparse.Namespace) -> None:
+    """Check the image, the budgets and the device before a model is loaded."""
+    from arr_coc.devices import check_device
+    from arr_coc.types.budget import limit
+    from arr_coc.types.image import read_picture
+
+    for what in ("budget", "glance"):
+        limit(getattr(arguments, what, "all"), 1000, what)
+    check_device(arguments.device)
+    read_picture(arguments.image)
 
 
 def load_model(arguments: argparse.Namespace) -> VLM:
@@ -76,17 +95,18 @@ def check_image_file(path: Path) -> Path:
 
 
 def save_image(image: Image.Image, path: Path) -> None:
-    try:
-        image.save(path)
-    except (OSError, ValueError) as error:
-        raise ArrCocError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+    _write(path, image.save)
 
 
 def save_text(text: str, path: Path) -> None:
+    _write(path, lambda target: target.write_text(text, encoding="utf-8"))
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ArrCocError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+        write(path)
+    except (OSError, ValueError) as error:
+        raise ArrCocError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def progress(shown: bool = True) -> Progress:
@@ -96,13 +116,8 @@ def progress(shown: bool = True) -> Progress:
     """
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    return Progress(
-        *columns,
-        console=console,
-        transient=True,
-        redirect_stdout=sys.stdout.isatty(),
-        disable=not (shown and console.is_terminal),
-    )
+    disable = not (shown and console.is_terminal)
+    return Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty(), disable=disable)
 
 
 def print_json(value: object) -> None:

@@ -25,16 +25,6 @@ examples:
   arr-coc demo --model reader MODEL_FOLDER     with several models
   arr-coc demo --files runs                    open reports and layers below the folder runs
 """
-_LIMITS = {
-    "megabytes": "size of an uploaded file",
-    "megapixels": "size of an uploaded image",
-    "letters": "length of a question",
-    "tokens": "length of an answer",
-    "queue": "waiting requests",
-    "visitors": "users whose images are kept",
-    "minutes": "minutes that they are kept",
-    "kept_megapixels": "size of all users' images together",
-}
 
 
 def add_parser(commands: Any) -> None:
@@ -63,8 +53,7 @@ def add_parser(commands: Any) -> None:
     limits = parser.add_argument_group("limits")
     for one in fields(Limits):
         option, kind = f"--{one.name.replace('_', '-')}", int if one.type == "int" else float
-        about = f"{_LIMITS[one.name]} ({one.default:g})"
-        limits.add_argument(option, type=kind, default=one.default, metavar="N", help=about)
+        limits.add_argument(option, type=kind, default=one.default, metavar="N", help=one.metadata["help"])
     parser.set_defaults(run=run)
 
 

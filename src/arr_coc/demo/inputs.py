@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
@@ -25,18 +26,22 @@ MAX_EXAMPLES = 200  # images of a data folder
 MAX_REPORTS, MAX_DEPTH = 50, 4  # reports that are listed, and folder levels that are searched for them
 
 
+def _limit(default: float, meaning: str) -> Any:
+    return field(default=default, metadata={"help": f"{meaning} ({default:g})"})
+
+
 @dataclass(frozen=True)
 class Limits:
     """Maxima for each user and for the server. Every one is an option of `arr-coc demo`."""
 
-    megabytes: float = 20.0  # of an uploaded file
-    megapixels: float = 40.0  # of an uploaded image
-    letters: int = 1000  # of a question
-    tokens: int = 160  # of an answer
-    queue: int = 32  # waiting requests; further ones are refused
-    visitors: int = 32  # sessions whose images are kept
-    minutes: float = 30.0  # that a session is kept after its last request
-    kept_megapixels: float = 600.0  # of all sessions together, computed channels included (3 bytes are a pixel)
+    megabytes: float = _limit(20.0, "size of an uploaded file")
+    megapixels: float = _limit(40.0, "size of an uploaded image")
+    letters: int = _limit(1000, "length of a question")
+    tokens: int = _limit(160, "length of an answer")
+    queue: int = _limit(32, "waiting requests; further ones are refused")
+    visitors: int = _limit(32, "users whose images are kept")
+    minutes: float = _limit(30.0, "minutes that they are kept after their last request")
+    kept_megapixels: float = _limit(600.0, "size of all users' images and channels together, 3 bytes a pixel")
 
     def __post_init__(self) -> None:
         for one in fields(self):

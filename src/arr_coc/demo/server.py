@@ -79,8 +79,6 @@ def serve(app: AppState, address: Address) -> Iterator[str]:
                 share=address.share,
                 quiet=True,
                 prevent_thread_lock=True,
-                inbrowser=False,
-                show_error=False,
                 max_file_size=int(app.limits.megabytes * 1e6),
                 theme=theme,
                 css=resources.joinpath("style.css").read_text(encoding="utf-8"),

@@ -6,7 +6,7 @@ A link names an example, never an uploaded image: uploads are visible to the use
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,6 +15,7 @@ from arr_coc.errors import ArrCocError
 TABS = ("ask", "compare", "channels", "knowing", "report")
 SLIDER_STOPS = ("all", "50%", "25%", "12.5%", "6.25%", "auto")  # of budget and glance
 MAX_SELECTORS = 4
+MAX_NUMBER = 100  # of whole numbers: percent, or a pyramid level
 _QUESTION_FIELDS = ("image", "question", "model", "layer", "budget")
 LINK_FIELDS = {  # settings that the link of each tab holds
     "ask": (*_QUESTION_FIELDS, "glance", "selector", "dense", "heat"),
@@ -59,14 +60,10 @@ class PageState:
     def from_query(cls, query: Mapping[str, str]) -> PageState:
         """Read the query of a link; raises where it names a setting or value that does not exist."""
         known = [one.name for one in fields(cls)]
-        given: dict[str, Any] = {}
-        for name, text in query.items():
-            if name.startswith("__"):  # gradio's own, such as the theme
-                continue
-            if name not in known:
-                raise ArrCocError(f"expected a link with some of {', '.join(known)}, got {name[:40]!r}")
-            given[name] = _parse(name, text)
-        return replace(cls(), **given)
+        given = {name: text for name, text in query.items() if not name.startswith("__")}  # those are gradio's own
+        for name in given.keys() - known:
+            raise ArrCocError(f"expected a link with some of {', '.join(known)}, got {name[:40]!r}")
+        return cls(**{name: parse_setting(name, text) for name, text in given.items()})
 
     def to_query(self) -> str:
         """The query of a link, with the settings of this tab that differ from the defaults."""
@@ -126,16 +123,20 @@ def _format(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value or "")
 
 
-def _parse(name: str, text: str) -> Any:
-    """A text from a link as a value of the setting's type."""
+def parse_setting(name: str, value: Any) -> Any:
+    """The value of a control, or the text of a link, as a value of the setting's type."""
     default = getattr(PageState(), name)
     try:
         if name == "exploit":
-            return float(text) if text else None
+            return None if value in (None, "") else float(value)
         if isinstance(default, bool):
-            return {"0": False, "1": True}[text]
+            return {"0": False, "1": True}[value] if isinstance(value, str) else bool(value)
         if isinstance(default, int):
-            return int(text)
-    except (ValueError, KeyError):
-        raise ArrCocError(f"expected a number for {name!r} in the link, got {text[:40]!r}") from None
-    return tuple(text.split()) if isinstance(default, tuple) else text
+            return range(MAX_NUMBER + 1).index(int(value))  # raises outside of it
+    except (TypeError, ValueError, KeyError, OverflowError):
+        kind = f"a whole number from 0 to {MAX_NUMBER}" if type(default) is int else "a number"
+        raise ArrCocError(f"expected {kind} for {name}, got {str(value)[:40]!r}") from None
+    if isinstance(default, tuple):
+        parts = value.split() if isinstance(value, str) else value
+        return tuple(map(str, parts)) if isinstance(parts, list | tuple) else ()
+    return "" if value is None else str(value)

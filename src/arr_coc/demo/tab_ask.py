@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from arr_coc.demo import markup, snippets
 from arr_coc.demo.app import Output, PageRequest
+from arr_coc.demo.markup import macros
 from arr_coc.demo.session import REUSABLE_STAGES, SessionImage
 from arr_coc.demo.tab_compare import check_selector
 from arr_coc.relevance import explanation as why
@@ -23,7 +24,7 @@ def run(request: PageRequest) -> Iterator[Output]:
     state, image, question = request.state, request.image, request.question
     vlm, tokens = request.vlm, request.app.limits.tokens
     check_selector(state.selector, request.app.models.embeddings)
-    yield {"ask_answer": _answer_html("", "reading ..."), "ask_dense": "", "ask_facts": ""}
+    yield {"ask_answer": macros.answer("", "reading ..."), "ask_dense": "", "ask_facts": ""}
     look = image.look(vlm)
     text = ""
     with vlm.stream(
@@ -31,20 +32,20 @@ def run(request: PageRequest) -> Iterator[Output]:
     ) as stream:
         for piece in stream:
             text += piece
-            yield {"ask_answer": _answer_html(text, "")}
+            yield {"ask_answer": macros.answer(text, "")}
         answer = stream.answer
     stages = REUSABLE_STAGES if state.selector in TEXTURE_SELECTORS else ("preprocess", "encode")
     cost = StageTimes.of(image, vlm, answer, stages)
     counts = answer.tokens
     summary = f"from {counts['kept']} of {counts['all']} tokens, {counts['encoded']} encoded"
     yield {
-        "ask_answer": _answer_html(answer.text, summary),
+        "ask_answer": macros.answer(answer.text, summary),
         "ask_pictures": _pictures(answer, image),
         "ask_facts": _facts(answer, cost, None),
         "ask_python": snippets.ask(request),
         "ask_json": _to_json(request, answer, None),
         "ask_link": state.to_query(),
-        "ask_dense": markup.message("reading all tokens for comparison ...") if state.dense else "",
+        "ask_dense": macros.message("reading all tokens for comparison ...") if state.dense else "",
     }
     if not state.dense:
         return
@@ -54,7 +55,7 @@ def run(request: PageRequest) -> Iterator[Output]:
     dense = image.dense_answers[key]
     dense_cost = StageTimes.of(image, vlm, dense, ("preprocess", "encode"))
     yield {
-        "ask_dense": _answer_html(dense.text, f"from all {dense.tokens['all']} tokens", "dense"),
+        "ask_dense": macros.answer(dense.text, f"from all {dense.tokens['all']} tokens", "dense"),
         "ask_facts": _facts(answer, cost, dense_cost),
         "ask_json": _to_json(request, answer, dense),
     }
@@ -99,15 +100,7 @@ def _pictures(answer: Answer, image: SessionImage) -> str:
         caption = "warm: relevant to the question"
     kept = markup.picture(allocation.overlay(small), f"{allocation.k} of {allocation.n} cells kept")
     about = f"{allocation.k} of {allocation.n}; dark: not read, darkest: not encoded"
-    return markup.row([markup.figure(shown, "Relevance", caption), markup.figure(kept, "Kept cells", about)])
-
-
-def _answer_html(text: str, about: str, kind: str = "") -> str:
-    shown = markup.escape(text) or "&nbsp;"
-    return (
-        f"<div class='answer {kind}' role='status' aria-live='polite'>"
-        f"<output>{shown}</output><small>{markup.escape(about)}</small></div>"
-    )
+    return macros.row([macros.figure(shown, "Relevance", caption), macros.figure(kept, "Kept cells", about)])
 
 
 def _facts(answer: Answer, cost: StageTimes, dense: StageTimes | None) -> str:
@@ -123,8 +116,8 @@ def _facts(answer: Answer, cost: StageTimes, dense: StageTimes | None) -> str:
     rows: list[list[object]] = [[stage, *(one.cell(stage) for one in columns.values())] for stage in stages]
     rows.append(["total now", *(f"{sum(one.measured.values()):.0f}" for one in columns.values())])
     rows.append(["total from scratch", *(f"{sum(one.from_scratch.values()):.0f}" for one in columns.values())])
-    reasons = markup.bullets(why.describe(answer.allocation))
-    return markup.table(counts) + reasons + markup.table(rows, ["milliseconds", *columns])
+    reasons = macros.bullets(why.describe(answer.allocation))
+    return macros.table(counts) + reasons + macros.table(rows, ["milliseconds", *columns])
 
 
 def _to_json(request: PageRequest, answer: Answer, dense: Answer | None) -> str:

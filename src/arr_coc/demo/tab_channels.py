@@ -7,16 +7,19 @@ import math
 from collections.abc import Iterator, Sequence
 
 import torch
+from markupsafe import Markup
 from PIL import Image
 
 from arr_coc.demo import markup, snippets
 from arr_coc.demo.app import Output, PageRequest
+from arr_coc.demo.markup import macros
 from arr_coc.errors import ArrCocError
 from arr_coc.texture import TextureArray
 from arr_coc.texture.layout import Channel, find_channel
 from arr_coc.texture.sheet import paint
 
 TILE_SIDE, LARGE_SIDE = 120, 760  # pixels of the longer side
+HINT = "Click the large image, or enter a point, to read all channels there."
 
 
 def run(request: PageRequest, gallery: bool = True) -> Iterator[Output]:
@@ -49,7 +52,7 @@ def run(request: PageRequest, gallery: bool = True) -> Iterator[Output]:
     yield {
         "channels_large": _large(texture, channel, plane, state.level, point),
         "channels_about": _about(texture, channel, plane, state.level),
-        "channels_values": _values(values, point),
+        "channels_values": macros.values(values, point) if point else macros.message(HINT),
         "channels_python": snippets.channels(request, point),
         "channels_json": json.dumps(found, indent=1),
         "channels_link": state.to_query(),
@@ -63,33 +66,26 @@ def _scaled_size(texture: TextureArray, side: int) -> tuple[int, int]:
     return max(1, round(width * scale)), max(1, round(height * scale))
 
 
-def _gallery(texture: TextureArray, chosen: str) -> str:
-    """Every channel as a button with its image and name."""
+def _gallery(texture: TextureArray, chosen: str) -> Markup:
     width, height = _scaled_size(texture, TILE_SIDE)
     planes = texture.grid(height, width).detach().float().cpu()  # [C, H, W]
-    tiles = []
-    for channel, plane in zip(texture.channels, planes, strict=True):
-        absent = " absent" if channel.name in texture.absent else ""
-        pressed = "true" if channel.name == chosen else "false"
-        shown = markup.data_url(Image.fromarray(paint(channel, plane)))
-        tiles.append(
-            f"<button type='button' class='tile{absent}' data-channel='{channel.name}' aria-pressed='{pressed}' "
-            f"title='{markup.escape(channel.meaning)}'><img src='{shown}' alt=''><span>{channel.name}</span></button>"
-        )
-    return f"<div class='gallery' role='group' aria-label='channels'>{''.join(tiles)}</div>"
+    tiles = [
+        (channel, markup.data_url(Image.fromarray(paint(channel, plane))))
+        for channel, plane in zip(texture.channels, planes, strict=True)
+    ]
+    return macros.gallery(tiles, chosen, texture.absent)
 
 
-def _large(texture: TextureArray, channel: Channel, plane: torch.Tensor, level: int, point: Sequence[float]) -> str:
+def _large(texture: TextureArray, channel: Channel, plane: torch.Tensor, level: int, point: Sequence[float]) -> Markup:
     """One level `[H, W]` of a channel in its colours, to click on."""
     size = _scaled_size(texture, LARGE_SIDE)
     painted = Image.fromarray(paint(channel, plane)).resize(size, Image.Resampling.NEAREST)
-    mark = f"<i class='mark' style='left:{100 * point[0]:.2f}%;top:{100 * point[1]:.2f}%'></i>" if point else ""
-    alt = markup.escape(f"channel {channel.name} on level {level}")
-    shown = f"<img src='{markup.data_url(painted)}' alt='{alt}' draggable='false'>"
-    return f"<div class='board point' data-width='1' data-height='1'>{shown}{mark}</div>"
+    marks = [f"left:{100 * point[0]:.2f}%;top:{100 * point[1]:.2f}%"] if point else []
+    alt = f"channel {channel.name} on level {level}"
+    return macros.board("point", (1, 1), markup.data_url(painted), alt, "mark", marks)
 
 
-def _about(texture: TextureArray, channel: Channel, plane: torch.Tensor, level: int) -> str:
+def _about(texture: TextureArray, channel: Channel, plane: torch.Tensor, level: int) -> Markup:
     low, high = (float(bound) for bound in torch.aminmax(plane))
     top = "and up" if math.isinf(channel.range[1]) else f"to {channel.range[1]:.3g}"
     size = f"{plane.shape[-1]} x {plane.shape[-2]} pixels"
@@ -102,11 +98,4 @@ def _about(texture: TextureArray, channel: Channel, plane: torch.Tensor, level: 
     ]
     if channel.name in texture.absent:
         rows.append(["not supplied", f"zero everywhere: it needs {' or '.join(channel.supplied_by)} from the caller"])
-    return markup.table(rows)
-
-
-def _values(values: dict[str, float], point: Sequence[float]) -> str:
-    if not values:
-        return markup.message("Click the large image, or enter a point, to read all channels there.")
-    lines = "".join(f"<div><span>{name}</span><b>{value:.4g}</b></div>" for name, value in values.items())
-    return f"<h4>At {point[0]:.3f}, {point[1]:.3f}</h4><div class='values'>{lines}</div>"
+    return macros.table(rows)

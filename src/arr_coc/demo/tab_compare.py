@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
 import arr_coc
 from arr_coc import selectors
 from arr_coc.demo import markup, snippets
 from arr_coc.demo.app import Output, PageRequest
+from arr_coc.demo.markup import macros
 from arr_coc.demo.session import REUSABLE_STAGES
 from arr_coc.demo.state import MAX_SELECTORS
 from arr_coc.errors import ArrCocError, SelectorError
@@ -62,20 +65,20 @@ def run(request: PageRequest) -> Iterator[Output]:
         check_selector(name, request.app.models.embeddings)
     limit(state.budget, 1000)
     evidence = request.evidence
-    yield {"compare_columns": markup.message("encoding the image ..."), "compare_note": ""}
+    yield {"compare_columns": macros.message("encoding the image ..."), "compare_note": ""}
     image.encode(request.vlm)
     budget, note = shared_budget(request)
     done: list[ComparedSelector] = []
     for name in names:
         done.append(_answer(request, name, budget, evidence))
         cards = [_card(one, request) for one in done]
-        cards += [markup.figure(markup.message("waiting ..."), other) for other in names[len(done) :]]
-        yield {"compare_columns": f"<div class='cards'>{''.join(cards)}</div>"}
+        cards += [macros.figure(macros.message("waiting ..."), other) for other in names[len(done) :]]
+        yield {"compare_columns": macros.row(cards, "cards")}
     if not evidence:
         note += " Draw a box around the answer to see how much of it each selector keeps."
     found = {"image": image.name, "question": question, "budget": budget, "evidence": evidence}
     yield {
-        "compare_note": markup.message(note.strip()),
+        "compare_note": macros.message(note.strip()),
         "compare_python": snippets.compare(request, {name: _own_budget(name, budget) for name in names}, evidence),
         "compare_json": json.dumps({**found, "selectors": [one.to_dict() for one in done]}, indent=1),
         "compare_link": state.to_query(),
@@ -119,10 +122,10 @@ def _answer(request: PageRequest, name: str, budget: str | int, evidence: Eviden
     return ComparedSelector(name, answer, recall(allocation.keep, cells))
 
 
-def _card(result: ComparedSelector, request: PageRequest) -> str:
+def _card(result: ComparedSelector, request: PageRequest) -> Markup:
     answer = result.answer
     if answer is None:
-        return markup.figure(markup.message(result.error, "alert"), result.name)
+        return macros.figure(macros.message(result.error, "alert"), result.name)
     milliseconds = sum(ms for stage, ms in answer.timings.items() if stage not in REUSABLE_STAGES)
     facts: list[list[object]] = [
         ["read", f"{answer.tokens['kept']} of {answer.tokens['all']} tokens"],
@@ -133,6 +136,5 @@ def _card(result: ComparedSelector, request: PageRequest) -> str:
     if answer.fallback:
         facts.append(["fallback", answer.fallback])
     kept = answer.allocation.overlay(markup.shrink(request.image.image))
-    text = f"<output class='short'>{markup.escape(answer.text) or '(no text)'}</output>"
     shown = markup.picture(kept, f"cells kept by {result.name}")
-    return markup.figure(text + shown + markup.table(facts), result.name)
+    return macros.figure(macros.card(answer.text, facts, shown), result.name)

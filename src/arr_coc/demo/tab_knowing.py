@@ -9,6 +9,7 @@ from typing import Any
 import arr_coc
 from arr_coc.demo import markup, snippets
 from arr_coc.demo.app import Output, PageRequest
+from arr_coc.demo.markup import macros
 from arr_coc.relevance import explanation as why
 from arr_coc.relevance.balancing import SCORES
 from arr_coc.types.allocation import Allocation
@@ -43,8 +44,9 @@ def run(request: PageRequest) -> Iterator[Output]:
     yield {
         "knowing_pictures": _pictures(allocation, request),
         "knowing_bars": (
-            f"<h4>Weights{by_hand}</h4>{markup.bars(weights, why.MEANING)}"
-            f"<h4>Tensions</h4>{markup.bars(tensions, MEANINGS)}{markup.bullets(why.describe(allocation)[:1])}"
+            macros.bars(f"Weights{by_hand}", weights, why.MEANING)
+            + macros.bars("Tensions", tensions, MEANINGS)
+            + macros.bullets(why.describe(allocation)[:1])
         ),
         "knowing_exploit": round(allocation.tensions.get("exploit", 0.0), 2),
         **{f"knowing_{way}": round(weights.get(way, 0.0), 2) for way in SCORES},
@@ -61,11 +63,11 @@ def _pictures(allocation: Allocation, request: PageRequest) -> str:
     if allocation.relevance is not None:
         maps["balanced relevance"] = (allocation.relevance, "the weighted sum of all scores")
     shown = [
-        markup.figure(markup.picture(markup.dim_by_value(allocation, image, values), name), name, caption)
+        macros.figure(markup.picture(markup.dim_by_value(allocation, image, values), name), name, caption)
         for name, (values, caption) in maps.items()
     ]
     kept = markup.picture(allocation.overlay(markup.shrink(image)), "kept cells")
-    return markup.row([*shown, markup.figure(kept, "kept cells", f"{allocation.k} of {allocation.n}")])
+    return macros.row([*shown, macros.figure(kept, "kept cells", f"{allocation.k} of {allocation.n}")])
 
 
 def _to_dict(request: PageRequest, allocation: Allocation) -> Output:

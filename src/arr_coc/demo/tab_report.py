@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from arr_coc.demo import markup, snippets
+from markupsafe import Markup
+
+from arr_coc.demo import snippets
 from arr_coc.demo.app import Output, PageRequest
 from arr_coc.demo.inputs import resolve_folder
+from arr_coc.demo.markup import macros
 from arr_coc.errors import DataError
 from arr_coc.evaluation.export import ReportChange, SavedReport, changed_answers, compare_reports, read_report
 from arr_coc.evaluation.report import format_count, format_p
@@ -27,11 +30,9 @@ def run(request: PageRequest) -> Iterator[Output]:
         changes = compare_reports(first, second)
         found |= {"against": state.against, "changes": [one.to_dict() for one in changes]}
         comparison = _comparison(first, second, changes)
-    # The report's page is shown in a frame that may run no scripts.
-    frame = f"<iframe class='report' sandbox='' title='{markup.escape(first.title)}' srcdoc='{markup.escape(first.page)}'></iframe>"
     yield {
         "report_changes": comparison,
-        "report_page": frame,
+        "report_page": macros.report(first.title, first.page),
         "report_python": snippets.report(str(first.folder), "" if second is None else str(second.folder)),
         "report_json": json.dumps(found, indent=1),
         "report_link": state.to_query(),
@@ -42,7 +43,7 @@ def _open(request: PageRequest, name: str) -> SavedReport:
     return read_report(resolve_folder(request.app.root, name, "a report's folder"))
 
 
-def _comparison(first: SavedReport, second: SavedReport, changes: list[ReportChange]) -> str:
+def _comparison(first: SavedReport, second: SavedReport, changes: list[ReportChange]) -> Markup:
     """A table with the paired differences, and the answers that became right or wrong."""
     metric = "accuracy" if changes[0].on == "accuracy" else "evidence recall"
     rows = []
@@ -62,6 +63,4 @@ def _comparison(first: SavedReport, second: SavedReport, changes: list[ReportCha
         f"{'now right' if one['better'] else 'now wrong'}"
         for one in changed[:MAX_LISTED]
     ]
-    listed = f"<details><summary>list them</summary>{markup.bullets(lines)}</details>" if lines else ""
-    sentence = summary if changed else "No answer became right or wrong."
-    return f"{markup.table(rows, head)}<p>{sentence}</p>{listed}"
+    return macros.comparison(rows, head, summary if changed else "No answer became right or wrong.", lines)

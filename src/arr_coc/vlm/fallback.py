@@ -43,10 +43,7 @@ def call_relevance(selector: Selector, selection: SelectionInput) -> tuple[torch
     except SelectorError:
         raise
     except Exception as error:
-        why = f"{type(error).__name__}: {first_line(error)}"
-        message = f"selector {selector.name!r} failed ({why}); the budget is divided by size instead"
-        warnings.warn(message, FallbackWarning, stacklevel=4)
-        return None, why
+        return None, _warn(selector, error, "the budget is divided by size")
 
 
 def fallback_cells(selection: SelectionInput) -> torch.Tensor:
@@ -64,11 +61,15 @@ def _call(
     except SelectorError:  # the caller asked for something the selector cannot do
         raise
     except Exception as error:
-        why = f"{type(error).__name__}: {first_line(error)}"
-        kept = "every cell is kept" if selection.k is None else "evenly spaced cells are kept"
-        message = f"selector {selector.name!r} failed ({why}); {kept} instead"
-        warnings.warn(message, FallbackWarning, stacklevel=4)
+        why = _warn(selector, error, "every cell is kept" if selection.k is None else "evenly spaced cells are kept")
         return Choice(fallback_cells(selection), strategy="uniform" if selection.k is not None else "everything"), why
+
+
+def _warn(selector: Selector, error: Exception, replacement: str) -> str:
+    why = f"{type(error).__name__}: {first_line(error)}"
+    message = f"selector {selector.name!r} failed ({why}); {replacement} instead"
+    warnings.warn(message, FallbackWarning, stacklevel=5)
+    return why
 
 
 def _check(result: object, selection: SelectionInput) -> Choice | Downscale:

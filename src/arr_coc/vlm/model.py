@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack, overload
+from typing import Any, TypeAlias, Unpack, overload
 
 import torch
 
@@ -39,9 +39,17 @@ from arr_coc.vlm import generation, prompt, stages
 from arr_coc.vlm.generation import AnswerStream, GenerationOptions
 from arr_coc.vlm.look import Look, TokenCodec, take_look
 from arr_coc.vlm.prompt import PrunedPrompt
-from arr_coc.vlm.request import Request, is_image, is_video, listed, parse_request
+from arr_coc.vlm.request import Request, RequestOptions, is_image, is_video, listed, parse_request
 
 DEFAULT_SELECTOR = ArrCoc.name
+Images: TypeAlias = "ImageLike | Look | Sequence[ImageLike] | None"
+
+
+class AskOptions(RequestOptions, GenerationOptions, total=False):
+    """The keyword arguments of `VLM.ask`, which describes them."""
+
+    after: Answer | None
+    remember: bool | None
 
 
 class VLM:
@@ -93,28 +101,16 @@ class VLM:
         return other
 
     @overload
-    def ask(
-        self, images: ImageLike | Look | Sequence[ImageLike] | None, question: str, *, after: Answer | None = None,
-        videos: Any = None, video: VideoSource | None = None, fps: float | None = None, frames: int | None = None,
-        budget: Budget | Sequence[Budget] = "all", glance: Budget | Sequence[Budget] = "all",
-        selector: SelectorLike = DEFAULT_SELECTOR, glance_selector: SelectorLike | None = None, allocation: Any = None,
-        shared: bool = False, seed: int = 0, raw: bool = False, remember: bool | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> Answer: ...  # fmt: skip
+    def ask(self, images: Images, question: str, **options: Unpack[AskOptions]) -> Answer: ...
 
     @overload
     def ask(
-        self, images: ImageLike | Look | Sequence[ImageLike] | None, question: list[str] | tuple[str, ...], *, after: Answer | None = None,
-        videos: Any = None, video: VideoSource | None = None, fps: float | None = None, frames: int | None = None,
-        budget: Budget | Sequence[Budget] = "all", glance: Budget | Sequence[Budget] = "all",
-        selector: SelectorLike = DEFAULT_SELECTOR, glance_selector: SelectorLike | None = None, allocation: Any = None,
-        shared: bool = False, seed: int = 0, raw: bool = False, remember: bool | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> list[Answer]: ...  # fmt: skip
+        self, images: Images, question: list[str] | tuple[str, ...], **options: Unpack[AskOptions]
+    ) -> list[Answer]: ...
 
     def ask(
         self,
-        images: ImageLike | Look | Sequence[ImageLike] | None,
+        images: Images,
         question: str | Sequence[str],
         *,
         after: Answer | None = None,
@@ -173,10 +169,11 @@ class VLM:
         if look is None and several:
             look = self.look(images, videos=videos, video=video, fps=fps, frames=frames)
             videos = video = fps = frames = None
-        request = self._request(
+        request = parse_request(
             None if look is not None else images, question, look=look, videos=videos, video=video, fps=fps, frames=frames,
             budget=budget, glance=glance, selector=selector, glance_selector=glance_selector, allocation=allocation,
             shared=shared, seed=seed, raw=raw,
+            frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
         answers = self._answer(request, bool(remember), options)
         return answers if several or len(answers) > 1 else answers[0]
@@ -215,10 +212,11 @@ class VLM:
             if late:
                 raise PromptError(f"these inputs are prepared already: {', '.join(late)} comes too late")
             return generation.generate(self.adapter, self._prompter, images, None, remember, options)
-        request = self._request(
+        request = parse_request(
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
             originals=originals, look=look, budget=budget, glance=glance, selector=selector,
             glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, raw=raw,
+            frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
         return self._answer(request, remember, options)
 
@@ -260,10 +258,11 @@ class VLM:
 
         The other arguments are those of `ask`.
         """
-        request = self._request(
+        request = parse_request(
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
             originals=originals, look=look, budget=budget, glance=glance, selector=selector,
             glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, raw=raw,
+            frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
         chosen = request.selection.selector
         if chosen.depths:
@@ -293,28 +292,11 @@ class VLM:
         look = self._take_look(*rows, model_fps(fps), Stopwatch(self.device))
         return replace(look, attention_at=tuple(attention_at))
 
-    def stream(
-        self,
-        images: ImageLike | Look | Sequence[ImageLike] | None,
-        question: str,
-        *,
-        after: Answer | None = None,
-        videos: Any = None,
-        video: VideoSource | None = None,
-        fps: float | None = None,
-        frames: int | None = None,
-        budget: Budget | Sequence[Budget] = "all",
-        glance: Budget | Sequence[Budget] = "all",
-        selector: SelectorLike = DEFAULT_SELECTOR,
-        glance_selector: SelectorLike | None = None,
-        allocation: Any = None,
-        shared: bool = False,
-        seed: int = 0,
-        raw: bool = False,
-        remember: bool | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> AnswerStream:
-        """What `ask` answers to one question, piece by piece: iterate over the text, then read `.answer`."""
+    def stream(self, images: Images, question: str, **options: Unpack[AskOptions]) -> AnswerStream:
+        """What `ask` answers to one question, piece by piece: iterate over the text, then read `.answer`.
+
+        The options are those of `ask`.
+        """
         if not isinstance(question, str):
             raise PromptError(f"expected one question to stream an answer to, got {type(question).__name__}")
         for name in ("num_beams", "num_return_sequences"):
@@ -323,12 +305,8 @@ class VLM:
 
         def run(streamer: Any, stop: Any) -> Answer:
             criteria = [*(options.get("stopping_criteria") or ()), stop]
-            own: GenerationOptions = {**options, "streamer": streamer, "stopping_criteria": criteria}
-            return self.ask(
-                images, question, after=after, videos=videos, video=video, fps=fps, frames=frames, budget=budget,
-                glance=glance, selector=selector, glance_selector=glance_selector, allocation=allocation, shared=shared,
-                seed=seed, raw=raw, remember=remember, **own,
-            )  # fmt: skip
+            own: AskOptions = {**options, "streamer": streamer, "stopping_criteria": criteria}
+            return self.ask(images, question, **own)
 
         return AnswerStream(run, self.prompter.decode)
 
@@ -361,28 +339,16 @@ class VLM:
     def _contexts(self, request: Request, watch: Stopwatch) -> Any:
         """The prompts of a request with their images preprocessed."""
         if request.inputs is not None:
-            return [
-                prompt.context_for_inputs(
-                    request, self.adapter, self._prompter, self.layer, self.codec, self.embeddings, watch
-                )
-            ]
+            return [prompt.context_for_inputs(self, request, watch)]
         look = request.look
         if look is None:
             look = self._take_look(request.images, request.videos, request.fps, watch)
         elif look.model is not self.model:
             raise PromptError("this look was taken with another model: take one with this model's own look(...)")
-        return prompt.contexts(request, look, self.adapter, self.prompter, self.layer, self.codec, watch)
+        return prompt.contexts(self, request, look, watch)
 
     def _take_look(self, images: Sequence[Any], videos: Sequence[Any], fps: float, watch: Stopwatch) -> Look:
         return take_look(self.model, self.prompter, images, videos, fps, watch, self.embeddings)
-
-    def _request(
-        self, images: Any, text: Any, *, messages: Any = None, inputs: Any = None, originals: Any = None, **given: Any
-    ) -> Request:
-        return parse_request(
-            images, text, messages=messages, inputs=inputs, originals=originals,
-            frames_per_patch=self._frames_per_patch, **given,
-        )  # fmt: skip
 
     @property
     def _frames_per_patch(self) -> int:

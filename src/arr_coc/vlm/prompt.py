@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from arr_coc.adapters.base import Adapter, Inputs
 from arr_coc.adapters.packing import KeptFeatures, Packed, assemble, model_kwargs, pad_rows
-from arr_coc.adapters.processor import Message, PromptProcessor
-from arr_coc.embedding.embeddings import Embeddings
+from arr_coc.adapters.processor import Message
 from arr_coc.errors import PromptError, SelectorError
-from arr_coc.layer.model import ArrCocLayer
 from arr_coc.selectors.base import ImageSource, Question
 from arr_coc.timing import Stopwatch
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.answer import Prepared
 from arr_coc.types.budget import Limit
-from arr_coc.vlm.look import Look, TokenCodec, downscaled_source, original_source, preprocess
+from arr_coc.vlm.look import Look, downscaled_source, original_source, preprocess
 from arr_coc.vlm.request import Request
 from arr_coc.vlm.stages import Plan, PromptContext, StageResult
+
+if TYPE_CHECKING:
+    from arr_coc.vlm.model import VLM
 
 DOWNSCALE_TRIES = 6  # processors round sizes to whole cells, so the first try may give too many
 
@@ -51,17 +52,10 @@ class PrunedPrompt:
         )
 
 
-def contexts(
-    request: Request,
-    look: Look,
-    adapter: Adapter,
-    prompter: PromptProcessor,
-    layer: ArrCocLayer | None,
-    codec: TokenCodec | None,
-    watch: Stopwatch,
-) -> Iterator[PromptContext]:
+def contexts(vlm: VLM, request: Request, look: Look, watch: Stopwatch) -> Iterator[PromptContext]:
     """One context for the batch; or, for questions that share a look, one for each question."""
     assert request.questions is not None
+    adapter, prompter = vlm.adapter, vlm.prompter
     rows = list(zip(request.questions, request.conversations, strict=True))
     for part in [rows] if request.look is None else [[row] for row in rows]:
         with watch.stage("preprocess"):
@@ -78,8 +72,8 @@ def contexts(
             questions=questions,
             request=request.selection,
             watch=watch,
-            layer=layer,
-            codec=codec,
+            layer=vlm.layer,
+            codec=vlm.codec,
             prompter=prompter,
             look=look,
             conversations=() if request.raw else tuple(talk for _, talk in part),
@@ -87,16 +81,9 @@ def contexts(
         )
 
 
-def context_for_inputs(
-    request: Request,
-    adapter: Adapter,
-    prompter: PromptProcessor | None,
-    layer: ArrCocLayer | None,
-    codec: TokenCodec | None,
-    embeddings: Embeddings | None,
-    watch: Stopwatch,
-) -> PromptContext:
+def context_for_inputs(vlm: VLM, request: Request, watch: Stopwatch) -> PromptContext:
     """The context of a processor's output. Its images are known only if `originals` were given."""
+    adapter = vlm.adapter
     inputs = _check_inputs(request.inputs, adapter.pixel_keys)
     visuals = adapter.visuals(inputs)
     is_text = inputs["attention_mask"].bool().clone()
@@ -105,16 +92,16 @@ def context_for_inputs(
     rows = [ids[mask] for ids, mask in zip(inputs["input_ids"], is_text, strict=True)]
     texts = request.questions
     if texts is None:
-        texts = tuple("" if prompter is None else prompter.decode(row) for row in rows)
+        texts = tuple("" if vlm.processor is None else vlm.prompter.decode(row) for row in rows)
     elif len(texts) != len(rows):
         raise PromptError(f"expected a question for each of the {len(rows)} rows of the inputs, got {len(texts)}")
     sources: list[ImageSource | None] = [None] * len(visuals)
     if request.originals is not None:
         if len(request.originals) != len(visuals) or any(visual.kind != "image" for visual in visuals):
             raise PromptError(f"expected the originals of {len(visuals)} images, got {len(request.originals)}")
-        sources = [original_source(one, embeddings) for one in request.originals]
+        sources = [original_source(one, vlm.embeddings) for one in request.originals]
     questions = [Question(text, row, adapter.embed) for text, row in zip(texts, rows, strict=True)]
-    return PromptContext(adapter, inputs, visuals, sources, questions, request.selection, watch, layer, codec)
+    return PromptContext(adapter, inputs, visuals, sources, questions, request.selection, watch, vlm.layer, vlm.codec)
 
 
 def _check_inputs(inputs: Any, pixel_keys: Sequence[str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -23,6 +23,23 @@ from arr_coc.types.grid import Cells
 from arr_coc.vlm.look import Look
 
 Rows = tuple[tuple[Any, ...], ...]  # images or videos of each row of the batch
+
+
+class RequestOptions(TypedDict, total=False):
+    """What `VLM.ask` and `VLM.stream` take besides images, question and generation options; see `VLM.ask`."""
+
+    videos: Any
+    video: VideoSource | None
+    fps: float | None
+    frames: int | None
+    budget: Budget | Sequence[Budget]
+    glance: Budget | Sequence[Budget]
+    selector: SelectorLike
+    glance_selector: SelectorLike | None
+    allocation: Any
+    shared: bool
+    seed: int
+    raw: bool
 
 
 @dataclass(frozen=True)
@@ -77,9 +94,9 @@ def parse_request(
     video: VideoSource | None,
     fps: float | None,
     frames: int | None,
-    messages: Sequence[Any] | None,
-    inputs: Mapping[str, Any] | None,
-    originals: Sequence[Any] | None,
+    messages: Sequence[Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    originals: Sequence[Any] | None = None,
     look: Look | None,
     budget: Budget | Sequence[Budget],
     glance: Budget | Sequence[Budget],
@@ -122,14 +139,12 @@ def parse_request(
     if look is not None:
         if not isinstance(look, Look) or look.rows != 1:
             raise PromptError(f"expected a look at one prompt's pictures (vlm.look), got {type(look).__name__}")
-        rows: list[tuple[Sequence[Any], Sequence[Any]]] = [(look.images[0], look.videos[0])] * len(texts)
-    else:
-        image_rows = rows_of(images, len(texts), "image", is_image)
-        video_rows = rows_of(videos, len(texts), "video", is_video)
-        rows = list(zip(image_rows, video_rows, strict=True))
-    conversations = tuple((user_message(t, len(i), len(v)),) for t, (i, v) in zip(texts, rows, strict=True))
-    shown_rows = ((), ()) if look is not None else (_rows([i for i, _ in rows]), _rows([v for _, v in rows]))
-    return Request(selection, tuple(texts), conversations, *shown_rows, rate, look, raw=raw)
+        message = len(look.images[0]), len(look.videos[0])
+        conversations = tuple((user_message(one, *message),) for one in texts)
+        return Request(selection, tuple(texts), conversations, fps=rate, look=look, raw=raw)
+    rows = rows_of(images, len(texts), "image", is_image), rows_of(videos, len(texts), "video", is_video)
+    conversations = tuple((user_message(t, len(i), len(v)),) for t, i, v in zip(texts, *rows, strict=True))
+    return Request(selection, tuple(texts), conversations, _rows(rows[0]), _rows(rows[1]), rate, raw=raw)
 
 
 def given_cells(allocation: Any, grids: Sequence[Cells]) -> list[tuple[torch.Tensor, torch.Tensor]] | None:

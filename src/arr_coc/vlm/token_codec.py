@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -69,13 +69,8 @@ class EmbeddingPlanes:
     def of(cls, grid: Cells, cells: torch.Tensor, rows: torch.Tensor) -> EmbeddingPlanes:
         """From the features `[M, k]` of some cells `[M]`."""
         whole = rows.new_zeros(grid.n, rows.shape[1]).index_copy(0, cells.to(rows.device), rows)
-        planes, start = [], 0
-        for view in grid.views:
-            for _ in range(view.t):
-                stop = start + view.h * view.w
-                planes.append(whole[start:stop].T.reshape(-1, view.h, view.w).contiguous())
-                start = stop
-        return cls(grid, tuple(planes))
+        frames = _frames(grid)
+        return cls(grid, tuple(whole[first:stop].T.reshape(-1, h, w).contiguous() for first, stop, h, w in frames))
 
     @property
     def dims(self) -> int:
@@ -84,19 +79,14 @@ class EmbeddingPlanes:
     def at(self, cells: torch.Tensor) -> torch.Tensor:
         """Samples at the centres of cells `[M]`: float32 `[M, k]`."""
         read = self.planes[0].new_zeros(len(cells), self.dims)
-        start = number = 0
-        for view in self.grid.views:
-            for _ in range(view.t):
-                stop = start + view.h * view.w
-                here = ((cells >= start) & (cells < stop)).nonzero()[:, 0]
-                inside = cells[here] - start
-                # In double precision the neighbours' weight at a centre is about 1e-15.
-                x, y = (inside % view.w + 0.5).double() / view.w, (inside // view.w + 0.5).double() / view.h
-                if len(here):
-                    read = read.index_copy(
-                        0, here.to(read.device), self.sample(torch.stack([x, y], dim=-1), number).to(read)
-                    )
-                start, number = stop, number + 1
+        for number, (first, stop, h, w) in enumerate(_frames(self.grid)):
+            here = ((cells >= first) & (cells < stop)).nonzero()[:, 0]
+            inside = cells[here] - first
+            # In double precision the neighbours' weight at a centre is about 1e-15.
+            x, y = (inside % w + 0.5).double() / w, (inside // w + 0.5).double() / h
+            if len(here):
+                sampled = self.sample(torch.stack([x, y], dim=-1), number)
+                read = read.index_copy(0, here.to(read.device), sampled.to(read))
         return read
 
     def sample(self, xy: Numbers, frame: int = 0) -> torch.Tensor:
@@ -113,6 +103,15 @@ class EmbeddingPlanes:
                 "use planes and sample as they are"
             )
         return TextureArray.from_planes(dict(zip(EMBEDDING_NAMES, self.planes[frame], strict=False)))
+
+
+def _frames(grid: Cells) -> Iterator[tuple[int, int, int, int]]:
+    """The first cell, the cell after the last, the rows and the columns of each frame of each view."""
+    first = 0
+    for view in grid.views:
+        for _ in range(view.t):
+            yield first, first + view.h * view.w, view.h, view.w
+            first += view.h * view.w
 
 
 class Lift(nn.Module):
@@ -135,7 +134,8 @@ class Lift(nn.Module):
         with torch.no_grad():
             self.linear.weight.copy_(projection.components.T * deviation)
             self.linear.bias.copy_(projection.image_mean)
-        self.more = _network(k, hidden, width) if hidden else None
+        network = nn.Sequential(nn.Linear(k, hidden), nn.GELU(), nn.Linear(hidden, width)) if hidden else None
+        self.more = network
         self.less = copy.deepcopy(self.more)
 
     def forward(self, stored: torch.Tensor) -> torch.Tensor:
@@ -145,16 +145,10 @@ class Lift(nn.Module):
         return self.linear(even) + (self.more(even) - self.less(even))
 
 
-def _network(k: int, hidden: int, width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(k, hidden), nn.GELU(), nn.Linear(hidden, width))
-
-
 def encoder_identity(model: Any, language: Any) -> str:
     """A fingerprint of `model`'s weights without its `language` model. It does not depend on the precision."""
-    later = {id(parameter) for parameter in language.parameters()}
-    output = model.get_output_embeddings()
-    later |= set() if output is None else {id(parameter) for parameter in output.parameters()}
-    weights = {name: p.detach().float() for name, p in model.named_parameters() if id(p) not in later}
+    later = language_weights(model, language)
+    weights = {name: p.detach().float() for name, p in model.named_parameters() if name not in later}
     return f"tokens-{fingerprint(weights, (model.config.model_type,))}"
 
 
@@ -339,15 +333,9 @@ class TextureEmbeddingVLM:
         `keep`: how many cells to read, as a budget (128, "12.5%", "mass 90%", "auto", "all"; `selector` chooses them), or
         the cells themselves, as an allocation or a tensor of their numbers. The other arguments are those of `VLM.ask`.
         """
-        given: dict[str, Any] = {
-            "selector": selector,
-            "glance": glance,
-            "seed": seed,
-            "remember": remember,
-            "after": after,
-        }
-        cells = isinstance(keep, Allocation | torch.Tensor | np.ndarray)
-        return self.vlm.ask(image, question, **{"allocation" if cells else "budget": keep}, **given, **options)  # type: ignore[call-overload]
+        kept = "allocation" if isinstance(keep, Allocation | torch.Tensor | np.ndarray) else "budget"
+        given: Any = {kept: keep, "glance": glance, "selector": selector, "seed": seed, **options}
+        return self.vlm.ask(image, question, after=after, remember=remember, **given)  # type: ignore[call-overload]
 
     def save_pretrained(self, folder: str | Path, language: bool = False) -> Path:
         """Write projection and lift; with `language`, also the language model's weights."""
@@ -368,12 +356,8 @@ class TextureEmbeddingVLM:
         wrong += sorted(name for name in own.keys() & language.keys() if own[name].shape != language[name].shape)
         if wrong:
             raise ProjectionError(f"{str(folder)!r} holds another language model than {vlm!r} has: {wrong[0]} differs")
-        reader = VLM(
-            with_own(vlm.model, own.values()),
-            vlm.processor,
-            batch_windows=vlm.adapter.batch_windows,
-            embeddings=vlm.embeddings,
-        )
+        model = with_own(vlm.model, own.values())
+        reader = VLM(model, vlm.processor, batch_windows=vlm.adapter.batch_windows, embeddings=vlm.embeddings)
         with torch.no_grad():
             for name, weights in language_weights(reader.model, reader.adapter.text_model).items():
                 weights.copy_(language[name])

@@ -13,22 +13,19 @@ import gradio as gr
 from arr_coc.demo import markup, tab_ask, tab_channels, tab_compare, tab_knowing, tab_report
 from arr_coc.demo.app import AppState, Output, PageRequest
 from arr_coc.demo.inputs import find_reports, read_upload
+from arr_coc.demo.markup import macros
 from arr_coc.demo.page.layout import ADD_TAB, Controls, Parts, add_actions, add_shared_controls
 from arr_coc.demo.session import trim_memory
 from arr_coc.demo.state import PageState, format_weights
 from arr_coc.errors import ArrCocError, ImageError, first_line
 from arr_coc.relevance.balancing import SCORES
 
-HEAD = "<header class='top'><h1>ARR-COC</h1><p>which visual tokens a model needs for a question, and why</p></header>"
-FOOT = (
-    "<p class='message'>A link restores an example with all settings. Your own images are in no link: the server drops them "
-    "when you close the page, and deletes the uploaded files after about an hour.</p>"
-)
 SHOW_LINK = "(query) => { arrcoc.visit(query); }"
 # Requests that use a model run one at a time. gradio does not check their values: the errors would not reach the page.
 MODEL: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "model", "preprocess": False}
 HIDDEN: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-RUN_TAB: dict[str, Callable[[PageRequest], Iterator[Output]]] = {
+RunTab = Callable[[PageRequest], Iterator[Output]]
+RUN_TAB: dict[str, RunTab] = {
     "ask": tab_ask.run,
     "compare": tab_compare.run,
     "channels": tab_channels.run,
@@ -50,7 +47,7 @@ def build_page(app: AppState, uploads: Path) -> tuple[gr.Blocks, PageEvents]:
     controls, parts = Controls(), Parts()
     with gr.Blocks(title="ARR-COC", analytics_enabled=False, fill_width=True, delete_cache=(600, 3600)) as page:
         with gr.Row():
-            gr.HTML(HEAD)
+            gr.HTML(macros.header())
             theme = gr.Button("Dark / light", size="sm", scale=0, min_width=110, elem_id="theme")
         with gr.Row():
             with gr.Column(scale=1, min_width=300):
@@ -61,7 +58,7 @@ def build_page(app: AppState, uploads: Path) -> tuple[gr.Blocks, PageEvents]:
                     with gr.Tab(name.capitalize(), id=name, elem_id=f"tab-{name}") as tabs[name]:
                         add_tab(app, controls, parts)
                         add_actions(name, parts)
-        gr.HTML(FOOT)
+        gr.HTML(macros.footer())
         theme.click(None, js="() => { arrcoc.theme(); }")
         events = PageEvents(app, controls, parts, page)
         events.connect_image(uploads)
@@ -92,7 +89,7 @@ class PageEvents:
     # Running a tab
 
     def run_tab(
-        self, tab: str, function: Callable[[PageRequest], Iterator[Output]], request: gr.Request, values: Sequence[Any]
+        self, tab: str, function: RunTab, request: gr.Request, values: Sequence[Any]
     ) -> Iterator[dict[Any, Any]]:
         """A tab's outputs by component, as they are computed; an error replaces the outputs that it contradicts."""
         try:
@@ -105,37 +102,24 @@ class PageEvents:
                     self.parts[name]: gr.update(maximum=value) if name == "channels_levels" else value
                     for name, value in output.items()
                 }
-        except ArrCocError as error:
-            yield self._error(tab, str(error))
         except Exception as error:  # a bug must not end the server for the other users
-            log.exception("a request failed")
-            yield self._error(tab, f"the server failed ({type(error).__name__}: {first_line(error)[:200]}): try again")
+            cleared = dict.fromkeys((self.parts[name] for name in CLEARED_BY_ERROR[tab]), "")
+            yield cleared | {self.parts[f"{tab}_message"]: _describe(error)}
         finally:
             self._free_outputs(request.session_hash)
             trim_memory()
 
-    def handler(self, tab: str, function: Callable[[PageRequest], Iterator[Output]] | None = None) -> Any:
-        """A gradio function that runs a tab with the values of all controls."""
+    def handler(self, tab: str | None = None, function: RunTab | None = None) -> Any:
+        """A gradio function that runs a tab with the values of all controls. Without `tab`, its first input names it."""
 
         def run(request: gr.Request, *values: Any) -> Iterator[Any]:
-            yield from self.run_tab(tab, function or RUN_TAB[tab], request, values)
-
-        return run
-
-    def handler_of_named_tab(self) -> Any:
-        """A gradio function that runs the tab that its first input names, if there is one."""
-
-        def run(request: gr.Request, tab: str, *values: Any) -> Iterator[Any]:
-            if tab in RUN_TAB:
-                yield from self.run_tab(tab, RUN_TAB[tab], request, values)
+            name, *inputs = values if tab is None else (tab, *values)
+            if name in RUN_TAB:
+                yield from self.run_tab(name, function or RUN_TAB[name], request, inputs)
             else:
                 yield {self.parts["ask_message"]: gr.skip()}  # gradio would clear every output of an empty generator
 
         return run
-
-    def _error(self, tab: str, text: str) -> dict[Any, Any]:
-        cleared = dict.fromkeys((self.parts[name] for name in CLEARED_BY_ERROR[tab]), "")
-        return cleared | {self.parts[f"{tab}_message"]: markup.alert(text)}
 
     def _free_outputs(self, session_id: str | None) -> None:
         """Delete gradio's copies of this session's outputs: it keeps one of every update, each with a new number."""
@@ -151,27 +135,28 @@ class PageEvents:
         """Run a change outside the tabs, such as another image; an error is shown below the image."""
         try:
             return {"message": "", **change(self.app.request(request.session_hash, state))}
-        except ArrCocError as error:
-            return {"message": markup.alert(str(error))}
         except Exception as error:
-            log.exception("a request failed")
-            return {"message": markup.alert(f"the server failed ({type(error).__name__}): try again")}
+            return {"message": _describe(error)}
 
     def _outputs(self, *tabs: str) -> list[Any]:
         return [part for name, part in self.parts.items() if name.partition("_")[0] in tabs]
 
-    def _on(self, event: Any, tab: str, function: Any = None, **options: Any) -> None:
+    def _on(self, event: Any, tab: str, function: RunTab | None = None, **options: Any) -> None:
         """Run a tab at an event, and put its link into the address bar."""
-        done = event(
-            self.handler(tab, function), self.controls.inputs, self._outputs(tab), **MODEL, **(HIDDEN | options)
-        )
+        outputs = self._outputs(tab)
+        done = event(self.handler(tab, function), self.controls.inputs, outputs, **MODEL, **(HIDDEN | options))
         done.then(None, [self.parts[f"{tab}_link"]], None, js=SHOW_LINK)
+
+    def _on_named(self, event: Any, name: Any) -> Any:
+        """Run the tab that the component `name` names, at an event."""
+        options = {**MODEL, **HIDDEN, "show_progress": "minimal"}
+        return event(self.handler(), [name, *self.controls.inputs], self._outputs(*RUN_TAB), **options)
 
     # Connecting the components
 
     def connect_image(self, uploads: Path) -> None:
         """Upload, remove and choose an image, and draw a box on it."""
-        inputs, parts, app = self.controls.parts, self.parts, self.app
+        inputs, parts, app = self.controls, self.parts, self.app
         image, question, box = inputs["image"], inputs["question"], inputs["box"]
         outputs = [parts["picture_message"], parts["compare_board"]]
 
@@ -206,15 +191,10 @@ class PageEvents:
             questions = gr.update(choices=known, value=None)
             return found.get("picture"), questions, first or gr.skip(), "", found["message"], found.get("board", "")
 
-        image.input(
-            choose,
-            [image],
-            [parts["picture"], parts["questions"], question, box, *outputs],
-            show_progress="hidden",
-            api_name="choose",
-        )
+        chosen = [parts["picture"], parts["questions"], question, box, *outputs]
+        image.input(choose, [image], chosen, show_progress="hidden", api_name="choose")
         parts["questions"].input(
-            lambda chosen: chosen or gr.skip(), [parts["questions"]], [question], queue=False, api_visibility="private"
+            lambda text: text or gr.skip(), [parts["questions"]], [question], queue=False, **HIDDEN
         )
 
         def show_box(request: gr.Request, name: str, asked: str, text: str) -> tuple[Any, ...]:
@@ -232,33 +212,19 @@ class PageEvents:
 
     def connect_tabs(self, tabs: dict[str, Any]) -> None:
         """Each tab's button, Enter in the question, and the tabs that run when they are opened."""
-        inputs, parts = self.controls.parts, self.parts
+        inputs, parts = self.controls, self.parts
         for name in RUN_TAB:
-            done = parts[f"{name}_go"].click(
-                self.handler(name),
-                self.controls.inputs,
-                self._outputs(name),
-                show_progress="minimal",
-                api_name=name,
-                **MODEL,
-            )
-            done.then(None, [parts[f"{name}_link"]], None, js=SHOW_LINK)
+            public = {"show_progress": "minimal", "api_visibility": "public", "api_name": name}
+            self._on(parts[f"{name}_go"].click, name, **public)
             tabs[name].select(None, None, [self.tab], js=f"() => '{name}'")
         for name in ("channels", "knowing"):
             self._on(tabs[name].select, name, show_progress="minimal")
-        tabs["report"].select(
-            lambda: [gr.update(choices=["", *find_reports(self.app.root)])] * 2,
-            None,
-            [inputs["report"], inputs["against"]],
-            **HIDDEN,
-        )
-        entered = inputs["question"].submit(
-            self.handler_of_named_tab(),
-            [self.tab, *self.controls.inputs],
-            self._outputs(*RUN_TAB),
-            **MODEL,
-            **(HIDDEN | {"show_progress": "minimal"}),
-        )
+
+        def list_reports() -> list[Any]:
+            return [gr.update(choices=["", *find_reports(self.app.root)])] * 2
+
+        tabs["report"].select(list_reports, None, [inputs["report"], inputs["against"]], **HIDDEN)
+        entered = self._on_named(inputs["question"].submit, self.tab)
         show = f"(tab, ...links) => {{ arrcoc.visit(links[{list(RUN_TAB)}.indexOf(tab)]); }}"
         entered.then(None, [self.tab, *self.links], None, js=show)
         for name in ("budget", "glance"):
@@ -269,7 +235,7 @@ class PageEvents:
 
     def connect_channels(self) -> None:
         """Another channel, level or point. The gallery stays as it is."""
-        inputs, parts = self.controls.parts, self.parts
+        inputs, parts = self.controls, self.parts
 
         def run_without_gallery(request: PageRequest) -> Iterator[Output]:
             return tab_channels.run(request, gallery=False)
@@ -292,7 +258,7 @@ class PageEvents:
     def connect_knowing(self) -> None:
         """Sliders that set the weights by hand, and the button that resets them."""
         parts = self.parts
-        exploit, weights = self.controls.parts["exploit"], self.controls.parts["weights"]
+        exploit, weights = self.controls["exploit"], self.controls["weights"]
 
         def show_on(event: Any) -> None:
             self._on(event, "knowing", trigger_mode="always_last")
@@ -303,14 +269,14 @@ class PageEvents:
         def set_weights(*values: float) -> str:
             return format_weights({way: round(float(value), 2) for way, value in zip(SCORES, values, strict=True)})
 
-        options: dict[str, Any] = {"queue": False, "api_visibility": "private"}
+        options = {"queue": False, **HIDDEN}
         slider, reset = parts["knowing_exploit"], parts["knowing_reset"]
         show_on(slider.release(set_exploit, [slider], [exploit, weights], **options).then)
         sliders = [parts[f"knowing_{way}"] for way in SCORES]
         for slider in sliders:
             show_on(slider.release(set_weights, sliders, [weights], **options).then)
         show_on(reset.click(lambda: ("", ""), None, [exploit, weights], **options).then)
-        show_on(self.controls.parts["learned"].input)
+        show_on(self.controls["learned"].input)
 
     def connect_actions(self) -> None:
         """The buttons below each tab."""
@@ -343,7 +309,7 @@ class PageEvents:
             shown = self.change_image(_shown_image, state, request)
             page_request = app.request(request.session_hash, state)
             values = controls.from_state(replace(state, model=state.model or app.models.names[0]))
-            return {controls.parts[name]: value for name, value in values.items()} | {
+            return {controls[name]: value for name, value in values.items()} | {
                 parts["picture"]: shown.get("picture"),
                 parts["compare_board"]: shown.get("board", ""),
                 parts["picture_message"]: markup.alert(problem) if problem else shown["message"],
@@ -354,16 +320,18 @@ class PageEvents:
             }
 
         loaded = self.page.load(load, None, [*controls.inputs, *outputs, bar, self.tab, wanted], **HIDDEN)
-        loaded.then(
-            self.handler_of_named_tab(),
-            [wanted, *controls.inputs],
-            self._outputs(*RUN_TAB),
-            **MODEL,
-            **(HIDDEN | {"show_progress": "minimal"}),
-        )
+        self._on_named(loaded.then, wanted)
 
 
 def _shown_image(request: PageRequest) -> Output:
     image = request.image.image
     boxes = [box for group in request.evidence for box in group]
     return {"picture": image, "board": markup.box_editor(image, boxes)}
+
+
+def _describe(error: Exception) -> str:
+    """An error as a sentence for the user; a bug is also written to the log."""
+    if isinstance(error, ArrCocError):
+        return markup.alert(str(error))
+    log.error("a request failed", exc_info=error)
+    return markup.alert(f"the server failed ({type(error).__name__}: {first_line(error)[:200]}): try again")
