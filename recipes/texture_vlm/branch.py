@@ -4,6 +4,7 @@ Several branches are trained together. They see the same batches, encoded once, 
 that is frozen.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +16,7 @@ from transformers import Qwen2VLForConditionalGeneration
 from arr_coc.embedding.projection import TENSORS, Projection
 from arr_coc.errors import ArrCocError
 from arr_coc.training.loop import step_optimizers
-from arr_coc.vlm.token_codec import Lift, language_weights, unexplained, with_own
+from arr_coc.vlm.token_codec import Lift, language_weights, with_own
 from recipes.reader.batches import Batch
 from recipes.reader.forward import ReaderForward
 from recipes.reader.losses import answer_loss
@@ -28,6 +29,11 @@ STAGES = ("lift", "language model")
 
 # Cells are dropped before the encoder only: three batch shapes instead of five, and half of the compile time.
 KINDS = tuple(kind for kind in STEP_KINDS if kind.kept == kind.encoded)
+
+
+def unexplained(restored: torch.Tensor, features: torch.Tensor, spread: float) -> torch.Tensor:
+    """The share of the features' variance that reconstruction loses."""
+    return (restored.float() - features.float()).square().sum(-1).mean() / max(spread, math.ulp(1.0))
 
 
 @dataclass(frozen=True)

@@ -240,6 +240,7 @@ def test_an_upload_is_visible_to_its_user_only(new_user: NewUser, tmp_path: Path
     mine, other = new_user().open(), new_user().open()
     mine.get_by_label("Remove Image").click()
     mine.locator("#picture input[type=file]").set_input_files(tmp_path / "mine.jpg")
+    mine.locator("#picture img[src*='mine.jpg']").wait_for()  # the upload has arrived
     mine.wait_for_function("document.querySelector('#example input').value === 'my image'")
     mine.locator("#ask-go").click()
     mine.locator("#ask-dense output").wait_for()

@@ -13,10 +13,10 @@ from typing import Any
 from PIL import Image
 
 import arr_coc
-from arr_coc.demo.inputs import ExampleImage, Limits, bundled_examples, find_example, resolve_folder
+from arr_coc.demo.inputs import ExampleImage, Limits, bundled_examples, resolve_folder
 from arr_coc.demo.session import Session, SessionImage, SessionStore
 from arr_coc.demo.state import PageState
-from arr_coc.errors import ModelError, PromptError
+from arr_coc.errors import ArrCocError, ModelError, PromptError
 from arr_coc.evaluation.data import Evidence
 from arr_coc.vlm.model import VLM
 
@@ -110,8 +110,10 @@ class PageRequest:
     @cached_property
     def image(self) -> SessionImage:
         def load() -> tuple[Image.Image, str]:
-            example = find_example(self.app.examples, self.state.image)
-            return example.load(), example.code
+            examples, name = self.app.examples, self.state.image
+            if name not in examples:
+                raise ArrCocError(f"expected an image among {', '.join(list(examples)[:12])}, got {name[:80]!r}")
+            return examples[name].load(), examples[name].code
 
         return self.session.open_image(self.state.image, load)
 

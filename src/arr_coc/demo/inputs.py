@@ -6,7 +6,7 @@ import io
 import math
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -144,12 +144,6 @@ def read_examples(folder: Path) -> tuple[dict[str, ExampleImage], list[str]]:
     if not examples:
         raise ArrCocError(f"expected still images in {str(folder)!r}, found none")
     return examples, [*data.problems, *data.notes]
-
-
-def find_example(examples: Mapping[str, ExampleImage], name: str) -> ExampleImage:
-    if name not in examples:
-        raise ArrCocError(f"expected an image among {', '.join(list(examples)[:12])}, got {name[:80]!r}")
-    return examples[name]
 
 
 def _load_local(path: Path) -> Image.Image:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import arr_coc
 from arr_coc.demo import markup, snippets
@@ -25,16 +24,15 @@ MEANINGS = {
 
 def run(request: PageRequest) -> Iterator[Output]:
     state, image, vlm = request.state, request.image, request.vlm
-    options: dict[str, Any] = {} if state.learned else {"learned": False}
     allocation = arr_coc.realize(
         image.texture(),
         request.question,
         budget=state.budget,
         using=vlm,
         look=image.encode(vlm),
+        learned=state.learned,
         exploit=state.exploit,
         weights=state.parse_weights(),
-        **options,
     )
     tensions = {name: value for name, value in allocation.tensions.items() if not name.startswith(WEIGHT)}
     weights = {

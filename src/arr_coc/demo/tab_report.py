@@ -52,7 +52,8 @@ def _comparison(first: SavedReport, second: SavedReport, changes: list[ReportCha
         if one.ci is not None and one.p is not None:
             difference += f" [{one.ci[0]:+.3f}, {one.ci[1]:+.3f}], p {format_p(one.p)}"
         numbers = ["–" if value is None else f"{value:.3f}" for value in (one.first, one.second)]
-        rows.append([f"{one.selector} at {one.budget}", *numbers, difference, one.pictures])
+        name = one.selector if one.selector == one.budget else f"{one.selector} at {one.budget}"  # "all" has one budget
+        rows.append([name, *numbers, difference, one.pictures])
     head = [metric, first.folder.name, second.folder.name, "paired difference, 95% interval over images", "images"]
     changed = changed_answers(first, second)
     right = sum(one["better"] for one in changed)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -201,9 +200,9 @@ def read_folder(folder: str | Path) -> tuple[Projection, Lift, dict[str, torch.T
         language = storage.read(path / LANGUAGE)[0] if note["language"] else None
     except OSError as error:
         raise ProjectionError(f"{str(path)!r} holds no {FORMAT}: {error.strerror or error}") from None
+    except ProjectionError:
+        raise
     except (storage.DamagedFileError, ValueError, KeyError) as error:
-        if isinstance(error, ProjectionError):
-            raise
         raise ProjectionError(f"{str(path)!r} is damaged: {error}") from None
     projection = Projection.load(path / PROJECTION)
     lift = Lift(projection, note.get("hidden", 0))
@@ -213,11 +212,6 @@ def read_folder(folder: str | Path) -> tuple[Projection, Lift, dict[str, torch.T
         expected = f"{projection.dims} to {projection.width} dimensions with {lift.hidden} hidden units"
         raise ProjectionError(f"{str(path)!r} is damaged: its lift is not from {expected}") from None
     return projection, lift, language
-
-
-def unexplained(restored: torch.Tensor, features: torch.Tensor, spread: float) -> torch.Tensor:
-    """The share of the features' variance that reconstruction loses."""
-    return (restored.float() - features.float()).square().sum(-1).mean() / max(spread, math.ulp(1.0))
 
 
 @dataclass(frozen=True, eq=False)
