@@ -31,15 +31,14 @@ def add_parser(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add = parser.add_argument
     console.add_question(parser)
-    parser.add_argument("--budget", default="auto", help="visual tokens that the language model reads (auto)")
-    parser.add_argument("--glance", default="auto", help="visual tokens that the vision encoder computes (auto)")
-    parser.add_argument("--selector", default="arr-coc", help="method that selects the tokens (arr-coc)")
-    parser.add_argument("--why", type=Path, metavar="FILE", help="write a picture of the kept cells and the reasons")
-    parser.add_argument(
-        "--where", type=Path, metavar="FILE", help="write the image with the place of the answer marked"
-    )
-    parser.add_argument("--json", action="store_true", help="print the answer, tokens, times and kept cells as JSON")
+    add("--budget", default="auto", help="visual tokens that the language model reads (auto)")
+    add("--glance", default="auto", help="visual tokens that the vision encoder computes (auto)")
+    add("--selector", default="arr-coc", help="method that selects the tokens (arr-coc)")
+    add("--why", type=Path, metavar="FILE", help="write a picture of the kept cells and the reasons")
+    add("--where", type=Path, metavar="FILE", help="write the image with the place of the answer marked")
+    add("--json", action="store_true", help="print the answer, tokens, times and kept cells as JSON")
     more = parser.add_argument_group("more options")
     more.add_argument(
         "--tokens", type=int, default=160, metavar="N", help="maximum length of the answer in tokens (160)"

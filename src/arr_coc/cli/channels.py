@@ -23,14 +23,13 @@ def add_parser(commands: Any) -> None:
         description="Compute the channels of an image and draw them on a labelled sheet. Without IMAGE, list all channels.",
         epilog="example: arr-coc channels receipt.jpg -o sheet.png --layout mvp13",
     )
-    parser.add_argument("image", nargs="?", metavar="IMAGE", help="an image file")
-    parser.add_argument("-o", "--output", type=Path, metavar="SHEET", help="contact sheet to write (.png, .jpg)")
-    parser.add_argument("--layout", help="full40, mvp13, or channel names with commas such as edges,text (full40)")
-    parser.add_argument("--text", default="strokes", help="text detector: strokes (fast) or rapidocr (extra 'ocr')")
-    parser.add_argument(
-        "--max-side", type=int, default=1024, metavar="PX", help="scale larger images to this side (1024)"
-    )
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    add = parser.add_argument
+    add("image", nargs="?", metavar="IMAGE", help="an image file")
+    add("-o", "--output", type=Path, metavar="SHEET", help="contact sheet to write (.png, .jpg)")
+    add("--layout", help="full40, mvp13, or channel names with commas such as edges,text (full40)")
+    add("--text", default="strokes", help="text detector: strokes (fast) or rapidocr (extra 'ocr')")
+    add("--max-side", type=int, default=1024, metavar="PX", help="scale larger images to this side (1024)")
+    add("--json", action="store_true", help="print everything as JSON")
     parser.set_defaults(run=run)
 
 

@@ -32,13 +32,10 @@ def add_question(parser: argparse.ArgumentParser, model: str = "model folder or 
 
 def add_model_options(parser: Any) -> None:
     """The options that every command with a model has, for a parser or one of its groups."""
-    parser.add_argument(
-        "--embeddings", metavar="NAME", help="image-text encoder for selectors that need one, such as labels (none)"
-    )
-    parser.add_argument(
-        "--layer", default="auto", metavar="DIR", help="layer trained with arr-coc train, or none (the model's own)"
-    )
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
+    add = parser.add_argument
+    add("--embeddings", metavar="NAME", help="image-text encoder for selectors that need one, such as labels (none)")
+    add("--layer", default="auto", metavar="DIR", help="layer trained with arr-coc train, or none (the model's own)")
+    add("--device", default="cpu", help="cpu or cuda (cpu)")
 
 
 def check_question(arguments: argparse.Namespace) -> None:

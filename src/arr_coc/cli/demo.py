@@ -38,18 +38,15 @@ def add_parser(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--model", nargs="+", default=["reader"], metavar="FOLDER", help="one or more models (the bundled reader)"
-    )
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="annotated images, in the layout of arr-coc eval")
-    parser.add_argument(
-        "--files", type=Path, default=Path(), metavar="FOLDER", help="folder of reports and layers (the current one)"
-    )
-    parser.add_argument("--port", type=int, help="port (the first free one from 7860 on)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
-    parser.add_argument("--share", action="store_true", help="also open a public tunnel")
-    parser.add_argument("--embeddings", metavar="NAME", help="image-text encoder for selectors that need one (none)")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
+    add = parser.add_argument
+    add("--model", nargs="+", default=["reader"], metavar="FOLDER", help="one or more models (the bundled reader)")
+    add("--data", type=Path, metavar="FOLDER", help="annotated images, in the layout of arr-coc eval")
+    add("--files", type=Path, default=Path(), metavar="FOLDER", help="folder of reports and layers (the current one)")
+    add("--port", type=int, help="port (the first free one from 7860 on)")
+    add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
+    add("--share", action="store_true", help="also open a public tunnel")
+    add("--embeddings", metavar="NAME", help="image-text encoder for selectors that need one (none)")
+    add("--device", default="cpu", help="cpu or cuda (cpu)")
     limits = parser.add_argument_group("limits")
     for one in fields(Limits):
         option, kind = f"--{one.name.replace('_', '-')}", int if one.type == "int" else float

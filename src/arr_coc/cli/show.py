@@ -19,14 +19,11 @@ def add_parser(commands: Any) -> None:
         ),
         epilog='example: arr-coc show receipt.jpg "What is the total amount?" --budget 12.5% -o why.png',
     )
+    add = parser.add_argument
     console.add_question(parser, "model folder, hub id or none")
-    parser.add_argument(
-        "-o", "--output", type=Path, default=Path("why.png"), metavar="FILE", help="picture to write (why.png)"
-    )
-    parser.add_argument(
-        "--budget", default="auto", help='cells to keep: 128, 12.5%%, "mass 90%%" of the relevance, auto or all (auto)'
-    )
-    parser.add_argument("--json", action="store_true", help="print the cells, strategy and tensions as JSON")
+    add("-o", "--output", type=Path, default=Path("why.png"), metavar="FILE", help="picture to write (why.png)")
+    add("--budget", default="auto", help='cells to keep: 128, 12.5%%, "mass 90%%" of the relevance, auto or all (auto)')
+    add("--json", action="store_true", help="print the cells, strategy and tensions as JSON")
     console.add_model_options(parser.add_argument_group("more options"))
     parser.set_defaults(run=run)
 

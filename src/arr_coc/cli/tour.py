@@ -26,9 +26,8 @@ def add_parser(commands: Any) -> None:
         ),
         epilog="example: arr-coc tour -o out",
     )
-    parser.add_argument(
-        "-o", "--output", type=Path, default=Path("out"), metavar="FOLDER", help="folder for the pictures (out)"
-    )
+    add = parser.add_argument
+    add("-o", "--output", type=Path, default=Path("out"), metavar="FOLDER", help="folder for the pictures (out)")
     parser.set_defaults(run=run)
 
 
