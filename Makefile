@@ -5,14 +5,14 @@ BIN := .venv/bin
 .PHONY: demo page test test-matrix lint format docs pictures bench clean help
 
 help:
-	@echo "make demo      answers about a bundled receipt, and pictures of where they stand, into out/"
+	@echo "make demo      answers about a bundled receipt, and pictures of why, into out/"
 	@echo "make page      the web page that looks into the system, on this machine"
 	@echo "make test      all tests; those of the page need a Chromium, which is installed where that is allowed"
 	@echo "make test-matrix  the model tests with every supported transformers, the newest included"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the code"
 	@echo "make docs      the documentation as a site, into out/docs"
-	@echo "make bench     texture timings on this machine, beside scikit-image"
+	@echo "make bench     texture timings on this machine, compared with scikit-image"
 	@echo "make pictures  draw the pictures of the docs again"
 	@echo "make clean     remove the environment and what was made"
 

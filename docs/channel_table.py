@@ -13,8 +13,8 @@ TARGET = Path(__file__).with_name("channels.md")
 HEAD = """\
 # The channels
 
-Made by `docs/channel_table.py` from the registry; `arr-coc channels --json` prints the same. The number is the place in
-the layouts `full40` and `mvp13`; code addresses channels by name only.
+Written by `docs/channel_table.py` from the registry; `arr-coc channels --json` prints the same. The numbers are positions in
+the layouts `full40` and `mvp13`. Code uses names only.
 
 | full40 | mvp13 | name | family | range | pooled by | cost | supplied by the caller | meaning |
 |---|---|---|---|---|---|---|---|---|
