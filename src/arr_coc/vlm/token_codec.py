@@ -329,7 +329,7 @@ class TextureEmbeddingVLM:
         """
         kept = "allocation" if isinstance(keep, Allocation | torch.Tensor | np.ndarray) else "budget"
         given: Any = {kept: keep, "glance": glance, "selector": selector, "seed": seed, **options}
-        return self.vlm.ask(image, question, after=after, remember=remember, **given)  # type: ignore[call-overload]
+        return self.vlm.ask(image, question, after=after, remember=remember, **given)  # type: ignore[arg-type]
 
     def save_pretrained(self, folder: str | Path, language: bool = False) -> Path:
         """Write projection and lift; with `language`, also the language model's weights."""

@@ -214,7 +214,7 @@ class PageEvents:
         """Each tab's button, Enter in the question, and the tabs that run when they are opened."""
         inputs, parts = self.controls, self.parts
         for name in RUN_TAB:
-            public = {"show_progress": "minimal", "api_visibility": "public", "api_name": name}
+            public: dict[str, Any] = {"show_progress": "minimal", "api_visibility": "public", "api_name": name}
             self._on(parts[f"{name}_go"].click, name, **public)
             tabs[name].select(None, None, [self.tab], js=f"() => '{name}'")
         for name in ("channels", "knowing"):
