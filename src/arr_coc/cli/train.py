@@ -96,14 +96,14 @@ def run(arguments: argparse.Namespace) -> int:
         learn=tuple(sorted(set(arguments.learn))), gate=arguments.gate, steps=arguments.steps,
         minutes=arguments.minutes, lr=arguments.lr, pictures=arguments.pictures, answers=arguments.answers, seed=arguments.seed,
     )  # fmt: skip
-    if arguments.workers < 0:
-        raise ArrCocError(f"expected --workers from 0 on, got {arguments.workers}")
-    if arguments.limit is not None and arguments.limit < 1:
-        raise ArrCocError(f"expected --limit from 1 on, got {arguments.limit}")
-    if arguments.dtype not in (None, *DTYPES):
-        raise ArrCocError(f"expected --dtype as one of {', '.join(DTYPES)}, got {arguments.dtype!r}")
-    if arguments.pooling not in POOLINGS:
-        raise ArrCocError(f"expected --pooling as one of {', '.join(POOLINGS)}, got {arguments.pooling!r}")
+    for name, least in (("workers", 0), ("limit", 1)):
+        value = getattr(arguments, name)
+        if value is not None and value < least:
+            raise ArrCocError(f"expected --{name} from {least} on, got {value}")
+    for name, known in (("dtype", DTYPES), ("pooling", POOLINGS)):
+        value = getattr(arguments, name)
+        if value is not None and value not in known:
+            raise ArrCocError(f"expected --{name} as one of {', '.join(known)}, got {value!r}")
     unknown = sorted(set(arguments.without) - set(CHANNELS))
     if unknown or set(arguments.without) == set(CHANNELS):
         got = ", ".join(unknown) or "all of them"

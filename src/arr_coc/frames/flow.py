@@ -27,10 +27,8 @@ Method: TypeAlias = Literal["auto", "dis", "pyramidal"]
 SIDE = 320  # px of the longer side that flow is computed at
 MIN_SIDE = 16  # px; DIS uses patches of 8
 LUMA = (0.299, 0.587, 0.114)
-MISS, MISS_SHARE = (
-    0.5,
-    0.1,
-)  # px, and share of the vector's length: a return that misses by this much has confidence 0.5
+# px, and share of the vector's length: a return that misses by this much has confidence 0.5
+MISS, MISS_SHARE = 0.5, 0.1
 JUMP = 0.5  # px between neighbouring vectors from which upsampling follows edges
 EDGE_SIGMA = 0.06  # of the luma: how similar pixels on the same side of an edge are
 
@@ -166,8 +164,9 @@ def upsample(flow: Flow, guide: torch.Tensor) -> Flow:
     smooth = flow.resize(size)
     if size == flow.size or flow.is_zero:
         return smooth
-    up, down = (F.pad(flow.vectors, pad, mode="replicate") for pad in ((1, 0, 1, 0), (0, 1, 0, 1)))
-    jumps = (up[:, 1:, 1:] - up[:, :-1, :-1]).abs().amax(0) + (down[:, 1:, 1:] - down[:, :-1, :-1]).abs().amax(0) > JUMP
+    diagonal = F.pad(flow.vectors, (1, 1, 1, 1), mode="replicate")  # each vector less its upper left neighbour
+    steps = (diagonal[:, 1:, 1:] - diagonal[:, :-1, :-1]).abs().amax(0)
+    jumps = steps[:-1, :-1] + steps[1:, 1:] > JUMP
     if not bool(jumps.any()):
         return smooth
     near = F.max_pool2d(jumps[None, None].float(), 3, 1, 1)[0, 0] > 0

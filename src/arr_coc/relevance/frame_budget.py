@@ -148,15 +148,13 @@ def _border_distance(frame: int, links: Sequence[Link], size: torch.Size) -> tor
 def _visibility(frame: int, links: Sequence[Link], size: torch.Size) -> list[tuple[int, torch.Tensor]]:
     """For each other frame the share `[h, w]`, 0 to 1, of its cells whose content this frame shows whole."""
     found = []
-    whole = (_border_distance(frame, links, size) >= 1).float()
-    share = whole
-    for number in range(frame, len(links)):
-        share = warp(share, links[number].back) * links[number].later
-        found.append((number + 1, share))
-    share = whole
-    for number in range(frame - 1, -1, -1):
-        share = warp(share, links[number].forth) * links[number].earlier
-        found.append((number, share))
+    later = [(number + 1, links[number].back, links[number].later) for number in range(frame, len(links))]
+    earlier = [(number, links[number].forth, links[number].earlier) for number in range(frame - 1, -1, -1)]
+    for side in (later, earlier):
+        share = (_border_distance(frame, links, size) >= 1).float()
+        for other, step, common in side:
+            share = warp(share, step) * common
+            found.append((other, share))
     return found
 
 

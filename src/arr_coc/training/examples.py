@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -73,9 +74,7 @@ class LookCache:
             look = self.vlm.look(image)
             self.vlm.prepare(look=look, text="?", selector="all")  # encodes it
             size = sum(one.nbytes for one in tensors([look.vision.tensors, look.encoded]))
-            size += sum(
-                3 * width * height for sizes in look.sizes().values() for width, height in sizes
-            )  # the pictures
+            size += sum(3 * w * h for sizes in look.sizes().values() for w, h in sizes)  # the pictures
             self._looks[id(image)] = (image, look, size)
             self.used += size
         self._looks.move_to_end(id(image))
@@ -164,23 +163,20 @@ def _encode(
     report: Callable[[str], None],
 ) -> Iterator[tuple[PictureQuestions, SelectionInput, list[CellFeatures]]]:
     """The tokens of each picture, and its views without tokens."""
+    looked = ((one, selection) for one in pictures if (selection := _look(looks, one, report)) is not None)
     if workers == 0:
-        for one in pictures:
-            selection = _look(looks, one, report)
-            if selection is not None:
-                yield one, selection, _texture_views(one.still, selection.grid, config)
+        for one, selection in looked:
+            yield one, selection, _texture_views(one.still, selection.grid, config)
         return
-    waiting: list[tuple[PictureQuestions, SelectionInput, Future[list[CellFeatures]]]] = []
+    waiting: deque[tuple[PictureQuestions, SelectionInput, Future[list[CellFeatures]]]] = deque()
     with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:
-        for one in pictures:
-            selection = _look(looks, one, report)
-            if selection is not None:
-                waiting.append((one, selection, pool.submit(_texture_views, one.still, selection.grid, config)))
+        for one, selection in looked:
+            waiting.append((one, selection, pool.submit(_texture_views, one.still, selection.grid, config)))
             if len(waiting) > PREFETCH * workers:
-                first = waiting.pop(0)
-                yield *first[:2], first[2].result()
-        for first in waiting:
-            yield *first[:2], first[2].result()
+                before, taken, views = waiting.popleft()
+                yield before, taken, views.result()
+        for before, taken, views in waiting:
+            yield before, taken, views.result()
 
 
 def _start_worker() -> None:
@@ -213,12 +209,8 @@ def _example(
     bare: list[CellFeatures],
 ) -> TrainingExample:
     assert selection.tokens is not None
-    tokens, start, views = _to_half(selection.tokens), 0, []
-    for view in bare:
-        t, h, w = view.shape
-        stop = start + t * h * w
-        views.append(CellFeatures(view.channels, view.pixels, tokens[start:stop].view(t, h, w, -1)))
-        start = stop
+    tokens = _to_half(selection.tokens).split([math.prod(view.shape) for view in bare])
+    views = [replace(view, tokens=own.view(*view.shape, -1)) for view, own in zip(bare, tokens, strict=True)]
     questions = []
     for sample in samples:
         ids = vlm.prompter.ids(sample.question)

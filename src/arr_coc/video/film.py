@@ -107,17 +107,16 @@ class Film:
             self._chart = Chart(width)
             self._open(width, overlay(seen, width).height)
         self._chart.add(seen)
+        shown, room = overlay(seen, self._size[0]), self._size[1] - CHART
+        if shown.height > room:  # it is taller than the first
+            shown = shown.resize((max(1, round(shown.width * room / shown.height)), room))
         picture = Image.new("RGB", self._size, GROUND)
-        picture.paste(self._fit(overlay(seen, self._size[0])), (0, 0))
-        picture.paste(self._chart.draw(), (0, self._size[1] - CHART))
-        self._encode(picture, seen.time)
-
-    def _fit(self, shown: Image.Image) -> Image.Image:
-        """Shrink a frame that is taller than the first."""
-        room = self._size[1] - CHART
-        if shown.height <= room:
-            return shown
-        return shown.resize((max(1, round(shown.width * room / shown.height)), room))
+        picture.paste(shown, (0, 0))
+        picture.paste(self._chart.draw(), (0, room))
+        frame = import_av().VideoFrame.from_image(picture)
+        self._last = max(self._last + 1, round(seen.time / TICK))  # timestamps must increase
+        frame.pts, frame.time_base = self._last, TICK
+        self._container.mux(self._stream.encode(frame))
 
     def _open(self, width: int, height: int) -> None:
         av = import_av()
@@ -132,19 +131,10 @@ class Film:
         self._stream.pix_fmt = "yuv420p"
         self._stream.time_base = self._stream.codec_context.time_base = TICK
 
-    def _encode(self, picture: Image.Image, time: float) -> None:
-        av = import_av()
-        frame = av.VideoFrame.from_image(picture)
-        self._last = max(self._last + 1, round(time / TICK))  # timestamps must increase
-        frame.pts, frame.time_base = self._last, TICK
-        for packet in self._stream.encode(frame):
-            self._container.mux(packet)
-
     def close(self) -> None:
         """Finish the file."""
         if self._container is not None:
-            for packet in self._stream.encode():
-                self._container.mux(packet)
+            self._container.mux(self._stream.encode())
             self._container.close()
             self._container = None
 

@@ -115,7 +115,10 @@ class Memory:
         if why:
             self.reset()
         if passing and self._last is not None:
-            return self._pass(texture)
+            self._step = None
+            if self.embeddings is not None and self._features is not None:
+                self.embeddings.attach(texture, l2_normalize(warp(self._features, self._drift), dim=0))
+            return texture, Reuse(0.0, 1.0, "passing")
         now = gates.denoise(flows.small_luma(texture.pixels, settings.side))
         result = self._start(texture, now, why or "first frame") if self._last is None else self._next(texture, now)
         self._last = now, texture.pixels
@@ -135,13 +138,6 @@ class Memory:
         assert self._compared is not None
         stale = gates.expand_windows(gates.stale_windows(*self._compared).cpu(), size)
         return warp(_resize(values, torch.Size(size)), self._step) * (1 - stale.float())
-
-    def _pass(self, texture: TextureArray) -> tuple[TextureArray, Reuse]:
-        """A frame that says nothing about the scene."""
-        self._step = None
-        if self.embeddings is not None and self._features is not None:
-            self.embeddings.attach(texture, l2_normalize(warp(self._features, self._drift), dim=0))
-        return texture, Reuse(0.0, 1.0, "passing")
 
     def _start(self, texture: TextureArray, now: torch.Tensor, why: str) -> tuple[TextureArray, Reuse]:
         """A frame with nothing to reuse."""
@@ -196,13 +192,11 @@ class Memory:
         encoded = 0.0
         if self._should_encode(stale, lost, float(distance.mean()) > FAST_DRIFT, keyframe):
             part = None if keyframe else update.encode_windows(self.embeddings, texture.pixels, grid, stale)
-            new, covered = part if part is not None else (update.encode_frame(self.embeddings, texture.pixels), None)
-            weight = self._new_weight(stale, lost).to(features)
-            weight = weight if covered is None else weight * covered
+            new, covered = part or (update.encode_frame(self.embeddings, texture.pixels), features.new_ones(grid))
+            weight = self._new_weight(stale, lost).to(features) * covered
             features = l2_normalize((1 - weight) * features + weight * new, dim=0)
-            encoded = 1.0 if covered is None else float((covered > 0).float().mean())
-            renewed = torch.ones_like(self._lost) if covered is None else covered.cpu() >= gates.LOW_CONFIDENCE
-            self._lost = self._lost & ~renewed
+            encoded = float((covered > 0).float().mean())
+            self._lost = self._lost & (covered.cpu() < gates.LOW_CONFIDENCE)
             self._features, self._age = features, 0
             drift = zero_flow(step.size, step.vectors.device)
         self._drift = drift

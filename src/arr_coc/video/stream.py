@@ -24,7 +24,6 @@ from arr_coc.embedding.encoder import Encoder
 from arr_coc.errors import ArrCocError, VideoError, whole_number
 from arr_coc.frames.reader import Frame, Reader, VideoSource, check_fps, sample_at
 from arr_coc.frames.scene import SceneDetector
-from arr_coc.texture import TextureArray
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.budget import Budget, limit
 from arr_coc.video.memory import Memory, MemorySettings, Reuse
@@ -76,8 +75,7 @@ class LatestFrames(Iterator[Frame]):
         if whole_number(size) is None:
             raise VideoError(f"expected room for at least 1 waiting frame, got {size!r}")
         self._source = source
-        self._queue: deque[Frame] = deque()
-        self._size = size
+        self._queue: deque[Frame] = deque(maxlen=size)  # a full deque drops its oldest frame
         self._dropped = 0  # since the last frame that was returned
         self._done = False
         self._error: BaseException | None = None
@@ -91,9 +89,7 @@ class LatestFrames(Iterator[Frame]):
                 with self._changed:
                     if self._done:
                         return
-                    if len(self._queue) == self._size:
-                        self._queue.popleft()
-                        self._dropped += 1
+                    self._dropped += len(self._queue) == self._queue.maxlen
                     self._queue.append(frame)
                     self._changed.notify()
         except BaseException as error:
@@ -126,14 +122,37 @@ class LatestFrames(Iterator[Frame]):
 
 
 class WatchStream(Iterator[WatchedFrame]):
-    """The frames of a source with their allocations. `arr_coc.watch` makes it and describes the arguments."""
+    """Allocate tokens on each frame: `for seen in arr_coc.watch("clip.mp4", "Where is the dog?", using="labels")`.
+
+    Args:
+        source: a file, "camera:0", a list of pictures, an array `[T, H, W, 3]`, a tensor `[T, 3, H, W]`, any iterator.
+        question: what to look for. `ask` changes it between frames.
+        using: embeddings or an encoder's name, to score cells by the question. None: the question is not used.
+        budget: cells to keep on each frame, as in `arr_coc.realize`.
+        grid: rows and columns of cells. None: cells of about 28 px.
+        fps: frames a second of a source without timestamps.
+        every: sample the source at this many frames a second. None: all frames.
+        drop: "never" waits for the consumer, "oldest" drops frames that it has no time for, "auto" drops for cameras only.
+        spend: "every" frame its whole budget, or only for content that is "new" on it.
+        memory: how long results are reused.
+        realizing: further settings of `arr_coc.realize`.
+    """
 
     def __init__(
-        self, source: VideoSource, question: str, *, using: Embeddings | Encoder | str | Path | None = None,
-        budget: Budget = "12.5%", grid: tuple[int, int] | None = None, fps: float | None = None, every: float | None = None,
-        drop: Drop = "auto", spend: Spend = "every", memory: MemorySettings | None = None,
+        self,
+        source: VideoSource,
+        question: str,
+        *,
+        using: Embeddings | Encoder | str | Path | None = None,
+        budget: Budget = "12.5%",
+        grid: tuple[int, int] | None = None,
+        fps: float | None = None,
+        every: float | None = None,
+        drop: Drop = "auto",
+        spend: Spend = "every",
+        memory: MemorySettings | None = None,
         realizing: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         for what, value, known in (("drop", drop, get_args(Drop)), ("spend", spend, get_args(Spend))):
             if value not in known:
                 raise ArrCocError(f"expected {what} as one of {', '.join(known)}, got {value!r}")
@@ -151,8 +170,7 @@ class WatchStream(Iterator[WatchedFrame]):
         frames: Iterator[Frame] = self._reader if every is None else sample_at(self._reader, check_fps(every))
         self._latest = LatestFrames(frames) if drop == "oldest" or (drop == "auto" and self._reader.live) else None
         self._frames: Iterator[Frame] = frames if self._latest is None else self._latest
-        self._ahead: Frame | None = None  # read ahead to confirm a cut
-        self._ahead_error: ArrCocError | None = None  # raised by reading ahead
+        self._ahead: Frame | ArrCocError | None = None  # read ahead to confirm a cut, or the error of doing so
         self._kept: torch.Tensor | None = None  # [rows, columns] content that was kept on an earlier frame
         self.ask(question)
 
@@ -185,7 +203,8 @@ class WatchStream(Iterator[WatchedFrame]):
         scene = self._scenes.update(_luma(frame), self._peek)
         unusual = scene.blank or (not scene.cut and scene.similarity < self._scenes.threshold)
         texture, reuse = self.memory.update(frame.pixels, scene.kind, passing=unusual)
-        grid = self.grid or default_grid(texture)
+        height, width = texture.original_size
+        grid = self.grid or (max(1, round(height / CELL)), max(1, round(width / CELL)))
         found = realize(texture, self.question, grid, self.budget, self.embeddings, **self._options)
         if reuse.why != "passing":  # a flash changes neither the relevance nor what counts as new
             size = found.grid.views[0].h, found.grid.views[0].w
@@ -197,22 +216,19 @@ class WatchStream(Iterator[WatchedFrame]):
         return WatchedFrame(frame.number, frame.time, frame.pixels, found, reuse, scene.kind, frame.dropped, ms)
 
     def _take(self) -> Frame:
-        if self._ahead is not None:
-            frame, self._ahead = self._ahead, None
-            return frame
-        if self._ahead_error is not None:
-            error, self._ahead_error = self._ahead_error, None
-            raise error
-        return next(self._frames)
+        ahead, self._ahead = self._ahead, None
+        if isinstance(ahead, ArrCocError):
+            raise ahead
+        return ahead or next(self._frames)
 
     def _peek(self) -> torch.Tensor | None:
         """The luma of the next frame, read ahead."""
-        if self._ahead is None and self._ahead_error is None:
+        if self._ahead is None:
             try:
                 self._ahead = next(self._frames, None)
             except ArrCocError as error:  # the current frame is good: return it first
-                self._ahead_error = error
-        return None if self._ahead is None else _luma(self._ahead)
+                self._ahead = error
+        return _luma(self._ahead) if isinstance(self._ahead, Frame) else None
 
     def _keep_new(self, found: Allocation, size: tuple[int, int]) -> Allocation:
         """The allocation without cells whose content was kept on an earlier frame; at least one cell stays."""
@@ -236,47 +252,7 @@ class WatchStream(Iterator[WatchedFrame]):
         self.close()
 
 
-def watch(
-    source: VideoSource,
-    question: str,
-    *,
-    using: Embeddings | Encoder | str | Path | None = None,
-    budget: Budget = "12.5%",
-    grid: tuple[int, int] | None = None,
-    fps: float | None = None,
-    every: float | None = None,
-    drop: Drop = "auto",
-    spend: Spend = "every",
-    memory: MemorySettings | None = None,
-    realizing: Mapping[str, Any] | None = None,
-) -> WatchStream:
-    """Allocate tokens on each frame: `for seen in arr_coc.watch("clip.mp4", "Where is the dog?", using="labels")`.
-
-    Args:
-        source: a file, "camera:0", a list of pictures, an array `[T, H, W, 3]`, a tensor `[T, 3, H, W]`, any iterator.
-        question: what to look for. `WatchStream.ask` changes it between frames.
-        using: embeddings or an encoder's name, to score cells by the question. None: the question is not used.
-        budget: cells to keep on each frame, as in `arr_coc.realize`.
-        grid: rows and columns of cells. None: cells of about 28 px.
-        fps: frames a second of a source without timestamps.
-        every: sample the source at this many frames a second. None: all frames.
-        drop: "never" waits for the consumer, "oldest" drops frames that it has no time for, "auto" drops for cameras only.
-        spend: "every" frame its whole budget, or only for content that is "new" on it.
-        memory: how long results are reused.
-        realizing: further settings of `arr_coc.realize`.
-    """
-    if isinstance(source, str | Path) and not str(source):
-        raise VideoError("expected the name of a clip's file, got an empty string")
-    return WatchStream(
-        source, question, using=using, budget=budget, grid=grid, fps=fps, every=every, drop=drop, spend=spend,
-        memory=memory, realizing=realizing,
-    )  # fmt: skip
-
-
-def default_grid(texture: TextureArray) -> tuple[int, int]:
-    """Rows and columns of cells of about 28 px of the original frame."""
-    height, width = texture.original_size
-    return max(1, round(height / CELL)), max(1, round(width / CELL))
+watch = WatchStream  # the public name: `arr_coc.watch`
 
 
 def _luma(frame: Frame) -> torch.Tensor:

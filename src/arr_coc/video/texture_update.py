@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -27,9 +28,7 @@ CLUSTERS = ("cluster_id", "cluster_size", "boundaries", "cluster_distance")  # c
 MARGIN = 64  # px around a rectangle that its channels need
 MAX_LOCAL = 0.1  # share of a frame up to which a change does not affect global channels
 MAX_PARTIAL = 0.25  # share of a frame above which computing all of it is faster
-MAX_WINDOWS = (
-    0.6  # windows with more cells than this share of the frame's: encoding the whole frame is faster and better
-)
+MAX_WINDOWS = 0.6  # share of the frame's cells: if windows need more, the whole frame is encoded faster and better
 
 
 def update_channels(old: TextureArray, new: TextureArray, moved: Flow, recompute: torch.Tensor) -> float:
@@ -49,10 +48,7 @@ def update_channels(old: TextureArray, new: TextureArray, moved: Flow, recompute
         known = torch.stack([old[name].float() for name in names])
         planes |= zip(names, warp(known, wide, nearest=nearest), strict=True)
     if box is not None:
-        top, left, bottom, right = box
-        inner, patch = _compute_patch(new, box)
-        for name in LOCAL:
-            planes[name][top:bottom, left:right] = patch[name][inner]
+        _recompute(planes, new, box)
     for name, plane in planes.items():
         new.keep(name, plane.to(new.dtype))
     return share
@@ -79,20 +75,18 @@ def bounding_box(marked: torch.Tensor, size: tuple[int, int]) -> tuple[int, int,
     return top, left, min(bottom, height), min(right, width)
 
 
-def _compute_patch(
-    texture: TextureArray, box: tuple[int, int, int, int]
-) -> tuple[tuple[slice, slice], dict[str, torch.Tensor]]:
-    """The local channels of a rectangle with its margin, and the slices of the rectangle inside them."""
+def _recompute(planes: dict[str, torch.Tensor], texture: TextureArray, box: tuple[int, int, int, int]) -> None:
+    """Overwrite a rectangle of the local channels with values computed from its pixels and a margin around it."""
     top, left, bottom, right = box
     height, width = texture.size
     up, before = max(0, top - MARGIN), max(0, left - MARGIN)
     part = texture.pixels[:, up : min(height, bottom + MARGIN), before : min(width, right + MARGIN)].contiguous()
     crop = TextureArray.from_image(part, layout=LOCAL, max_side=None, dtype=texture.dtype, text=texture.text)
-    inner = (slice(top - up, bottom - up), slice(left - before, right - before))
-    planes = {name: crop[name].float() for name in LOCAL}
-    scale = math.hypot(*crop.size) / math.hypot(height, width)  # distances are shares of the diagonal
-    planes["distance"] = planes["distance"] * scale
-    return inner, planes
+    for name in LOCAL:
+        patch = crop[name].float()
+        if name == "distance":  # a share of the diagonal
+            patch = patch * (math.hypot(*crop.size) / math.hypot(height, width))
+        planes[name][top:bottom, left:right] = patch[top - up : bottom - up, left - before : right - before]
 
 
 def encode_frame(embeddings: Embeddings, pixels: torch.Tensor) -> torch.Tensor:
@@ -119,14 +113,12 @@ def encode_windows(
         return None
     picture = resize(pixels.to(encoder.device), (grid[0] * encoder.cell, grid[1] * encoder.cell))
     weights = layout.weights()[chosen]
-    total = torch.zeros(encoder.width, *grid)
-    covered = torch.zeros(grid)
-    corners = list(layout)
+    total, covered = torch.zeros(encoder.width, *grid), torch.zeros(grid)
+    places = list(_places(layout))
     with torch.no_grad():
-        for number, weight, features in zip(
-            chosen, weights, encoder.encode_windows(picture, layout, chosen), strict=True
-        ):
-            rows, columns = _window(corners[number], layout)
+        encoded = encoder.encode_windows(picture, layout, chosen)
+        for number, weight, features in zip(chosen, weights, encoded, strict=True):
+            rows, columns = places[number]
             total[:, rows, columns] += features.cpu().float() * weight
             covered[rows, columns] += weight
     compressed = embeddings.projection.compress(l2_normalize(total, dim=0))
@@ -137,15 +129,14 @@ def covering_windows(layout: WindowLayout, marked: torch.Tensor) -> list[int]:
     """The windows that hold the marked cells `[h, w]`: for each cell the one with the highest weight there."""
     best = torch.full(layout.grid, -1, dtype=torch.long)
     highest = torch.zeros(layout.grid)
-    for number, (corner, weight) in enumerate(zip(layout, layout.weights(), strict=True)):
-        place = _window(corner, layout)
+    for number, (place, weight) in enumerate(zip(_places(layout), layout.weights(), strict=True)):
         better = weight > highest[place]
         highest[place] = torch.where(better, weight, highest[place])
         best[place] = torch.where(better, number, best[place])
     return sorted(set(best[marked.cpu()].tolist()))
 
 
-def _window(corner: tuple[int, int], layout: WindowLayout) -> tuple[slice, slice]:
-    """The rows and columns of the window at `corner`."""
-    top, left = corner
-    return slice(top, top + layout.window[0]), slice(left, left + layout.window[1])
+def _places(layout: WindowLayout) -> Iterator[tuple[slice, slice]]:
+    """The rows and columns of every window."""
+    rows, columns = layout.window
+    return ((slice(top, top + rows), slice(left, left + columns)) for top, left in layout)
