@@ -6,6 +6,8 @@ Each message is one sentence: what was expected, what was given, what to do. The
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class ArrCocError(ValueError):
@@ -71,6 +73,17 @@ def whole_number(value: object, least: int = 1) -> int | None:
     except TypeError:
         return None
     return number if number >= least and not isinstance(value, bool) else None
+
+
+@contextmanager
+def raise_as(kind: type[ArrCocError], what: str) -> Iterator[None]:
+    """Raise any other error inside the `with` as `kind`, with `what` before its first line; libraries raise many types."""
+    try:
+        yield
+    except ArrCocError:
+        raise
+    except Exception as error:
+        raise kind(f"{what}: {first_line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:

@@ -84,12 +84,12 @@ class LlavaNext(OnePositionPerToken):
     def _maps(self, inputs: Inputs, kind: str, recorder: TileRecorder, depth: float) -> list[torch.Tensor]:
         """The attention that every picture's cells receive: `[N]` each."""
         tiles = self._tiles(inputs)
-        starts = [sum(tiles[:number]) for number in range(len(tiles))]
-        maps = [
-            torch.stack([recorder.tile(tile)[depth][self.first :] for tile in range(start, start + count)])
-            for start, count in zip(starts, tiles, strict=True)
-        ]
-        return [values[:, 0] for values in self._pack([values[..., None] for values in maps], inputs)]
+        maps = self._stack_tiles(recorder, depth, sum(tiles)).split(tiles)
+        return [values[:, 0] for values in self._pack(list(maps), inputs)]
+
+    def _stack_tiles(self, recorder: TileRecorder, depth: float, count: int) -> torch.Tensor:
+        """The attention that the patches of the first `count` tiles receive: `[tiles, patches, 1]`."""
+        return torch.stack([recorder.tile(tile)[depth][self.first :, None] for tile in range(count)])
 
     def _tiles(self, inputs: Inputs) -> list[int]:
         """The number of views of each picture."""
@@ -164,8 +164,8 @@ class LlavaOnevision(LlavaNext):
         if kind == "image":
             return super()._maps(inputs, kind, recorder, depth)
         videos, frames = inputs["pixel_values_videos"].shape[:2]
-        maps = torch.stack([recorder.tile(frame)[depth][self.first :] for frame in range(videos * frames)])
-        return list(self.core.apply_pooling(maps[..., None]).reshape(videos, -1))
+        maps = self._stack_tiles(recorder, depth, videos * frames)
+        return list(self.core.apply_pooling(maps).reshape(videos, -1))
 
     def _tiles(self, inputs: Inputs) -> list[int]:
         return [

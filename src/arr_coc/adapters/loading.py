@@ -9,7 +9,7 @@ from typing import Any
 
 from arr_coc.adapters.families import check_transformers, family
 from arr_coc.adapters.video_processor import QwenVideoProcessor, SquareVideoProcessor
-from arr_coc.errors import ModelError, first_line
+from arr_coc.errors import ModelError, raise_as
 
 
 def load_model(name: str | Path, **options: Any) -> Any:
@@ -20,13 +20,9 @@ def load_model(name: str | Path, **options: Any) -> Any:
     folder = Path(name)
     if not folder.is_dir() and (folder.exists() or len(folder.parts) > 2 or str(name).startswith((".", "/", "~"))):
         raise ModelError(f"expected a model folder or a hub id, got {str(name)!r}, which is not a folder")
-    try:
+    with raise_as(ModelError, f"cannot load {str(name)!r}"):
         family(AutoConfig.from_pretrained(name).model_type)
         return AutoModelForImageTextToText.from_pretrained(name, **options).eval()
-    except ModelError:
-        raise
-    except Exception as error:  # broken files raise errors of many types
-        raise ModelError(f"cannot load {str(name)!r}: {first_line(error)}") from error
 
 
 def keep_quiet() -> None:
@@ -41,14 +37,10 @@ def load_processor(name: str | Path, model_type: str | None = None) -> Any:
     """Load the processor of a model folder: images by Pillow, video frames by `video_processor.py`."""
     import transformers
 
-    try:
+    with raise_as(ModelError, f"cannot load the processor of {str(name)!r}"):
         kind = model_type or transformers.AutoConfig.from_pretrained(name).model_type
         base = getattr(transformers, family(kind).processor)
         made = without_video(base).from_pretrained(name, backend="pil")  # type: ignore[attr-defined]
-    except ModelError:
-        raise
-    except Exception as error:
-        raise ModelError(f"cannot load the processor of {str(name)!r}: {first_line(error)}") from error
     if kind.startswith("qwen"):
         made.video_processor = QwenVideoProcessor.from_settings(kind, made.image_processor, _video_settings(name))
     elif kind == "llava_onevision":

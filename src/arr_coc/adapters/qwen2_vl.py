@@ -70,10 +70,11 @@ class Qwen2VL(Adapter):
         if pixels is None or thw is None:
             raise PromptError(f"expected {PIXELS[kind][0]} along with {PIXELS[kind][1]}, got none: pass both")
         dense, grids = cells is None, [visual.grid.views[0] for visual in visuals]
+        encoder, device = self.encoder, self.device
         cells = [torch.arange(grid.n) for grid in grids] if cells is None else cells
         counts = [len(chosen) for chosen in cells]
         if sum(counts) == 0:
-            none = torch.zeros(0, self.width, device=self.device, dtype=self.encoder.dtype)
+            none = torch.zeros(0, self.width, device=device, dtype=encoder.dtype)
             return [
                 Encoded(chosen, none, (none,) * self.deep_layers, attention=dict.fromkeys(depths, none[:, 0]))
                 for chosen in cells
@@ -81,14 +82,14 @@ class Qwen2VL(Adapter):
         patches = self._index(grids, cells)
         # Only the patches that are encoded travel to the device.
         pixels = pixels if dense else pixels[patches.rows.to(pixels.device)]
-        pixels = pixels.to(self.device, self.encoder.dtype)
-        recorder = Recorder(self.encoder.blocks, depths, self.merge**2)
+        pixels = pixels.to(device, encoder.dtype)
+        recorder = Recorder(encoder.blocks, depths, self.merge**2)
         if self._batches_segments(dense):
             tokens, deep = self._run(pixels, patches, recorder)
         else:
             keywords = {} if dense else self._encoder_kwargs(patches)
             with recorder.attached():
-                answer = self.encoder(pixels, grid_thw=thw.to(self.device), return_dict=True, **keywords)
+                answer = encoder(pixels, grid_thw=thw.to(device), return_dict=True, **keywords)
             tokens, deep = answer.pooler_output, tuple(getattr(answer, "deepstack_features", None) or ())
         received = {depth: self._by_cell(values, patches).split(counts) for depth, values in recorder.cells().items()}
         return [

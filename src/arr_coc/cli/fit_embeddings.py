@@ -49,7 +49,7 @@ def add_parser(commands: Any) -> None:
     add("--sample", type=int, metavar="N", help="cells drawn from each picture (all)")
     add("--mode", choices=("fast", "native"), default="fast", help="one pass, or overlapping windows (fast)")
     add("--questions", metavar="FILE", help="one per line, or a folder with samples.jsonl (everyday objects)")
-    add("--text-weight", type=float, metavar="W", help="how much the questions steer the fit, 0 to 1 (0)")
+    add("--text-weight", type=float, default=0.0, metavar="W", help="how much the questions steer the fit, 0 to 1 (0)")
     add("--workers", type=int, default=1, metavar="N", help="processes that encode (1)")
     add("--device", default="cpu", help="cpu (default) or cuda")
     add("--seed", type=int, default=0, help="for --sample (0)")
@@ -63,7 +63,6 @@ def run(arguments: argparse.Namespace) -> int:
     from arr_coc.adapters.loading import keep_quiet
     from arr_coc.devices import check_device
     from arr_coc.embedding.encoder import open_encoder
-    from arr_coc.embedding.projection import TEXT_WEIGHT
     from arr_coc.training.projection import fit, report
     from arr_coc.training.projection.gather import CellSampling, find_images
 
@@ -72,9 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and value < least:
             raise ArrCocError(f"expected --{name} of at least {least}, got {value}")
-    weight = TEXT_WEIGHT if arguments.text_weight is None else arguments.text_weight
-    if not 0 <= weight <= 1:
-        raise ArrCocError(f"expected --text-weight from 0 to 1, got {weight:g}")
+    if not 0 <= arguments.text_weight <= 1:
+        raise ArrCocError(f"expected --text-weight from 0 to 1, got {arguments.text_weight:g}")
     check_device(arguments.device)
     folder: Path = arguments.report or output.with_name(f"{output.stem}_report")
     for place in (output.parent, folder):
@@ -100,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
                 dims=arguments.dims,
                 sampling=CellSampling(arguments.mode, arguments.sample, arguments.seed),
                 questions=questions,
-                text_weight=weight,
+                text_weight=arguments.text_weight,
                 step_up=not arguments.exactly,
                 workers=arguments.workers,
                 state=state,

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -28,42 +28,27 @@ import torch.nn.functional as F
 
 from arr_coc.embedding.encoder import EXPECTED, fingerprint, subject
 from arr_coc.embedding.windows import WindowedEncoder
-from arr_coc.errors import EncoderError, first_line
+from arr_coc.errors import EncoderError, raise_as
 
 CAPTION = "a photo of {}"
 
 
 class VisionTower(ABC):
-    """Dense features of a contrastive model, and its text features."""
+    """Dense features of a contrastive model."""
 
     kind: ClassVar[str]  # `config.model_type`
     padding: ClassVar[str]  # of the tokenizer
     path: str = "value"
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.vision = model.vision_model
-
-    @property
-    def cell(self) -> int:
-        return int(self.model.config.vision_config.patch_size)
-
-    @property
-    def side(self) -> int:
-        return int(self.model.config.vision_config.image_size)
-
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """Dimensions of the joint space."""
+    def __init__(self, model: Any, width: int, side: int) -> None:
+        """`width`: dimensions of the joint space. `side`: px of one side of the images that it was trained on."""
+        self.model, self.vision = model, model.vision_model
+        self.width, self.side = int(width), int(side)
+        self.cell = int(model.config.vision_config.patch_size)
 
     @abstractmethod
     def patch_features(self, pixels: torch.Tensor) -> torch.Tensor:
         """Normalised pixels `[B, 3, h * cell, w * cell]` to features `[B, h * w, D]`."""
-
-    def text_features(self, tokens: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Tokens `[Q, T]` to vectors `[Q, D]`."""
-        return self.model.get_text_features(**tokens).pooler_output
 
 
 class ClipTower(VisionTower):
@@ -71,12 +56,8 @@ class ClipTower(VisionTower):
     padding = "longest"
 
     def __init__(self, model: Any, path: Literal["value", "block"] = "value") -> None:
-        super().__init__(model)
+        super().__init__(model, model.config.projection_dim, model.config.vision_config.image_size)
         self.path = path
-
-    @property
-    def width(self) -> int:
-        return int(self.model.config.projection_dim)
 
     def patch_features(self, pixels: torch.Tensor) -> torch.Tensor:
         hidden = self.vision.pre_layrnorm(self.vision.embeddings(pixels, interpolate_pos_encoding=True))
@@ -95,17 +76,14 @@ class SiglipTower(VisionTower):
     kind = "siglip"
     padding = "max_length"
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
+    def __init__(self, model: Any, side: int | None = None) -> None:
+        vision = model.config.vision_config
+        super().__init__(model, vision.hidden_size, vision.image_size if side is None else side)
         if getattr(self.vision, "head", None) is None:
             raise EncoderError(
                 "expected a SigLIP checkpoint with its pooling head, got one with vision_use_head=False: "
                 "without the head its features are not in the space of its texts"
             )
-
-    @property
-    def width(self) -> int:
-        return int(self.model.config.vision_config.hidden_size)
 
     def patch_features(self, pixels: torch.Tensor) -> torch.Tensor:
         return self.pool_each(self.vision(pixels, interpolate_pos_encoding=True).last_hidden_state)
@@ -124,9 +102,9 @@ class Siglip2Tower(SiglipTower):
 
     kind = "siglip2"
 
-    @property
-    def side(self) -> int:
-        return int(self.model.config.vision_config.num_patches**0.5) * self.cell
+    def __init__(self, model: Any) -> None:
+        vision = model.config.vision_config
+        super().__init__(model, int(vision.num_patches**0.5) * vision.patch_size)
 
     def patch_features(self, pixels: torch.Tensor) -> torch.Tensor:
         batch, _, height, width = pixels.shape
@@ -138,7 +116,7 @@ class Siglip2Tower(SiglipTower):
         return self.pool_each(self.vision(patches, mask, shapes).last_hidden_state)
 
 
-TOWERS: dict[str, type[VisionTower]] = {tower.kind: tower for tower in (ClipTower, SiglipTower, Siglip2Tower)}
+TOWERS: dict[str, Callable[[Any], VisionTower]] = {"clip": ClipTower, "siglip": SiglipTower, "siglip2": Siglip2Tower}
 
 
 class ContrastiveEncoder(WindowedEncoder):
@@ -184,7 +162,8 @@ class ContrastiveEncoder(WindowedEncoder):
             captions, padding=self.tower.padding, truncation=True, max_length=self._max_tokens, return_tensors="pt"
         )
         names = [name for name in ("input_ids", "attention_mask") if name in tokens]
-        return self.tower.text_features({name: tokens[name].to(self.device) for name in names})
+        inputs = {name: tokens[name].to(self.device) for name in names}
+        return self.tower.model.get_text_features(**inputs).pooler_output
 
 
 def open_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> ContrastiveEncoder:
@@ -196,7 +175,7 @@ def open_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Cont
     if not exists and (folder.exists() or len(folder.parts) != 2 or name.startswith((".", "/", "~"))):
         raise EncoderError(f"there is no encoder {name!r}: {EXPECTED}")
     place = str(folder) if exists else name
-    try:
+    with raise_as(EncoderError, f"cannot load the encoder {name!r}"):
         kind = AutoConfig.from_pretrained(place).model_type
         if kind not in TOWERS:
             raise EncoderError(f"{name!r} is a model of the type {kind!r}, which is no encoder here: {EXPECTED}")
@@ -209,10 +188,6 @@ def open_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Cont
         tokenizer = AutoTokenizer.from_pretrained(place)
         settings, _ = ImageProcessingMixin.get_image_processor_dict(place)
         mean, deviation = list(settings["image_mean"]), list(settings["image_std"])
-    except EncoderError:
-        raise
-    except Exception as error:  # broken files, missing packages and missing networks raise many kinds of errors
-        raise EncoderError(f"cannot load the encoder {name!r}: {first_line(error)}") from error
     return ContrastiveEncoder(TOWERS[kind](model), tokenizer, mean, deviation, device, dtype)
 
 
@@ -261,15 +236,11 @@ def open_open_clip(name: str, device: torch.device, dtype: torch.dtype) -> Contr
     if not (folder / OPEN_CLIP_CONFIG).is_file() or weights is None:
         files = f"{OPEN_CLIP_CONFIG} and {OPEN_CLIP_WEIGHTS[0]} or {OPEN_CLIP_WEIGHTS[-1]}"
         raise EncoderError(f"expected a folder with {files}, got {name!r}")
-    try:
+    with raise_as(EncoderError, f"cannot load the open_clip checkpoint {name!r}"):
         config = json.loads((folder / OPEN_CLIP_CONFIG).read_text())
         model = CLIPModel(convert_open_clip_config(config["model_cfg"]))
         model.load_state_dict(convert_open_clip_weights(_read_weights(weights)))
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except EncoderError:
-        raise
-    except Exception as error:  # broken files raise many kinds of errors
-        raise EncoderError(f"cannot load the open_clip checkpoint {name!r}: {first_line(error)}") from error
     preprocess = config.get("preprocess_cfg", {})
     mean, deviation = list(preprocess.get("mean", MEAN)), list(preprocess.get("std", DEVIATION))
     return ContrastiveEncoder(ClipTower(model), tokenizer, mean, deviation, device, dtype)

