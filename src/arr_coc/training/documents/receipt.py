@@ -291,32 +291,10 @@ class _ReceiptPrinter:
         if rng.random() < 0.35:
             rows.append((rng.choice(("TOTAL QTY:", "ITEM COUNT", "TOTAL ITEMS:", "QTY")), rng.randint(1, 30), False))
         if rng.random() < 0.5:
-            rows.append(
-                (
-                    rng.choice(
-                        (
-                            "SUB TOTAL",
-                            "SUB-TOTAL",
-                            "SUBTOTAL",
-                            "SUBTOTAL:",
-                            "TOTAL (EXCLUDING GST):",
-                            "GROSS AMT",
-                            "AMOUNT",
-                        )
-                    ),
-                    subtotal,
-                    True,
-                )
-            )
+            rows.append((rng.choice(lexicon.SUBTOTALS), subtotal, True))
         tax = round(subtotal * rng.choice((0.06, 0.06, 0.1, 0.05))) if rng.random() < 0.5 else 0
         if tax:
-            rows.append(
-                (
-                    rng.choice(("GST 6%", "TAX", "SERVICE TAX", "GST PAYABLE (6%):", "SVR CHG 10%", "GOV TAX :")),
-                    tax,
-                    True,
-                )
-            )
+            rows.append((rng.choice(lexicon.TAXES), tax, True))
         off = rng.choice((0, 0, 0, rng.randint(1, 9) * 10))
         if off or rng.random() < 0.2:
             rows.append((rng.choice(("DISCOUNT", "DISC :", "TOTAL SAVINGS", "LESS DISCOUNT")), off, True))
@@ -325,13 +303,7 @@ class _ReceiptPrinter:
         if total != exact or rng.random() < 0.3:
             if rng.random() < 0.5:  # the unrounded amount is also called a total; the rounded one is the answer
                 rows.append((rng.choice(("TOTAL", "TOTAL SALES", "TOTAL AMOUNT")), exact, True))
-            rows.append(
-                (
-                    rng.choice(("ROUNDING", "ROUNDING ADJ", "ROUNDING ADJUSTMENT", "ROUND ADJ :")),
-                    abs(total - exact),
-                    True,
-                )
-            )
+            rows.append((rng.choice(lexicon.ROUNDINGS), abs(total - exact), True))
         rows.append(("*", total, True))
         if rng.random() < 0.7:
             given = total if rng.random() < 0.4 else (total // 1000 + rng.choice((1, 1, 2, 5))) * 1000
