@@ -16,12 +16,12 @@ from transformers import Qwen2VLForConditionalGeneration
 from arr_coc.embedding.projection import TENSORS, Projection
 from arr_coc.errors import ArrCocError
 from arr_coc.training.loop import step_optimizers
-from arr_coc.vlm.token_codec import Lift, language_weights, with_own
 from recipes.reader.batches import Batch
 from recipes.reader.forward import ReaderForward
 from recipes.reader.losses import answer_loss
 from recipes.reader.optimizer import Muon
 from recipes.reader.recipe import STEP_KINDS, Settings
+from recipes.texture_vlm.model import Lift, language_weights, with_own
 
 _BETAS, _DECAY = (0.9, 0.98), 0.05
 LIFT, LANGUAGE = 0, 1  # the two stages

@@ -18,7 +18,6 @@ from arr_coc.embedding.projection import Moments, fit_projection
 from arr_coc.errors import ArrCocError, ProjectionError
 from arr_coc.training.journal import Journal
 from arr_coc.training.loop import Clock, StopSignals, Task, run_steps, save_checkpoint
-from arr_coc.vlm.token_codec import encoder_identity, write_folder
 from recipes.reader import vocabulary
 from recipes.reader.batches import Batch
 from recipes.reader.data import BatchSupply, Library, Renderers, example_batch
@@ -28,6 +27,7 @@ from recipes.reader.recipe import StepKind
 from recipes.reader.validation import Sheet, answer_sheets
 from recipes.texture_vlm import results
 from recipes.texture_vlm.branch import KINDS, LIFT, STAGES, Branch, TextureLosses, TextureSettings
+from recipes.texture_vlm.model import encoder_identity, write_folder
 from recipes.texture_vlm.results import Report
 
 _WRITE_SECONDS = 4.0  # of a call, for writing

@@ -17,7 +17,7 @@ from arr_coc.texture import FULL40, LAYOUTS, MVP13, Channel, TextureArray, Textu
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.grid import Grid
 from arr_coc.video.stream import watch
-from arr_coc.vlm import token_codec as _token_codec  # noqa: F401, registers the encoders "vlm:NAME"
+from arr_coc.vlm import token_encoder as _token_encoder  # noqa: F401, registers the encoders "vlm:NAME"
 from arr_coc.vlm.api import load, realize, wrap
 
 __version__ = "0.2.0"

@@ -1,14 +1,34 @@
-"""Devices: checking them and moving tensors."""
+"""Devices: checking them, moving tensors to them, and timing work on them without synchronising.
+
+On CUDA, a `Stopwatch` records events in the stream and reads them when the times are requested. Synchronising at every stage
+would leave the device idle between stages.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 
 from arr_coc.errors import ArrCocError, first_line
+
+STAGES = (
+    "preprocess",
+    "texture",
+    "embed",
+    "glance",
+    "encode",
+    "layer",
+    "probe",
+    "gaze",
+    "assemble",
+    "prefill",
+    "decode",
+)
 
 
 def check_device(device: torch.device | str | None) -> torch.device | None:
@@ -41,3 +61,73 @@ def tensors(held: Any) -> Iterator[torch.Tensor]:
             yield from tensors(one)
     elif is_dataclass(held) and not isinstance(held, type):
         yield from tensors([getattr(held, one.name) for one in fields(held)])
+
+
+class Stopwatch(Mapping[str, float]):
+    """Collects stages; as a mapping, milliseconds by stage. A nested stage is not counted twice."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._spans: list[tuple[str, Any, Any, int | None]] = []  # name, start, end, enclosing span
+        self._open: list[int] = []
+        self._known: dict[str, float] | None = None
+
+    def mark(self) -> Any:
+        """A time stamp."""
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        number = len(self._spans)
+        self._spans.append((name, self.mark(), None, self._open[-1] if self._open else None))
+        self._open.append(number)
+        try:
+            yield
+        finally:
+            self._open.pop()
+            name, start, _, around = self._spans[number]
+            self._spans[number] = (name, start, self.mark(), around)
+            self._known = None
+
+    def add(self, name: str, start: Any, end: Any) -> None:
+        """Add a stage between two time stamps."""
+        self._spans.append((name, start, end, None))
+        self._known = None
+
+    def _times(self) -> dict[str, float]:
+        if self._known is None:
+            spent = [self._between(start, end) for _, start, end, _ in self._spans]
+            own = list(spent)
+            for number, (_, _, _, around) in enumerate(self._spans):
+                if around is not None:
+                    own[around] -= spent[number]
+            self._known = {}
+            for (name, _, _, _), milliseconds in zip(self._spans, own, strict=True):
+                self._known[name] = self._known.get(name, 0.0) + milliseconds
+            self._known = {name: self._known[name] for name in sorted(self._known, key=STAGES.index)}
+        return self._known
+
+    def _between(self, start: Any, end: Any) -> float:
+        if self.device.type != "cuda":
+            return float(end - start) * 1e3
+        end.synchronize()
+        return float(start.elapsed_time(end))
+
+    def __getitem__(self, name: str) -> float:
+        return self._times()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._times())
+
+    def __len__(self) -> int:
+        return len(self._times())
+
+
+def merge_timings(*watches: Mapping[str, float]) -> dict[str, float]:
+    """The summed stages of several stopwatches, in pipeline order."""
+    names = {name for watch in watches for name in watch}
+    return {name: sum(watch[name] for watch in watches if name in watch) for name in sorted(names, key=STAGES.index)}

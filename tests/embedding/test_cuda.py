@@ -20,7 +20,8 @@ from arr_coc.embedding import Mode, open_encoder
 from arr_coc.embedding.labels import EfficientNetLite0
 from arr_coc.embedding.projection import Moments, fit_projection
 from arr_coc.errors import ModelError
-from arr_coc.vlm.token_codec import TextureEmbeddingVLM, VlmTokens
+from arr_coc.vlm.token_encoder import VlmTokens
+from recipes.texture_vlm.model import TextureEmbeddingVLM
 from tests.adapters import families, tiny_vlm
 from tests.adapters.tiny_vlm import picture
 from tests.embedding import tiny

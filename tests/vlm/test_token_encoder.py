@@ -9,7 +9,7 @@ import torch
 
 import arr_coc
 from arr_coc.types.grid import Grid, Mosaic
-from arr_coc.vlm.token_codec import VlmTokens, evenly
+from arr_coc.vlm.token_encoder import VlmTokens, evenly
 from tests.adapters import families, tiny_vlm
 from tests.adapters.tiny_vlm import picture
 

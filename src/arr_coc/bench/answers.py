@@ -20,10 +20,10 @@ import torch
 from PIL import Image
 
 from arr_coc.bench.timing import Goal, Timing, by_name, time_ms
+from arr_coc.devices import Stopwatch
 from arr_coc.layer.inference import predict
 from arr_coc.selectors.base import ImageSource, Question, SelectionInput
 from arr_coc.texture import TextureArray
-from arr_coc.timing import Stopwatch
 from arr_coc.types.answer import Answer
 from arr_coc.types.grid import Grid
 from arr_coc.vlm.api import realize

@@ -11,8 +11,8 @@ from arr_coc.demo.app import Output, PageRequest
 from arr_coc.demo.markup import macros
 from arr_coc.demo.session import REUSABLE_STAGES, SessionImage
 from arr_coc.demo.tab_compare import check_selector
+from arr_coc.devices import STAGES
 from arr_coc.relevance import explanation as why
-from arr_coc.timing import STAGES
 from arr_coc.types.answer import Answer
 from arr_coc.vlm.model import VLM
 

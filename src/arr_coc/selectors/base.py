@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
+from arr_coc.devices import Stopwatch
 from arr_coc.errors import SelectorError
 from arr_coc.texture import TextureArray, TextureBatch
-from arr_coc.timing import Stopwatch
 from arr_coc.types.grid import Cells
 
 

@@ -14,8 +14,8 @@ import torch
 from arr_coc.adapters import layer_pruning
 from arr_coc.adapters.base import Adapter
 from arr_coc.adapters.processor import PromptProcessor, assistant_message, logits_callback, user_message
+from arr_coc.devices import Stopwatch, merge_timings
 from arr_coc.errors import PromptError
-from arr_coc.timing import Stopwatch, merge_timings
 from arr_coc.types.answer import Answer, Prepared, Turn
 
 INCOMPLETE = "\ufffd"  # decoded text ends with it while a character's last token is missing
@@ -67,7 +67,7 @@ def generate(
         result = timed_generate(adapter.model, inputs, watch, options)
     allocations = prepared.allocations if pruned is None else pruned.allocations(prepared)
     timings = merge_timings(prepared.timings, watch)
-    copies = len(result.sequences) // prepared.rows
+    copies = len(result.sequences) // len(prepared.source)
     answers = []
     for number, sequence in enumerate(result.sequences):
         row = number // copies

@@ -13,12 +13,12 @@ from PIL import Image
 
 from arr_coc.adapters.base import Encoded, Visual
 from arr_coc.adapters.processor import PromptProcessor, VisionInputs
+from arr_coc.devices import Stopwatch
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import ImageError, PromptError
 from arr_coc.frames.clip import Clip
 from arr_coc.selectors.base import ImageSource
 from arr_coc.texture import TextureArray
-from arr_coc.timing import Stopwatch
 from arr_coc.types.image import ImageLike, read_picture
 
 EXIF_ORIENTATION = 0x0112

@@ -22,6 +22,7 @@ from arr_coc.adapters import layer_pruning
 from arr_coc.adapters.attention_probe import locate_answer
 from arr_coc.adapters.families import adapter as adapter_of
 from arr_coc.adapters.processor import PromptProcessor
+from arr_coc.devices import Stopwatch
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import ModelError, PromptError, SelectorError
 from arr_coc.frames.clip import load_clip, model_fps
@@ -31,7 +32,6 @@ from arr_coc.layer.inference import fit_to_model
 from arr_coc.relevance.selector import ArrCoc
 from arr_coc.selectors import SelectorLike
 from arr_coc.selectors import selector as selector_of
-from arr_coc.timing import Stopwatch
 from arr_coc.types.answer import Answer, Prepared
 from arr_coc.types.budget import Budget
 from arr_coc.types.image import ImageLike

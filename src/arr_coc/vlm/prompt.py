@@ -11,9 +11,9 @@ import torch
 from arr_coc.adapters.base import Adapter, Inputs
 from arr_coc.adapters.packing import KeptFeatures, Packed, assemble, model_kwargs, pad_rows
 from arr_coc.adapters.processor import Message
+from arr_coc.devices import Stopwatch
 from arr_coc.errors import PromptError, SelectorError
 from arr_coc.selectors.base import ImageSource, Question
-from arr_coc.timing import Stopwatch
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.answer import Prepared
 from arr_coc.types.budget import Limit

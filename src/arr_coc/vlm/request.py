@@ -13,7 +13,7 @@ import torch
 
 from arr_coc.adapters.processor import Message, user_message
 from arr_coc.errors import AllocationError, BudgetError, PromptError, SelectorError
-from arr_coc.frames.clip import Clip, load_clip, model_fps
+from arr_coc.frames.clip import MODEL_FPS, Clip, load_clip, model_fps
 from arr_coc.frames.reader import VideoSource
 from arr_coc.selectors import Selector, SelectorLike
 from arr_coc.selectors import selector as selector_of
@@ -114,7 +114,8 @@ def parse_request(
     selection = SelectionRequest(chosen, glancing, budget, glance, allocation, shared, seed)
     if video is not None and not isinstance(text, str):
         raise PromptError("expected one question with video=: for several, take vlm.look(video=...) first")
-    videos, fps = load_clip(video, videos, fps, frames, frames_per_patch)
+    if video is not None or frames is not None:
+        videos, fps = load_clip(video, videos, fps, frames, frames_per_patch)
     shown = images is not None or videos is not None
     if sum((inputs is not None, messages is not None, text is not None and inputs is None)) != 1:
         raise PromptError("expected one of text, messages or inputs to hold the question")
@@ -126,7 +127,7 @@ def parse_request(
         raise PromptError("expected originals only with inputs: pass pictures as images")
     if raw and (text is None or inputs is not None):
         raise PromptError("expected raw=True only with text")
-    rate = model_fps(fps)
+    rate = MODEL_FPS if fps is None else model_fps(fps)
     if inputs is not None:
         questions = None if text is None else tuple(_texts(text))
         return Request(selection, questions, inputs=inputs, originals=originals)

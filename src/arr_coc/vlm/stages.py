@@ -17,12 +17,12 @@ import torch
 from arr_coc.adapters.attention_probe import probe_layers, prompt_attention
 from arr_coc.adapters.base import Adapter, Encoded, Inputs, Visual
 from arr_coc.adapters.processor import Message, PromptProcessor
+from arr_coc.devices import Stopwatch
 from arr_coc.errors import SelectorError
 from arr_coc.layer.inference import LayerPredictor
 from arr_coc.layer.model import ArrCocLayer
 from arr_coc.selectors.base import Choice, Downscale, ImageSource, Question, SelectionInput
 from arr_coc.selectors.cues import EmbeddingScorer
-from arr_coc.timing import Stopwatch
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.budget import Limit, divide, limits, rows
 from arr_coc.vlm.fallback import call_gaze, call_glance, call_relevance

@@ -20,7 +20,6 @@ import arr_coc
 from arr_coc.embedding.projection import Moments, fit_projection
 from arr_coc.errors import ArrCocError
 from arr_coc.training.documents.page import FontSet, PageQuestion
-from arr_coc.vlm.token_codec import Lift, TextureEmbeddingVLM, encoder_identity
 from recipes.reader import folder, vocabulary
 from recipes.reader.augment import without_augmentation
 from recipes.reader.batches import Batch, pack
@@ -43,6 +42,7 @@ from recipes.texture_vlm.branch import (
     adapted_parameters,
 )
 from recipes.texture_vlm.experiment import Experiment, load_reader, token_moments
+from recipes.texture_vlm.model import Lift, TextureEmbeddingVLM, encoder_identity
 from tests.adapters import families
 
 COMMON = Settings(seconds=500, warmup_steps=3, steps=12, workers=0, device="cpu", compiled=False)

@@ -1,4 +1,4 @@
-"""A model's visual tokens in other forms: as k texture planes (`TextureEmbeddingVLM`), and as an encoder (`VlmTokens`).
+"""`TextureEmbeddingVLM`: a model that reads its visual tokens from k texture planes.
 
     encoder -> k dimensions -> planes of the texture -> samples at the cells -> lift -> language model
 
@@ -20,7 +20,6 @@ import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -30,7 +29,7 @@ from torch import nn
 
 from arr_coc.adapters.base import Encoded, Visual
 from arr_coc.embedding import storage
-from arr_coc.embedding.encoder import Encoder, Mode, fingerprint, register_encoder, subject
+from arr_coc.embedding.encoder import fingerprint
 from arr_coc.embedding.projection import DIMS, Moments, Projection, fit_projection
 from arr_coc.errors import ChannelError, ProjectionError
 from arr_coc.frames.reader import VideoSource
@@ -42,16 +41,15 @@ from arr_coc.types.answer import Answer
 from arr_coc.types.budget import Budget
 from arr_coc.types.grid import Cells
 from arr_coc.types.image import ImageLike, Numbers
-from arr_coc.vlm.api import load
 from arr_coc.vlm.generation import GenerationOptions
 from arr_coc.vlm.look import Look
 from arr_coc.vlm.model import DEFAULT_SELECTOR, VLM
+from arr_coc.vlm.token_encoder import encode_image
 
 Keep = Budget | torch.Tensor | np.ndarray | Allocation
 FORMAT, VERSION = "texture embeddings for a language model", 1
 NOTE, PROJECTION, LIFT = "texture_vlm.json", "projection.safetensors", "lift.safetensors"
 LANGUAGE = "language.safetensors"
-LATER = ("language_model.layers.", "lm_head.")  # do not affect tokens before the language model's first block
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,7 +282,7 @@ class TextureEmbeddingVLM:
         identity = encoder_identity(vlm.model, vlm.adapter.text_model)
         moments, pictures = None, 0
         for image in images:
-            found = Moments.of(token_rows(_encode_image(vlm, image)[0]))
+            found = Moments.of(token_rows(encode_image(vlm, image)[0]))
             moments, pictures = found if moments is None else moments + found, pictures + 1
         if moments is None:
             raise ProjectionError("expected pictures to fit a projection on, got none")
@@ -364,82 +362,3 @@ class TextureEmbeddingVLM:
 def token_rows(seen: Encoded) -> torch.Tensor:
     """The token and the deep features of each cell, concatenated: `[M, D]`."""
     return torch.cat([seen.tokens, *seen.deep], dim=-1)
-
-
-class VlmTokens(Encoder):
-    """A wrapped model's own tokens as an image-text encoder.
-
-    Cells are the visual tokens after the projector; a question is the mean of its words' input embeddings. Both lie in the
-    language model's embedding space, but nothing trained them to be aligned: measure how much this finds for each model.
-
-    The processor decides the resolution, so both modes are the same. Tiles and an overview are laid onto one even grid, where
-    the finest view counts. Cells that the processor cut off are 0.
-    """
-
-    name = "vlm"
-
-    def __init__(self, vlm: VLM) -> None:
-        self.vlm = vlm
-        self.device = vlm.device
-        table = vlm.model.get_input_embeddings().weight
-        self.dtype, self.width = table.dtype, int(table.shape[1])
-
-    @cached_property
-    def identity(self) -> str:
-        """A fingerprint of the weights as they are loaded, precision included."""
-        model = self.vlm.model
-        weights = {name: w for name, w in model.state_dict().items() if not any(part in name for part in LATER)}
-        seeing = getattr(self.vlm.processor, "image_processor", None)
-        settings = (model.config.model_type, "" if seeing is None else seeing.to_json_string())
-        return f"vlm-{fingerprint(weights, settings)}"
-
-    def encode(self, pixels: torch.Tensor, mode: Mode) -> torch.Tensor:
-        encoded, grid = _encode_image(self.vlm, pixels)
-        return evenly(encoded.tokens, grid)
-
-    def embed(self, questions: list[str]) -> torch.Tensor:
-        adapter, prompter = self.vlm.adapter, self.vlm.prompter
-        return torch.stack([adapter.embed(prompter.ids(subject(q))).float().mean(0) for q in questions])
-
-
-def evenly(tokens: torch.Tensor, grid: Cells) -> torch.Tensor:
-    """Cells' tokens `[N, D]` on an even grid over the whole image: `[D, h, w]`; 0 where there is no cell."""
-    views, start = [], 0
-    for view in grid.views:
-        left, top, right, bottom = view.area
-        shape = (view.h / (bottom - top), view.w / (right - left))  # rows and columns, were the whole picture like this
-        views.append((shape[0] * shape[1], shape, view, start))
-        start += view.n
-    views.sort(key=lambda entry: entry[0])  # the finest last, over the coarser ones
-    rows, columns = (max(1, round(count)) for count in views[-1][1])
-    y, x = (torch.arange(rows).double() + 0.5) / rows, (torch.arange(columns).double() + 0.5) / columns
-    at = torch.full((rows, columns), -1)
-    for _, _, view, start in views:
-        left, top, right, bottom = view.area
-        down = ((y - top) / (bottom - top) * view.h).floor().long()[:, None]
-        across = ((x - left) / (right - left) * view.w).floor().long()[None]
-        inside = (down >= 0) & (down < view.h) & (across >= 0) & (across < view.w)
-        at = torch.where(inside, start + down * view.w + across, at)
-    places = at.flatten().to(tokens.device)
-    picked = tokens[places.clamp_min(0)] * (places >= 0)[:, None]
-    return picked.T.reshape(-1, rows, columns)
-
-
-def _encode_image(vlm: VLM, image: ImageLike) -> tuple[Encoded, Cells]:
-    """All tokens of one image, without a prompt, and its grid."""
-    prompter, look = vlm.prompter, vlm.look(image)
-    inputs = prompter.tokenize([prompter.placeholders["image"]], look.vision) | look.vision.tensors
-    visuals = vlm.adapter.visuals(inputs, look.sizes())
-    with torch.no_grad():
-        [encoded] = vlm.adapter.encode(inputs, visuals, None, ())
-    return encoded, visuals[0].grid
-
-
-def open_vlm_tokens(name: str, device: torch.device, dtype: torch.dtype) -> VlmTokens:
-    """A model folder, a hub id or "reader" as an encoder: "vlm:NAME"."""
-    vlm = load(name, dtype=dtype)
-    vlm.model.to(device)
-    return VlmTokens(vlm)
-
-
-register_encoder("vlm", open_vlm_tokens)

@@ -19,7 +19,7 @@ from arr_coc.embedding.projection import Projection
 from arr_coc.errors import ChannelError, ProjectionError
 from arr_coc.selectors import Choice, SelectionInput
 from arr_coc.types.grid import Grid, Mosaic
-from arr_coc.vlm.token_codec import EmbeddingPlanes, Lift, TextureEmbeddingVLM, encoder_identity, token_rows
+from recipes.texture_vlm.model import EmbeddingPlanes, Lift, TextureEmbeddingVLM, encoder_identity, token_rows
 from tests.adapters import families, tiny_vlm
 from tests.adapters.tiny_vlm import picture
 
