@@ -1,8 +1,11 @@
 """ARR-COC: keep the visual tokens that matter for the question, at their original positions.
 
-texture = arr_coc.TextureArray.from_image("receipt.jpg")    # 40 named channels, each built when asked for
+vlm = arr_coc.load("reader")  # or a model folder; or arr_coc.wrap(model, processor)
+answer = vlm.ask("receipt.jpg", "What is the total amount?", budget="12.5%", glance="50%")
+answer.text, answer.tokens, answer.timings, answer.allocation
+
+texture = arr_coc.TextureArray.from_image("receipt.jpg")  # 40 named channels, each computed on first use
 texture["edges"], texture.grid(44, 20), texture.sample(points, level=2.0)
-texture.sheet().save("channels.png")
 """
 
 from arr_coc import selectors
