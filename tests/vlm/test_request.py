@@ -13,9 +13,8 @@ from transformers import GenerationConfig
 
 import arr_coc
 from arr_coc.errors import AllocationError, BudgetError, FallbackWarning, ModelError, PromptError, SelectorError
-from arr_coc.selectors import Choice, Downscale, LayerState, SelectionInput, Selector
+from arr_coc.selectors import Choice, Downscale, SelectionInput, Selector
 from tests.adapters import tiny, tiny_llava_processor, tiny_processor
-from tests.adapters.test_inside import LastToken
 from tests.adapters.tiny_vlm import GREEDY, picture, wrapped
 
 
@@ -93,48 +92,6 @@ def test_looks_and_wrapped_models_can_be_copied() -> None:
     assert source.texture()["red"].shape == (56, 72)
     twin = copy.deepcopy(vlm)
     assert twin.ask(picture(), "What?", **GREEDY).ids.tolist() == vlm.ask(look, "What?", **GREEDY).ids.tolist()
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "complaint"),
-    [
-        ({"use_cache": False}, SelectorError, "leave use_cache on"),
-        ({"prompt_lookup_num_tokens": 3}, SelectorError, "leave prompt_lookup_num_tokens out"),
-        ({"budget": "many"}, BudgetError, "got 'many'"),
-        ({"budget": [9, 3, 1]}, BudgetError, "each of the 2 pictures, got 3"),
-    ],
-)
-def test_options_that_layer_pruning_refuses(options: dict[str, Any], error: type[Exception], complaint: str) -> None:
-    pictures = [picture(), picture(40, 64, 1)]
-    with pytest.raises(error, match=complaint):
-        wrapped("qwen2_vl").generate(pictures, "What?", **{"budget": 9, "selector": LastToken(0.5)} | GREEDY | options)
-
-
-def test_budgets_inside_the_model_are_summed_over_images() -> None:
-    vlm, pictures = wrapped("qwen2_vl"), [picture(), picture(40, 64, 1)]
-    for options, kept in (({"budget": 9}, 18), ({"budget": [9, 3]}, 12), ({"budget": 20, "shared": True}, 20)):
-        answer = vlm.generate(pictures, "What?", selector=LastToken(0.5), **options, **GREEDY)[0]
-        assert answer.tokens["kept"] == kept
-    clamped = vlm.generate([picture()], "What?", selector=LastToken(0.5), budget=100, **GREEDY)[0]
-    assert "more than the 63 there are" in clamped.allocation.notes[0]
-
-
-def test_sequences_of_one_prompt_keep_the_same_cells_inside() -> None:
-    class Chance(Selector):
-        name = "chance"
-        depths = (0.5,)
-        asked = 0
-
-        def at_layer(self, inside: LayerState) -> torch.Tensor:
-            self.asked += 1
-            return torch.randperm(63)[:5].sort().values
-
-    chance = Chance()
-    answers = wrapped("qwen2_vl").generate(
-        [picture()], "What?", budget=5, selector=chance, num_return_sequences=3, **GREEDY | {"do_sample": True}
-    )
-    assert chance.asked == 1
-    assert len(answers) == 3
 
 
 @pytest.mark.parametrize(
