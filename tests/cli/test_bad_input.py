@@ -83,7 +83,7 @@ CASES = [
     (f"{EVAL} --report TEXT", "is a file, expected a folder"),
     (f"{EVAL} --plot plot.xyz", "format of that ending"),
     (f"{EVAL} --device cuda:99", "cuda:99"),
-    (f"{EVAL} --suite robustness", "one of both"),
+    (f"{EVAL} --suite robustness", "exactly one of the two"),
     (f"eval --suite robustness {UNREAD} --plot x.png", "not with --suite"),
     ("eval /no/where", "/no/where"),
     (f"{TRAIN} --learn hearsay", "expected to learn from boxes, attention, answers, got hearsay"),

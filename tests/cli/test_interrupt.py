@@ -61,7 +61,7 @@ COMMANDS = {
         3,  # the first call is the warm-up
         read_eval,
         "interrupted after 1 of 4 pictures: they are kept in",
-        "went on from an interrupted run (1 pictures were done)",
+        "resumed an interrupted run (1 pictures were done)",
         lambda out: names(out) == [],  # it is in the cache folder
     ),
     "train": LongCommand(

@@ -66,7 +66,9 @@ def add_parser(commands: Any) -> None:
         ),
         epilog="example: arr-coc bench realize --rounds 9 --json",
     )
-    realize.add_argument("--model", default="reader", metavar="FOLDER", help="a model folder or hub id (reader: ours)")
+    realize.add_argument(
+        "--model", default="reader", metavar="FOLDER", help="a model folder or hub id (the bundled reader)"
+    )
     _add_answer_options(realize, side=36, grid="the grid without a model", tokens=32)
     realize.set_defaults(run=run_realize)
     for subject in (texture, ask, realize):

@@ -56,24 +56,28 @@ def add_parser(commands: Any) -> None:
         help="compare selectors on a folder of questions",
         description=(
             "Let selectors answer the same questions with the same model, and compare how many answers stay right, whether "
-            "the cells that show the answer were kept, and what it cost. Intervals are over pictures."
+            "the cells that show the answer were kept, and what it cost. Confidence intervals are computed over pictures."
         ),
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("data", nargs="?", metavar="DATA", help="a folder with samples.jsonl, or in another --format")
-    add("--model", default="reader", metavar="FOLDER", help="a model folder or hub id (reader: ours)")
+    add("--model", default="reader", metavar="FOLDER", help="a model folder or hub id (the bundled reader)")
     add(
         "--selectors",
         nargs="+",
         metavar="NAME",
-        help="selectors to compare, split by spaces or commas (the usual ones)",
+        help="selectors to compare, split by spaces or commas (all, random, uniform, ink, divprune, arr-coc)",
     )
     budgets = 'counts, shares or "mass 90%%" (25%% 12.5%% 6.25%%); "all" keeps all cells'
     add("--budgets", nargs="+", metavar="B", help=budgets)
     add("--glance", default="all", help="cells that the vision encoder sees at all (all)")
-    add("--glance-selector", metavar="NAME", help="chooses those (each selector itself)")
+    add(
+        "--glance-selector",
+        metavar="NAME",
+        help="selector that chooses the cells to encode (the compared selector itself)",
+    )
     add("--embeddings", metavar="NAME", help="an image-text encoder for selectors that need one (labels)")
     add("--layer", default="auto", metavar="DIR", help="a layer from arr-coc train, or none (the model's own)")
     add("--format", default="samples", metavar="NAME", help="the layout of DATA (samples)")
@@ -102,7 +106,9 @@ def run(arguments: argparse.Namespace) -> int:
     from arr_coc.evaluation import Interrupted
 
     if (arguments.data is None) == (arguments.suite is None):
-        raise ArrCocError("expected a folder of questions or --suite robustness, one of both (see arr-coc eval --help)")
+        raise ArrCocError(
+            "expected a folder of questions or --suite robustness, exactly one of the two (see arr-coc eval --help)"
+        )
     if arguments.suite is not None:
         given = [option for option, (name, default) in _NOT_WITH_SUITE.items() if getattr(arguments, name) != default]
         if given:
@@ -205,7 +211,7 @@ def _print_report(report: Report, arguments: argparse.Namespace) -> None:
     from arr_coc.evaluation.report import format_count
 
     if report.resumed:
-        print(f"arr-coc: went on from an interrupted run ({report.resumed} pictures were done)", file=sys.stderr)
+        print(f"arr-coc: resumed an interrupted run ({report.resumed} pictures were done)", file=sys.stderr)
     data = report.data
     asked = f"{format_count(data.questions, 'question')} about {format_count(len(data.pictures), 'picture')}"
     print(f"{report.model} on {data.name}: {asked}\n")

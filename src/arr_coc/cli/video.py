@@ -38,7 +38,7 @@ def add_parser(commands: Any) -> None:
     add("--fps", type=float, metavar="N", help="take only N frames a second (all)")
     add("--frames", type=int, metavar="N", help="stop after N frames (a model sees the whole clip)")
     add("--spend", choices=("every", "new"), default="every", help="tokens for every frame, or for new content (every)")
-    add("--model", metavar="FOLDER", help="let a model answer from the clip (reader: ours)")
+    add("--model", metavar="FOLDER", help="let a model answer from the clip (reader: the bundled one)")
     add("--model-fps", type=float, default=2.0, metavar="N", help="frames a second that the model sees (2)")
     parser.set_defaults(run=run)
 

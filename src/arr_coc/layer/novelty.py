@@ -1,7 +1,8 @@
 """Novelty: how far an image and a question are from the layer's training data, so that the layer is trusted only near it.
 
-- An image is described by the mean and standard deviation of its channels over its cells. Its novelty is the Mahalanobis
-  distance from the training images: about 1 for one of them, 3 and more for photographs if the layer saw only pages.
+- An image is described by the mean and standard deviation of its channels over its cells. Its novelty is the squared
+  Mahalanobis distance from the training images divided by the number of dimensions: about 1 for one of them, 3 and more for
+  photographs if the layer saw only pages.
 - A question is described by its encoded words, max-pooled. Its novelty is the cosine distance to the nearest training
   question, relative to the usual distance between training questions: up to 1 for one worded like them. New words may
   still mean a known question: `arr_coc.relevance.coupling` decides what to do then.

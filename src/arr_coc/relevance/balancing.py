@@ -2,11 +2,12 @@
 
 | tension | near 0 | near 1 |
 |---|---|---|
-| particularize | the question couples with nothing in particular | with few cells: keep those, compress the rest |
+| particularize | the question matches all cells alike | it matches few cells |
 | exploit | explore: keep whatever carries information | follow the coupling with the question |
 | focus | spread over the image | stay with the most relevant cells |
 
-`exploit` sets the weights; the other two describe the result. Weights need not sum to 1: two scores may both be right.
+Without a layer, `exploit` sets the weights. With a layer, the layer sets them, and all three tensions only describe the
+result. Weights need not sum to 1: two scores may both be right.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def weigh(scores: CellScores, strategy: Strategy) -> Balanced:
 
 
 def oppose(scores: CellScores, strategy: Strategy) -> Balanced:
-    """Fixed formulas: each cell's coupling decides whether it is compressed or particularized."""
+    """Fixed formulas, for comparison: coupling x salience against information squared, mixed by each cell's coupling."""
     coupling = scores.coupling if scores.coupling is not None else torch.zeros_like(scores.information)
     compress = 0.5 + 0.5 * (1 - coupling)
     focus, diversify = coupling * scores.salience, scores.information * scores.information
@@ -51,7 +52,9 @@ def oppose(scores: CellScores, strategy: Strategy) -> Balanced:
     return Balanced(relevance, {}, tensions(scores, strategy))
 
 
-def by_layer(scores: CellScores, strategy: Strategy, prediction: LayerPrediction) -> tuple[CellScores, Balanced]:
+def use_layer_scores(
+    scores: CellScores, strategy: Strategy, prediction: LayerPrediction
+) -> tuple[CellScores, Balanced]:
     """The layer's own scores in place of the untrained ones, weighed by its own policy."""
     names = ("information", "salience", "coupling")
     own = replace(scores, **{name: prediction.scores[name] for name in names})  # type: ignore[arg-type]

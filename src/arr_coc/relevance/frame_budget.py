@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from arr_coc.frames import gate as gates
 from arr_coc.frames.flow import Flow, compose, inside_frame, luma_flow, small_luma, warp, zero_flow
 from arr_coc.frames.scene import SAME_SCENE, Shift, global_shift, scene_luma, similarity
-from arr_coc.relevance.strategy import FOLLOWS, SPREADS
+from arr_coc.relevance.strategy import FOLLOW_QUESTION, SPREAD_OUT
 from arr_coc.selectors.base import Choice, SelectionInput
 from arr_coc.selectors.scoring import top_k
 
@@ -165,13 +165,13 @@ def share_budget(selection: SelectionInput, choice: Choice, how: str = "auto") -
     """
     [view] = selection.grid.views
     pictures = selection.textures
-    if view.t < 2 or choice.relevance is None or choice.strategy.startswith(SPREADS):
+    if view.t < 2 or choice.relevance is None or choice.rule in SPREAD_OUT:
         return choice
     if len(choice.keep) in (0, len(selection.candidates)):
         return choice
     frames = [pictures[frame * len(pictures) // view.t].pixels for frame in range(view.t)]
     links = pictures[0].once(f"links {view!r} of {len(pictures)}", lambda: link_frames(frames, (view.h, view.w)))
-    surest = how == "surest" or (how == "auto" and choice.strategy.startswith(FOLLOWS))
+    surest = how == "surest" or (how == "auto" and choice.rule in FOLLOW_QUESTION)
     values, order = discount_repeats(choice.relevance.view(view.t, view.h, view.w), links, surest=surest)
     ranked = rank_by_frame(values, order, len(choice.keep)) if surest else values
     keep = selection.candidates[top_k(ranked.flatten()[selection.candidates], len(choice.keep))].sort().values

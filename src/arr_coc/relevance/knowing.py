@@ -1,8 +1,8 @@
 """Knowing: three scores for every cell, each in [0, 1] within its image.
 
-- information (propositional): is there anything to read or see: edges, detail, nearness of an edge;
-- salience (perspectival): does it stand out, does it move, is it near the centre;
-- coupling (participatory): what does it have to do with the question (see `coupling.py`).
+- information: is there anything to read or see: edges, detail, nearness of an edge;
+- salience: does it stand out, does it move, is it near the centre;
+- coupling: what does it have to do with the question (see `coupling.py`).
 
 The first two depend on the texture only. They are computed once per image and grid, and cached in the texture.
 """

@@ -65,7 +65,7 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
     plan = strategy.decide(selection, scores, clear)
     prediction = None if coupled is None or plan.coupling == 0 else coupled.prediction
     if prediction is not None:
-        scores, balanced = balancing.by_layer(scores, plan, prediction)
+        scores, balanced = balancing.use_layer_scores(scores, plan, prediction)
     else:
         balanced = BALANCES[settings.balance](scores, plan)
     overridden = bool(settings.weights) or settings.exploit is not None
@@ -88,6 +88,8 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
         scores={name: scatter_to_grid(selection, values) for name, values in scores.by_name().items()},
         tensions={"trust": scores.trust, **balanced.tensions, **weights},
         strategy=f"{plan.name}: {plan.why}{f' (coupling by {scores.coupled_by})' if scores.coupled_by else ''}",
+        rule=plan.name,
+        coupled_by=scores.coupled_by,
     )
 
 

@@ -11,11 +11,10 @@ import torch
 from arr_coc.errors import SelectorError
 from arr_coc.relevance.frame_budget import share_budget
 from arr_coc.relevance.realizing import RelevanceSettings, realized
-from arr_coc.relevance.strategy import FOLLOWS
+from arr_coc.relevance.strategy import FOLLOW_QUESTION
 from arr_coc.selectors.base import Choice, SelectionInput, Selector
 from arr_coc.selectors.registry import register
 
-BY_LAYER = "(coupling by layer)"  # how the strategy of a layer's choice ends
 AUTO_GLANCE = 0.6  # share of the cells encoded under glance="auto"
 MIN_TRUST = 0.1  # smallest factor on relevance when images share a budget and nothing matches the question
 
@@ -47,9 +46,10 @@ class ArrCoc(Selector):
         """Under `auto`: three fifths of the cells where the layer recognises the question, otherwise all of them."""
         if selection.k is not None or selection.mass is not None:
             return self.select(selection)
-        if selection.layer is not None and self.settings.coupling in ("auto", "layer"):
+        layer = selection.layer is not None and self.settings.coupling in ("auto", "layer")
+        if layer and selection.kind == "image":  # not measured on videos
             chosen = self.select(replace(selection, k=math.ceil(AUTO_GLANCE * selection.grid.n)))
-            if chosen.strategy.endswith(BY_LAYER) and chosen.strategy.startswith(FOLLOWS):
+            if chosen.coupled_by == "layer" and chosen.rule in FOLLOW_QUESTION:
                 return chosen
         return Choice(
             selection.candidates, strategy="everything: before encoding, nothing relates cells to the question"

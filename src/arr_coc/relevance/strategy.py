@@ -26,10 +26,8 @@ from arr_coc.selectors.base import SelectionInput
 FAINT_EDGES = 0.02  # Sobel magnitude of the strongest cell below which an image is a void
 EVEN_EDGES = 0.35  # coefficient of variation of the cells' edges below which they are the same everywhere
 PALE = 0.8  # salience of text cells relative to the mean below which text is camouflaged
-FOLLOWS, SPREADS = (
-    ("relevance", "camouflage"),
-    ("void", "blind"),
-)  # strategies that follow the question; that spread out
+FOLLOW_QUESTION = ("relevance", "camouflage")  # rules that follow the question
+SPREAD_OUT = ("void", "blind")  # rules that spread over the image
 BACKGROUND_SHARE = 0.25  # at least this share of the cells is background
 BACKGROUND = -1  # component number of background cells
 

@@ -191,7 +191,9 @@ class Choice:
     relevance: torch.Tensor | None = None  # [N]; inside the language model [V], of the remaining cells
     scores: Mapping[str, torch.Tensor] = field(default_factory=dict)
     tensions: Mapping[str, float] = field(default_factory=dict)
-    strategy: str = ""
+    strategy: str = ""  # in words
+    rule: str = ""  # which rule chose: "relevance", "camouflage", "void", ...
+    coupled_by: str = ""  # source of the coupling with the question
 
 
 @dataclass(frozen=True)

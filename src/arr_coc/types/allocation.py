@@ -31,7 +31,7 @@ class Allocation:
     row: int = 0  # of the batch
     relevance: torch.Tensor | None = None  # [N]
     scores: Mapping[str, torch.Tensor] = field(default_factory=dict)  # each [N]
-    tensions: Mapping[str, float] = field(default_factory=dict)
+    tensions: Mapping[str, float] = field(default_factory=dict)  # trust, three tensions, "weight of NAME" of each score
     strategy: str = ""
     fallback: str = ""  # why the selector's own choice was replaced; empty if it was used
     notes: tuple[str, ...] = ()

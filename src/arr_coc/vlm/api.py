@@ -136,7 +136,7 @@ def realize(
     checked = RelevanceSettings(**settings)  # type: ignore[arg-type]
     array = texture if isinstance(texture, TextureArray) else TextureArray.from_image(texture)
     if previous is not None:
-        array = array.supply(previous_relevance=relevance_map(previous))
+        array = array.supply(previous_relevance=previous_relevance_map(previous))
     if using is None or isinstance(using, Embeddings | Encoder | str | Path):
         embeddings = using if using is None or isinstance(using, Embeddings) else Embeddings(using)
         return _realize_texture(array, question, grid, budget, embeddings, checked)
@@ -151,7 +151,7 @@ def realize(
     return _realize_model(array, question, grid, budget, using, look, ArrCoc(**settings))
 
 
-def relevance_map(previous: Allocation) -> torch.Tensor:
+def previous_relevance_map(previous: Allocation) -> torch.Tensor:
     """An allocation's relevance as a map `[h, w]`; its kept cells as 0 and 1 if it has none."""
     views = previous.grid.views
     if len(views) != 1 or views[0].t != 1:

@@ -142,7 +142,7 @@ class VLM:
             fps: Frames a second (2).
             frames: Maximum number of frames of `video` (32).
             budget: How many visual tokens the language model reads: a count (128), a share ("12.5%"), the fewest that
-                hold a share of the relevance ("mass 90%"), "auto" or "all". A list has one per image.
+                hold a share of the relevance ("mass 90%"), "auto" or "all" (the default). A list has one per image.
             glance: How many cells the vision encoder encodes at all; same forms.
             selector: Which selector chooses: a name (`arr_coc.selectors.names()`), a `Selector`, or a function.
             glance_selector: A different selector for the glance.

@@ -1,4 +1,4 @@
-"""The three stages that choose cells: glance (what to encode), encode, gaze (what to keep).
+"""The stages between look and prompt: glance (what to encode), encode, gaze (what to keep).
 
     plan = glance(context)
     encoded = encode(context, plan)
