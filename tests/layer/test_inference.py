@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import math
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 
 import arr_coc
 from arr_coc import TextureArray
-from arr_coc.errors import LayerError, SelectorError
+from arr_coc.errors import LayerError
 from arr_coc.layer import ArrCocLayer, inference
 from arr_coc.layer.inference import (
     CellFeatures,
@@ -32,16 +31,11 @@ from arr_coc.layer.inference import (
     texture_features,
 )
 from arr_coc.layer.model import EncodedView, LayerConfig
-from arr_coc.layer.novelty import pad_questions
-from arr_coc.relevance import coupling
-from arr_coc.relevance.realizing import realized
-from arr_coc.relevance.selector import AUTO_GLANCE, ArrCoc
 from arr_coc.selectors.base import ImageSource, SelectionInput
 from arr_coc.texture.kernels import using
 from arr_coc.texture.kernels.cuda_graph import CAPTURE_AFTER
 from arr_coc.training.examples import load_examples, read_folder, selection_input
 from arr_coc.types.grid import Grid
-from arr_coc.vlm.model import VLM
 from arr_coc.vlm.request import is_image
 from recipes.reader import folder as folders
 from recipes.reader.model import TINY, build
@@ -322,33 +316,6 @@ def test_load_with_and_without_a_layer(folder: Path, tmp_path: Path) -> None:
         arr_coc.load(folder, layer=tmp_path / "nowhere")
 
 
-def test_coupling_by_a_missing_layer() -> None:
-    vlm = squares.model()
-    selection = selection_input(vlm, vlm.look(noisy(64, 64)), "Which?")
-    with pytest.raises(SelectorError, match="coupling='layer' needs a trained layer, and this model has none"):
-        ArrCoc(coupling="layer").select(selection)
-
-
-def test_untrained_equals_a_model_without_a_layer() -> None:
-    vlm = squares.model()
-    trained = arr_coc.wrap(vlm.model, vlm.processor, layer=confident(squares.layer(vlm)))
-    image = noisy(64, 64)
-    plain = vlm.ask(image, "Which one?", **ASKED).allocations[0]
-    untrained = trained.ask(image, "Which one?", selector="arr-coc-untrained", **ASKED).allocations[0]
-    learned = trained.ask(image, "Which one?", **ASKED).allocations[0]
-    assert torch.equal(plain.keep, untrained.keep)
-    assert torch.equal(plain.relevance, untrained.relevance)
-    assert not torch.equal(plain.relevance, learned.relevance)
-
-
-def confident(layer: ArrCocLayer) -> ArrCocLayer:
-    """Make a layer confident: otherwise other sources of coupling are used."""
-    with torch.no_grad():
-        layer.coupling.own.bias += 20
-        layer.coupling.own.weight *= 20
-    return layer
-
-
 @pytest.mark.parametrize("family", ["qwen2_vl", "llava_next", "idefics3"])
 def test_training_and_inference_use_the_same_features(family: str, tmp_path: Path) -> None:
     vlm = squares.model(family)
@@ -370,7 +337,7 @@ def test_training_and_inference_use_the_same_features(family: str, tmp_path: Pat
 
 def test_a_video_step_is_the_mean_of_its_frames() -> None:
     vlm = squares.model()
-    layer = confident(squares.layer(vlm))
+    layer = squares.confident(squares.layer(vlm))
     trained = arr_coc.wrap(vlm.model, vlm.processor, layer=layer)
     frames = [noisy(48, 48, seed=number) for number in range(4)]
     prepared = trained.prepare(videos=[frames], text="Which one?", budget=10, selector="arr-coc")
@@ -388,79 +355,3 @@ def test_a_video_step_is_the_mean_of_its_frames() -> None:
 
 def _still(grid: Any) -> Any:
     return replace(grid.views[0], t=1)
-
-
-def test_a_confident_layer_decides_how_much_is_encoded() -> None:
-    vlm = squares.model()
-    trained = arr_coc.wrap(vlm.model, vlm.processor, layer=confident(squares.layer(vlm)))
-    image = noisy(128, 128)
-    every = vlm.ask(image, "Which one?", glance="all", **ASKED).tokens["encoded"]
-
-    def encoded(model: VLM, **options: Any) -> int:
-        return int(model.ask(image, "Which one?", glance="auto", **ASKED | options).tokens["encoded"])
-
-    assert encoded(trained) == math.ceil(AUTO_GLANCE * every) < every
-    assert encoded(vlm) == every  # this model has no layer
-    assert encoded(trained, selector="arr-coc-untrained") == every
-    assert encoded(trained, selector="divprune") == every  # it cannot decide
-    for how in ("none", "probe", "scout", "tokens"):  # the layer is not used
-        assert encoded(trained, selector=ArrCoc(coupling=how)) == every
-    for vague in ("What is this?", " "):
-        assert trained.ask(image, vague, glance="auto", **ASKED).tokens["encoded"] == every
-    unfamiliar = confident(squares.layer(vlm))
-    unfamiliar.unusual.copy_(1e6 * torch.eye(len(unfamiliar.usual)))
-    assert encoded(arr_coc.wrap(vlm.model, vlm.processor, layer=unfamiliar)) == every
-
-
-def test_a_layer_is_not_used_on_an_unfamiliar_image() -> None:
-    vlm = squares.model()
-    layer = confident(squares.layer(vlm))
-    trained = arr_coc.wrap(vlm.model, vlm.processor, layer=layer)
-    image = noisy(64, 64)
-    assert "layer" in trained.ask(image, "Which one?", **ASKED).allocation.strategy
-    layer.unusual.copy_(1e6 * torch.eye(len(layer.usual)))
-    assert "layer" not in trained.ask(image, "Which one?", **ASKED).allocation.strategy
-
-
-def test_an_unfamiliar_question_also_runs_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    vlm = squares.model()
-    layer = confident(squares.layer(vlm))
-    trained = arr_coc.wrap(vlm.model, vlm.processor, layer=layer)
-    image = noisy(64, 64)
-
-    def strategy(question: str) -> str:
-        return trained.ask(image, question, **ASKED).allocation.strategy
-
-    assert "(coupling by layer)" in strategy("Which one?")  # no questions are stored: none is unfamiliar
-    layer.store_questions(question_vectors(trained, layer, ["Which one?", "Where is the square?"]))
-    assert "(coupling by layer)" in strategy("Which one?")
-    monkeypatch.setattr(coupling, "CONFIRMED_ATTENTION", 0.0)  # wherever the probe's attention is
-    assert "(coupling by layer, confirmed by probe)" in strategy("9173, 4, 4, 4?")
-    monkeypatch.setattr(coupling, "CONFIRMED_ATTENTION", 1.1)
-    assert "(coupling by probe)" in strategy("9173, 4, 4, 4?")
-
-
-def test_before_encoding_an_unfamiliar_question_weighs_the_layer_with_other_scores() -> None:
-    vlm = squares.model()
-    layer = confident(squares.layer(vlm))
-    layer.store_questions(question_vectors(vlm, layer, ["Which one?", "Where is the square?"]))
-    trained = arr_coc.wrap(vlm.model, vlm.processor, layer=layer)
-    for question, by, weighed in (
-        ("Which one?", "layer", False),
-        ("9173, 4, 4, 4?", "layer, unfamiliar question", True),
-    ):
-        selection = selection_input(trained, trained.look(noisy(64, 64)), question)
-        found = realized(replace(selection, tokens=None, probe=None, k=9))
-        assert found.strategy.endswith(f"(coupling by {by})")
-        assert ("weight of text" in found.tensions) is weighed  # the layer's own policy has no such weight
-    everything = trained.prepare(noisy(64, 64), "9173, 4, 4, 4?", glance="auto", budget=2)
-    assert (
-        len(everything.allocations[0].encoded) == everything.allocations[0].n
-    )  # nothing relates cells to the question
-
-
-def question_vectors(vlm: VLM, layer: ArrCocLayer, questions: list[str]) -> torch.Tensor:
-    with torch.no_grad():
-        return layer.question_vectors(
-            *pad_questions([vlm.adapter.embed(vlm.prompter.ids(one)).detach() for one in questions])
-        )

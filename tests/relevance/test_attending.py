@@ -1,13 +1,14 @@
-"""How many cells, and which."""
+"""Attending: how many cells are kept, and which."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from arr_coc.errors import BudgetError
+from arr_coc import TextureArray
+from arr_coc.relevance import attending
 from arr_coc.relevance.attending import (
     AUTO_MAX,
     AUTO_MIN,
@@ -17,9 +18,11 @@ from arr_coc.relevance.attending import (
     favour_lines,
     how_many,
     most_relevant,
-)  # fmt: skip
+)
+from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.types.budget import count_for_mass
 from arr_coc.types.grid import Cells, Grid, Mosaic
+from tests.relevance.page import fixed_layer, line_start, page, page_selection
 
 
 def bump(height: int, width: int, size: float) -> torch.Tensor:
@@ -27,7 +30,7 @@ def bump(height: int, width: int, size: float) -> torch.Tensor:
     return torch.exp(-((y - height / 2) ** 2 + (x - width / 3) ** 2) / (2 * size**2)).flatten()
 
 
-def test_auto_follows_the_spread() -> None:
+def test_auto_keeps_more_cells_for_a_wider_spread() -> None:
     hot, wide, flat = bump(36, 36, 1.5), bump(36, 36, 3.5), torch.ones(1296)
     assert AUTO_MIN <= auto_count(hot) < 100 < auto_count(wide) < auto_count(flat) == AUTO_MAX
     noise = torch.rand(1296, generator=torch.Generator().manual_seed(0))
@@ -43,22 +46,22 @@ def test_auto_does_not_depend_on_scale() -> None:
     assert auto_count(hot) == auto_count(hot * 7 + 3)
 
 
-def test_the_most_relevant_in_order_ties_to_the_first() -> None:
+def test_the_most_relevant_are_sorted_and_ties_go_to_the_first() -> None:
     assert most_relevant(torch.tensor([1.0, 3, 2, 3, 0]), 3).tolist() == [1, 2, 3]
     assert most_relevant(torch.ones(5), 2).tolist() == [0, 1]
     assert most_relevant(torch.ones(5), 0).tolist() == []
     assert most_relevant(torch.ones(5), 9).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_near_copies_wait() -> None:
+def test_near_duplicates_are_picked_last() -> None:
     relevance = torch.tensor([9.0, 8, 7, 6, 5, 4])
     tokens = torch.tensor([[1.0, 0], [1, 0.01], [2, 0], [0, 1], [0.5, 0.5], [0, 2]])
     assert most_relevant(relevance, 3, tokens).tolist() == [0, 3, 4]
-    assert most_relevant(relevance, 4, tokens).tolist() == [0, 1, 3, 4]  # then the best of the rest
+    assert most_relevant(relevance, 4, tokens).tolist() == [0, 1, 3, 4]  # then the most relevant duplicate
     assert most_relevant(relevance, 6, tokens).tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_near_copies_by_definition() -> None:
+def test_near_duplicates_equal_their_definition() -> None:
     dice = torch.Generator().manual_seed(0)
     base = torch.randn(20, 8, generator=dice)
     tokens = base[torch.randint(20, (100,), generator=dice)] + 0.02 * torch.randn(100, 8, generator=dice)
@@ -73,35 +76,7 @@ def test_near_copies_by_definition() -> None:
     assert kept.tolist() == sorted(chosen + rest[: 15 - len(chosen)])
 
 
-@given(st.lists(st.floats(0, 1, width=32), max_size=40), st.just(0.0) | st.floats(1e-6, 1))
-def test_a_mass_is_held_by_as_few_cells_as_can_be(values: list[float], mass: float) -> None:
-    relevance = torch.tensor(values)
-    count = count_for_mass(relevance, mass)
-    assert 0 <= count <= len(values)
-    if not values:
-        return
-    above = (relevance.double() - relevance.double().median()).clamp(min=0).sort(descending=True).values
-    if float(above.sum()) > 0 and mass > 0:
-        assert float(above[:count].sum()) >= (mass - 1e-9) * float(above.sum())
-        assert float(above[: count - 1].sum()) < mass * float(above.sum())
-
-
-def test_more_mass_takes_more_cells_and_all_of_it_no_more_than_the_better_half() -> None:
-    hot = bump(36, 36, 4)
-    counts = [count_for_mass(hot, mass) for mass in (0.0, 0.25, 0.5, 0.9, 1.0)]
-    assert counts == sorted(counts)
-    assert counts[0] == 0 < counts[1]
-    assert counts[-1] <= 1296 / 2
-    assert count_for_mass(hot, 0.9) == count_for_mass(hot * 7 + 3, 0.9)
-    assert count_for_mass(torch.ones(100), 0.25) == 25  # nothing stands out: each counts alike
-
-
-def test_a_mass_of_what_is_no_number_is_refused() -> None:
-    with pytest.raises(BudgetError, match="finite relevance"):
-        count_for_mass(torch.tensor([0.0, float("nan")]), 0.5)
-
-
-def test_a_count_comes_first_then_a_mass_then_auto() -> None:
+def test_a_count_has_priority_over_a_mass_and_a_mass_over_auto() -> None:
     hot = bump(36, 36, 4)
     assert how_many(hot, 5, 0.9) == 5
     assert how_many(hot, 9999) == 1296
@@ -109,20 +84,22 @@ def test_a_count_comes_first_then_a_mass_then_auto() -> None:
     assert how_many(hot, None) == auto_count(hot)
 
 
-def test_a_line_of_writing_is_kept_with_what_a_layer_is_surest_of() -> None:
+def test_the_text_line_of_the_best_cell_is_favoured() -> None:
     grid = Grid(1, 3, 4)
-    chances = torch.tensor([[0.1, 0.1, 0.2, 0.1], [0.9, 0.1, 0.05, 0.05], [0.3, 0.3, 0.3, 0.1]]).flatten()
+    probabilities = torch.tensor([[0.1, 0.1, 0.2, 0.1], [0.9, 0.1, 0.05, 0.05], [0.3, 0.3, 0.3, 0.1]]).flatten()
     text = torch.tensor([[0.4, 0.4, 0.4, 0.4], [0.4, 0.4, 0.0, 0.4], [0.4, 0.4, 0.4, 0.4]]).flatten()
-    worth = favour_lines(chances, text, grid, torch.arange(12))
-    assert most_relevant(chances, 4).tolist() == [4, 8, 9, 10]
-    assert most_relevant(worth, 4).tolist() == [4, 5, 7, 8]  # the whole line but for where nothing is written
-    assert worth[6] == chances[6]
-    assert torch.equal(favour_lines(chances, 0.1 * text, grid, torch.arange(12)), worth)  # however faint
+    worth = favour_lines(probabilities, text, grid, torch.arange(12))
+    assert most_relevant(probabilities, 4).tolist() == [4, 8, 9, 10]
+    assert most_relevant(worth, 4).tolist() == [4, 5, 7, 8]  # the whole line except its blank cell
+    assert worth[6] == probabilities[6]
+    assert torch.equal(
+        favour_lines(probabilities, 0.1 * text, grid, torch.arange(12)), worth
+    )  # the scale of the text scores does not matter
 
 
-def test_without_writing_the_order_is_that_of_relevance() -> None:
-    chances = bump(5, 6, 2)
-    assert torch.equal(favour_lines(chances, torch.zeros(30), Grid(1, 5, 6), torch.arange(30)), chances)
+def test_without_text_the_ranking_is_relevance() -> None:
+    probabilities = bump(5, 6, 2)
+    assert torch.equal(favour_lines(probabilities, torch.zeros(30), Grid(1, 5, 6), torch.arange(30)), probabilities)
     assert favour_lines(torch.zeros(0), torch.zeros(0), Grid(1, 5, 6), torch.arange(0)).tolist() == []
 
 
@@ -130,14 +107,58 @@ def test_without_writing_the_order_is_that_of_relevance() -> None:
     "grid", [Grid(1, 4, 7), Grid(3, 4, 5), Mosaic((Grid(1, 3, 3, (0, 0, 0.5, 1)), Grid(2, 2, 4), Grid(1, 2, 6)))]
 )
 @pytest.mark.parametrize("every", [1, 3])
-def test_rows_are_those_of_one_frame_and_one_tile(grid: Cells, every: int) -> None:
+def test_lines_stay_in_one_frame_and_one_tile(grid: Cells, every: int) -> None:
     dice = torch.Generator().manual_seed(0)
     candidates = torch.arange(0, grid.n, every)
-    chances, text = torch.rand(2, len(candidates), generator=dice).unbind()
+    probabilities, text = torch.rand(2, len(candidates), generator=dice).unbind()
     places = []
     for number, view in enumerate(grid.views):
         places += [(number, frame, row) for frame in range(view.t) for row in range(view.h) for _ in range(view.w)]
-    mine = [places[cell] for cell in candidates.tolist()]
-    surest = [max(float(chances[j]) for j in range(len(mine)) if mine[j] == mine[i]) for i in range(len(mine))]
-    expected = chances + LINE_WEIGHT * torch.tensor(surest) ** 2 * text / text.max()
-    assert torch.allclose(favour_lines(chances, text, grid, candidates), expected, atol=1e-6)
+    own = [places[cell] for cell in candidates.tolist()]
+    surest = [max(float(probabilities[j]) for j in range(len(own)) if own[j] == own[i]) for i in range(len(own))]
+    expected = probabilities + LINE_WEIGHT * torch.tensor(surest) ** 2 * text / text.max()
+    assert torch.allclose(favour_lines(probabilities, text, grid, candidates), expected, atol=1e-6)
+
+
+def test_a_layer_keeps_the_whole_line_that_it_is_surest_of() -> None:
+    probabilities = line_start()
+    sure = page_selection(8, layer=fixed_layer(probabilities))
+    text = TextureArray.from_image(page()).grid(10, 10, ["text"])[0].flatten()
+    text_cells = [cell for cell in range(70, 80) if text[cell] > 0.5 * text.max()]
+    assert len(text_cells) > 4
+    found = realized(sure)
+    assert found.strategy.endswith("(coupling by layer)")
+    assert set(text_cells) <= set(found.keep.tolist())
+    assert found.relevance is not None
+    assert torch.equal(
+        found.relevance[probabilities == 0.2], found.relevance[14].expand(10)
+    )  # relevance stays the layer's own
+    assert found.relevance[75] == 0 < found.relevance[14]
+    some = torch.arange(0, 100, 2)  # the encoded cells
+    of_some = realized(replace(sure, candidates=some, tokens=sure.tokens[some], k=4))
+    assert set(of_some.keep.tolist()) <= set(some.tolist())
+    assert len([cell for cell in of_some.keep.tolist() if cell in text_cells]) > 1
+
+
+def test_before_encoding_lines_are_not_favoured() -> None:
+    probabilities = line_start()
+    found = realized(replace(page_selection(8, layer=fixed_layer(probabilities)), tokens=None, probe=None))
+    assert found.strategy.endswith("(coupling by layer)")
+    assert found.keep.tolist() == attending.most_relevant(probabilities, 8).tolist()
+
+
+def test_favouring_lines_does_not_change_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    for budget in ({"k": None}, {"k": None, "mass": 0.9}):
+        sure = replace(page_selection(layer=fixed_layer(line_start())), **budget)
+        with_lines = len(realized(sure).keep)
+        with monkeypatch.context() as patch:
+            patch.setattr(attending, "LINE_WEIGHT", 0.0)
+            assert len(realized(sure).keep) == with_lines
+
+
+def test_lines_are_not_favoured_when_the_caller_sets_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = RelevanceSettings(weights={"information": 1.0})
+    sure = page_selection(8, layer=fixed_layer(line_start()))
+    kept = realized(sure, own).keep
+    monkeypatch.setattr(attending, "LINE_WEIGHT", 0.0)
+    assert torch.equal(realized(sure, own).keep, kept)

@@ -1,4 +1,4 @@
-"""Coarse to fine: the same cells as by looking closely everywhere, or nearly, from fewer windows."""
+"""The cascade keeps (nearly) the same cells as full encoding, from fewer windows."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from arr_coc.texture.channels.clusters import clusters
 
 
 class Reds(WindowedEncoder):
-    """An encoder that knows red from anything else, cell by cell; one pass sees 8 x 8 cells, windows every pixel."""
+    """An encoder whose features are mean colours. One pass sees 8 x 8 cells; windows see every pixel."""
 
     name, width, cell, side, overlap = "reds", 3, 8, 64, 0.25
 
-    def __init__(self, wrong: float = 0.0) -> None:
-        self.device, self.dtype, self.windows, self.wrong = torch.device("cpu"), torch.float32, 0, wrong
+    def __init__(self, offset: float = 0.0) -> None:
+        self.device, self.dtype, self.windows, self.offset = torch.device("cpu"), torch.float32, 0, offset
 
     @property
     def identity(self) -> str:
@@ -32,22 +32,22 @@ class Reds(WindowedEncoder):
 
     def encode_batch(self, pictures: torch.Tensor) -> torch.Tensor:
         self.windows += len(pictures)
-        return F.avg_pool2d(pictures, self.cell) - 0.5 + self.wrong
+        return F.avg_pool2d(pictures, self.cell) - 0.5 + self.offset
 
     def embed(self, questions: list[str]) -> torch.Tensor:
         return torch.tensor([[1.0, -0.5, -0.5]]).expand(len(questions), -1)
 
 
-def native(wrong: float = 0.0, mode: Any = "native") -> Embeddings:
-    encoder = Reds(wrong)
+def native(offset: float = 0.0, mode: Any = "native") -> Embeddings:
+    encoder = Reds(offset)
     same = torch.eye(3)
     return Embeddings(
         encoder, Projection("reds", same, same, torch.zeros(3), torch.zeros(3), torch.ones(3) / 3), mode=mode
     )
 
 
-def field_of_blocks(high: int = 512, wide: int = 512, reds: int = 5) -> torch.Tensor:
-    """Grayish blocks of all tones, and some red ones beside each other."""
+def blocks(high: int = 512, wide: int = 512, reds: int = 5) -> torch.Tensor:
+    """Grayish blocks of all tones, and a square of red ones."""
     dice = torch.Generator().manual_seed(0)
     tones = 0.2 + 0.6 * torch.rand(1, high // 32, wide // 32, generator=dice).expand(3, -1, -1).clone()
     tones += 0.05 * torch.rand(tones.shape, generator=dice)
@@ -56,7 +56,7 @@ def field_of_blocks(high: int = 512, wide: int = 512, reds: int = 5) -> torch.Te
 
 
 def both(image: torch.Tensor, budget: Any = "6.25%", **settings: Any) -> tuple[arr_coc.Allocation, arr_coc.Allocation]:
-    """Without and with a cascade, each on a texture and embeddings of its own."""
+    """Without and with a cascade, each with a new texture and new embeddings."""
     made = []
     for how in ("off", "on"):
         texture = TextureArray.from_image(image, max_side=None)
@@ -69,10 +69,10 @@ def overlap(one: arr_coc.Allocation, other: arr_coc.Allocation) -> float:
     return float(torch.isin(one.keep, other.keep).float().mean())
 
 
-def test_with_all_clusters_it_is_scoring_every_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_all_clusters_the_cascade_equals_full_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cascade, "best_clusters", lambda texture, *_: torch.arange(len(clusters(texture).share)))
-    monkeypatch.setattr(cascade, "NEAR", float("inf"))
-    every, some = both(field_of_blocks())
+    monkeypatch.setattr(cascade, "EDGE_DISTANCE", float("inf"))
+    every, some = both(blocks())
     assert torch.equal(every.keep, some.keep)
     assert every.relevance is not None
     assert some.relevance is not None
@@ -81,39 +81,39 @@ def test_with_all_clusters_it_is_scoring_every_cell(monkeypatch: pytest.MonkeyPa
     assert not any("windows" in note for note in every.notes)
 
 
-def test_the_best_clusters_suffice_for_nearly_the_same_cells() -> None:
-    every, some = both(field_of_blocks(reds=4))
+def test_the_best_clusters_give_nearly_the_same_cells() -> None:
+    every, some = both(blocks(reds=4))
     assert every.k == some.k == 256
     assert overlap(every, some) >= 0.95
-    looked = next(note for note in some.notes if "windows" in note)
-    few, all_of_them = (int(looked.split(" of ")[place].split()[-1 if place == 1 else 0]) for place in (1, 2))
+    note = next(one for one in some.notes if "windows" in one)
+    few, all_of_them = (int(note.split(" of ")[place].split()[-1 if place == 1 else 0]) for place in (1, 2))
     assert few < 0.7 * all_of_them
 
 
 @pytest.mark.parametrize("budget", ["auto", "mass 50%", 40, "all"])
 def test_every_budget_is_kept(budget: str | int) -> None:
-    every, some = both(field_of_blocks(), budget)
+    every, some = both(blocks(), budget)
     assert abs(every.k - some.k) <= 0.2 * every.k
     assert overlap(every, some) >= 0.8
 
 
-def test_the_next_question_pays_for_new_windows_only() -> None:
-    texture, embeddings = TextureArray.from_image(field_of_blocks(), max_side=None), native()
+def test_the_next_question_encodes_only_new_windows() -> None:
+    texture, embeddings = TextureArray.from_image(blocks(), max_side=None), native()
     encoder = embeddings.encoder
     assert isinstance(encoder, Reds)
     options: dict[str, Any] = {"coupling": "embeddings", "cascade": "on"}
     arr_coc.realize(texture, "Where is the red?", (64, 64), 100, embeddings, **options)
-    ran = encoder.windows
-    assert ran < len(encoder.plan(texture.pixels) or ())
+    encoded = encoder.windows
+    assert encoded < len(encoder.plan(texture.pixels) or ())
     arr_coc.realize(texture, "Where is the red one?", (64, 64), 100, embeddings, **options)
-    assert encoder.windows == ran
+    assert encoder.windows == encoded
 
 
-def test_a_member_stands_for_a_cluster_whose_middle_is_elsewhere() -> None:
+def test_clusters_are_scored_by_their_best_member() -> None:
     """A ring around a square: the ring's centroid lies in the square."""
     ids = torch.zeros(32, 32, dtype=torch.long)
     ids[8:24, 8:24] = 1
-    image = field_of_blocks(128, 128, 0)
+    image = blocks(128, 128, 0)
     texture = TextureArray.from_image(image, segmenter=lambda pixels: ids)
     scores = torch.where(ids == 0, 1.0, 0.0)
     assert cascade.best_clusters(texture, scores, 0.0, least=1).tolist() == [0]
@@ -121,7 +121,7 @@ def test_a_member_stands_for_a_cluster_whose_middle_is_elsewhere() -> None:
     assert cascade.best_clusters(texture, 1 - scores, 0.9, least=1).tolist() == [1, 0]
 
 
-def test_nothing_is_looked_at_closely_in_a_void() -> None:
+def test_a_void_encodes_no_windows() -> None:
     texture, embeddings = TextureArray.from_image(torch.full((3, 512, 512), 0.5), max_side=None), native()
     found = arr_coc.realize(texture, "Where is the red?", (64, 64), 64, embeddings, coupling="embeddings", cascade="on")
     assert found.strategy.startswith("void")
@@ -129,16 +129,16 @@ def test_nothing_is_looked_at_closely_in_a_void() -> None:
     assert any("0 of" in note and "windows" in note for note in found.notes)
 
 
-def test_what_is_no_number_is_refused_as_without() -> None:
+def test_scores_that_are_not_finite_raise_with_and_without_a_cascade() -> None:
     for how in ("on", "off"):
-        texture = TextureArray.from_image(field_of_blocks(), max_side=None)
+        texture = TextureArray.from_image(blocks(), max_side=None)
         with pytest.raises(ArrCocError, match="finite coupling from the embeddings"):
             arr_coc.realize(texture, "red", (64, 64), 64, native(float("nan")), coupling="embeddings", cascade=how)
 
 
-def test_auto_is_for_large_grids_of_large_pictures_only() -> None:
-    large = TextureArray.from_image(field_of_blocks(), max_side=None)
-    small = TextureArray.from_image(field_of_blocks(64, 64, 0), max_side=None)
+def test_auto_needs_a_large_grid_and_a_large_image() -> None:
+    large = TextureArray.from_image(blocks(), max_side=None)
+    small = TextureArray.from_image(blocks(64, 64, 0), max_side=None)
 
     def used(texture: TextureArray, side: int, embeddings: Embeddings | None, **settings: Any) -> bool:
         found = arr_coc.realize(
@@ -155,19 +155,20 @@ def test_auto_is_for_large_grids_of_large_pictures_only() -> None:
     assert not used(large, 64, None)
 
 
-def test_where_it_cannot_serve_it_says_why() -> None:
-    texture = TextureArray.from_image(field_of_blocks(), max_side=None)
+def test_an_unsupported_cascade_raises() -> None:
+    texture = TextureArray.from_image(blocks(), max_side=None)
     with pytest.raises(ArrCocError, match="expected embeddings in native mode"):
         arr_coc.realize(texture, "red", (64, 64), 64, native(mode="fast"), cascade="on")
     with pytest.raises(ArrCocError, match="expected a picture of several windows, longer than 64 px"):
-        arr_coc.realize(field_of_blocks(64, 64, 0), "red", (64, 64), 64, native(), cascade="on")
+        arr_coc.realize(blocks(64, 64, 0), "red", (64, 64), 64, native(), cascade="on")
     with pytest.raises(ArrCocError, match="expected cascade as one of auto, on, off, got 'never'"):
         arr_coc.realize(texture, "red", (64, 64), 64, native(), cascade="never")
 
 
-def test_what_nobody_looked_at_is_what_the_others_let_expect() -> None:
-    far = torch.tensor([[0.0, 1.0, 2.0, 3.0]])
-    seen = torch.tensor([[True, True, True, False]])
-    assert torch.allclose(cascade.expected(far, 2 * far + 1, seen), 2 * far + 1)
-    assert torch.allclose(cascade.expected(far, -far, seen), torch.full((1, 4), -1.0))  # the contrary is no guide
-    assert torch.equal(cascade.expected(far, far, torch.zeros_like(seen)), far)
+def test_scores_of_cells_without_a_window_are_fitted_to_the_others() -> None:
+    coarse = torch.tensor([[0.0, 1.0, 2.0, 3.0]])
+    encoded = torch.tensor([[True, True, True, False]])
+    assert torch.allclose(cascade.predict_fine(coarse, 2 * coarse + 1, encoded), 2 * coarse + 1)
+    falling = cascade.predict_fine(coarse, -coarse, encoded)
+    assert torch.allclose(falling, torch.full((1, 4), -1.0))  # a negative slope is clamped to 0
+    assert torch.equal(cascade.predict_fine(coarse, coarse, torch.zeros_like(encoded)), coarse)

@@ -82,7 +82,7 @@ def test_frames_far_apart_on_a_page_share_lines() -> None:
     assert float(shown[2][2:7, 1:-1].mean()) > 0.8
 
 
-def test_a_dark_margin_that_leaves_the_frame_is_no_change_of_light() -> None:
+def test_a_dark_margin_that_leaves_the_frame_is_not_a_brightness_change() -> None:
     page = synthetic_clips.page().pixels[:520].copy()
     page[:160] //= 5
     first, second = (np.ascontiguousarray(page[top : top + 360]) for top in (0, 120))
@@ -120,7 +120,7 @@ def test_surest_ranks_the_best_cells_above_the_largest_sum() -> None:
 
 
 def line(row: int, values: list[float], links: list[frame_budget.Link]) -> torch.Tensor:
-    """The relevance of a line that lies at `row` of the first moment and moves as the links say: `[t, 13, 23]`."""
+    """The relevance of a line that lies in `row` of the first frame and moves with the links: `[t, 13, 23]`."""
     relevance = torch.full((len(values), 13, 23), 0.05)
     at = float(row)
     for moment, value in enumerate(values):
@@ -130,12 +130,12 @@ def line(row: int, values: list[float], links: list[frame_budget.Link]) -> torch
 
 
 def test_cells_cut_off_by_the_border_do_not_count(links: list[frame_budget.Link]) -> None:
-    """A pan down a page: the same line is at the lower border first, and in the middle later."""
+    """A pan down a page: a line is first at the lower border, later in the middle."""
     assert frame_budget.discount_repeats(line(12, [1.0, 0.9, 0.9, 0.9], links), links, surest=True)[1][0] > 0
 
 
 def test_only_borders_with_content_beyond_them_count(links: list[frame_budget.Link]) -> None:
-    """The upper border of the first moment is the page's own, and so is the lower one of the last; sides stay sides."""
+    """The first frame's upper border and the last frame's lower border are the page's own: nothing lies beyond them."""
     deep = [frame_budget._border_distance(moment, links, torch.Size((13, 23))) for moment in range(4)]
     assert [float(one[0, 5]) for one in deep] == [frame_budget.CONTEXT, 0, 0, 0]
     assert [float(one[-1, 5]) for one in deep] == [0, 0, 0, frame_budget.CONTEXT]
@@ -148,8 +148,8 @@ def test_of_equally_sure_frames_the_one_with_more_context_comes_first(links: lis
     assert frame_budget.discount_repeats(line(6, [0.9, 0.9, 0.9, 0.9], links), links, surest=True)[1][0] < 3
 
 
-def test_the_next_best_thing_is_not_taken_for_the_answer(links: list[frame_budget.Link]) -> None:
-    """Where the answer is in view, a line further down counts for little; out of view of it, that line looks like it."""
+def test_a_line_that_loses_to_the_answer_in_one_frame_does_not_win_in_another(links: list[frame_budget.Link]) -> None:
+    """A lower line scores 0.3 next to the answer and 1.0 in a frame without the answer: agreement keeps it below."""
     relevance = torch.full((4, 13, 23), 0.05)
     relevance[0, 1, 4:9] = 0.9
     relevance[0, 8, 4:9] = 0.3

@@ -1,4 +1,4 @@
-"""The three ways of knowing against their formulas, and what they must and must not see."""
+"""Information, salience and supplied maps against their formulas."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def texture() -> TextureArray:
     return TextureArray.from_image(structured(60, 90))
 
 
-def test_information_by_its_formula() -> None:
+def test_information_equals_its_formula() -> None:
     made = texture()
     planes = dict(
         zip(names := ("edges", "edges_inverted", "highpass", "distance"), made.grid(5, 7, names), strict=True)
@@ -43,27 +43,27 @@ def test_information_by_its_formula() -> None:
     assert 0 <= float(information(made, GRID).min()) <= float(information(made, GRID).max()) <= 1
 
 
-def test_salience_by_its_formula() -> None:
+def test_salience_equals_its_formula() -> None:
     made = texture().supply(previous_frame=structured(60, 90).flip(-1))
     stands_out, moves, outside = made.grid(5, 7, ("saliency", "motion", "eccentricity"))
     expected = (0.6 * stands_out / stands_out.max() + 0.4 * moves / moves.max()) * (1 - 0.5 * outside)
     assert torch.allclose(salience(made, GRID), expected, atol=1e-5)
 
 
-def test_a_blank_page_knows_nothing() -> None:
+def test_a_blank_page_scores_zero() -> None:
     blank = TextureArray.from_image(torch.ones(3, 60, 90))
     assert information(blank, GRID).max() == 0
     assert salience(blank, GRID).max() == 0
 
 
-def test_ink_informs() -> None:
+def test_ink_has_information() -> None:
     page = torch.ones(3, 70, 70)
     page[:, 12:16, 30:55] = 0
     found = information(TextureArray.from_image(page), Grid(1, 7, 7))
     assert found[1, 3:5].min() > found[4:].max()
 
 
-def test_what_does_not_depend_on_the_question_is_made_once() -> None:
+def test_scores_are_cached_across_questions() -> None:
     seen = selection(GRID, 5)
     made = seen.texture
     first = know(seen)
@@ -84,32 +84,34 @@ def test_what_does_not_depend_on_the_question_is_made_once() -> None:
     assert torch.equal(first.information, again.information)
 
 
-def test_tiles_see_their_part() -> None:
+def test_each_tile_scores_its_own_area() -> None:
     seen = selection(TILES, 5)
-    known = know(seen)
-    assert known.information.shape == known.salience.shape == (26,)
+    scores = know(seen)
+    assert scores.information.shape == scores.salience.shape == (26,)
     left = pool_channels(seen.texture, TILES.views[0], ("x",))[0]
     right = pool_channels(seen.texture, TILES.views[1], ("x",))[0]
     assert left.max() < 0.5 < right.min()
     expected = torch.cat([information(seen.texture, view).flatten() for view in TILES.views])
-    assert torch.equal(known.information, expected)
-    assert not torch.equal(known.information[:9], known.information[9:18])  # tiles of one shape, each its own
+    assert torch.equal(scores.information, expected)
+    assert not torch.equal(
+        scores.information[:9], scores.information[9:18]
+    )  # tiles of one shape have separate cache entries
 
 
-def test_a_new_frame_before_it_changes_what_moves() -> None:
+def test_a_previous_frame_changes_salience() -> None:
     still = texture()
     assert know(selection(GRID, 5, source=ImageSource(texture=still))).salience.max() > 0
     moving = still.supply(previous_frame=structured(60, 90).flip(-1))
-    known = know(selection(GRID, 5, source=ImageSource(texture=moving)))
-    assert torch.allclose(known.salience, salience(moving, GRID).flatten())
-    assert not torch.equal(known.salience, know(selection(GRID, 5, source=ImageSource(texture=still))).salience)
+    scores = know(selection(GRID, 5, source=ImageSource(texture=moving)))
+    assert torch.allclose(scores.salience, salience(moving, GRID).flatten())
+    assert not torch.equal(scores.salience, know(selection(GRID, 5, source=ImageSource(texture=still))).salience)
 
 
-def test_what_the_caller_supplies_is_read() -> None:
+def test_supplied_maps_are_read() -> None:
     assert know(selection(GRID, 5)).supplied == {}
     gaze = torch.zeros(6, 9)
     gaze[4, 7] = 1
-    looked = texture().supply(gaze=gaze)
-    known = know(selection(GRID, 5, source=ImageSource(texture=looked)))
-    assert set(known.supplied) == {"gaze"}
-    assert known.supplied["gaze"].argmax() == 3 * 7 + 5
+    supplied = texture().supply(gaze=gaze)
+    scores = know(selection(GRID, 5, source=ImageSource(texture=supplied)))
+    assert set(scores.supplied) == {"gaze"}
+    assert scores.supplied["gaze"].argmax() == 3 * 7 + 5

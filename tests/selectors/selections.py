@@ -1,4 +1,4 @@
-"""Made-up sights: tokens, attention, words and pixels for selectors to look at."""
+"""Synthetic selection inputs: tokens, attention, words and pixels."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tests.conftest import structured
 DIMENSIONS = 16
 EVIDENCE = [[[10, 10, 30, 25], [40, 12, 50, 20]], [[60, 40, 70, 50]]]
 TILES = Mosaic((Grid(1, 3, 3, (0, 0, 0.5, 1)), Grid(1, 3, 3, (0.5, 0, 1, 1)), Grid(1, 2, 4)))
-IN_SIGHT = (
+SELECTOR_NAMES = (
     "centre", "saliency", "ink", "divprune", "cdpruner", "scope", "mmr", "visionzip", "vispruner", "hiprune", "tome", "evs",
     "oracle", "arr-coc",
 )  # fmt: skip
 
 
-def chooser(name: str) -> Selector:
+def make_selector(name: str) -> Selector:
     return Oracle(EVIDENCE) if name == "oracle" else selector(name)
 
 
 def tokens(count: int, seed: int = 0, kind: str = "random") -> torch.Tensor:
-    """`[count, D]`: "random", "same" (one token everywhere), "twins" (three different ones), "zeros"."""
-    made = torch.randn(count, DIMENSIONS, generator=torch.Generator().manual_seed(seed))
+    """`[count, D]`: `kind`: "random", "same" (one token repeated), "twins" (three tokens repeated) or "zeros"."""
+    values = torch.randn(count, DIMENSIONS, generator=torch.Generator().manual_seed(seed))
     if kind == "twins":
-        return made[torch.arange(count) % min(3, count)] if count else made
-    return {"random": made, "same": made[:1].expand(count, -1), "zeros": torch.zeros_like(made)}[kind]
+        return values[torch.arange(count) % min(3, count)] if count else values
+    return {"random": values, "same": values[:1].expand(count, -1), "zeros": torch.zeros_like(values)}[kind]
 
 
 def words(seed: int = 0, count: int = 5) -> Question:
@@ -45,13 +45,13 @@ def selection(
     cells = torch.arange(grid.n) if candidates is None else candidates
     dice = torch.Generator().manual_seed(2000 + seed)
     level = torch.rand if like == "random" else lambda count, generator: torch.ones(count)
-    seen = {depth: level(len(cells), generator=dice) / max(len(cells), 1) for depth in (MIDDLE, 1.0)}
+    attention = {depth: level(len(cells), generator=dice) / max(len(cells), 1) for depth in (MIDDLE, 1.0)}
     image = structured(60, 90) if pixels is None else pixels
     texture = TextureArray.from_image(image)
-    known: dict[str, Any] = {
-        "question": words(seed), "tokens": tokens(len(cells), seed, like), "attention": seen, "source": ImageSource(texture=texture),
+    inputs: dict[str, Any] = {
+        "question": words(seed), "tokens": tokens(len(cells), seed, like), "attention": attention, "source": ImageSource(texture=texture),
     }  # fmt: skip
-    return SelectionInput(grid, k, cells, seed=seed, **known | changes)
+    return SelectionInput(grid, k, cells, seed=seed, **inputs | changes)
 
 
 def choice(chosen: Choice | torch.Tensor) -> Choice:

@@ -1,4 +1,4 @@
-"""oracle: the answer's evidence first."""
+"""The oracle keeps the cells of the answer's evidence first."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from arr_coc.errors import SelectorError
 from arr_coc.selectors import Oracle, selector
 from arr_coc.types.grid import Cells, Grid
+from tests.adapters.tiny_vlm import GREEDY, picture, wrapped
 from tests.selectors.selections import EVIDENCE, TILES, choice, selection
 
 SIZE = (90, 60)
@@ -25,9 +26,9 @@ def touched(grid: Cells, group: list[list[int]]) -> list[int]:
 
 
 @pytest.mark.parametrize("grid", [Grid(1, 6, 9), Grid(2, 3, 4), TILES], ids=str)
-def test_the_group_of_fewest_cells_is_kept_whole(grid: Cells) -> None:
+def test_the_group_with_the_fewest_cells_is_kept_whole(grid: Cells) -> None:
     groups = [touched(grid, group) for group in EVIDENCE]
-    if grid == Grid(2, 3, 4):  # boxes that name no frame: any moment suffices, and the first is taken
+    if grid == Grid(2, 3, 4):  # boxes without a frame number: the first time step is used
         groups = [[cell for cell in group if cell < 12] for group in groups]
     fewest = min(groups, key=len)
     kept = choice(Oracle(EVIDENCE).select(selection(grid, len(fewest) + 3))).keep.tolist()
@@ -36,8 +37,8 @@ def test_the_group_of_fewest_cells_is_kept_whole(grid: Cells) -> None:
     assert choice(Oracle(EVIDENCE).select(selection(grid, len(fewest)))).keep.tolist() == fewest
 
 
-def test_boxes_at_frames_of_a_video() -> None:
-    grid = Grid(3, 2, 2)  # of five frames: two to a moment, the last alone
+def test_boxes_with_frame_numbers() -> None:
+    grid = Grid(3, 2, 2)  # five frames: two per time step, the last alone
     left, right = [0, 0, 40, 25], [50, 0, 90, 25]
 
     def kept(*groups: list[list[int]], k: int = 1) -> list[int]:
@@ -46,7 +47,7 @@ def test_boxes_at_frames_of_a_video() -> None:
     assert kept([[*left, 4]]) == [8]
     assert kept([[*left, 3]]) == [4]
     assert kept([[*left, 0], [*right, 2]], k=2) == [0, 5]
-    assert kept([[*left, 2], right], k=2) == [1, 4]  # whenever it is
+    assert kept([[*left, 2], right], k=2) == [1, 4]  # a box without a frame number matches every frame
 
 
 def test_all_boxes_of_a_group_are_needed() -> None:
@@ -62,7 +63,7 @@ def test_a_small_budget_keeps_the_most_covered_cells() -> None:
     assert kept == [11, 12]  # of cells 10 to 12, the first is covered by 80%
 
 
-def test_of_two_groups_the_one_that_was_encoded_counts() -> None:
+def test_the_encoded_group_is_preferred() -> None:
     grid = Grid(1, 6, 9)
     small, large = touched(grid, [[60, 40, 70, 50]]), touched(grid, [[10, 10, 30, 30]])
     assert len(small) < len(large)
@@ -71,27 +72,41 @@ def test_of_two_groups_the_one_that_was_encoded_counts() -> None:
     assert set(large) <= set(kept)
 
 
-def test_evidence_beside_the_picture_leaves_evenly_spaced_cells() -> None:
+def test_evidence_outside_the_image_leaves_evenly_spaced_cells() -> None:
     grid = Grid(1, 6, 9)
     chosen = choice(Oracle([[[500, 500, 600, 600]]]).select(selection(grid, 8)))
     assert chosen.keep.tolist() == selector("uniform").select(selection(grid, 8)).tolist()  # type: ignore[union-attr]
     assert chosen.strategy == "0 cells of evidence, 8 evenly spaced"
 
 
-def test_the_size_may_be_given_where_the_picture_is_gone() -> None:
+def test_the_image_size_can_be_passed_without_the_image() -> None:
     seen = selection(Grid(1, 6, 9), 5)
-    gone = replace(seen, source=None)
-    assert torch.equal(choice(Oracle(EVIDENCE, SIZE).select(gone)).keep, choice(Oracle(EVIDENCE).select(seen)).keep)
+    without_source = replace(seen, source=None)
+    assert torch.equal(
+        choice(Oracle(EVIDENCE, SIZE).select(without_source)).keep, choice(Oracle(EVIDENCE).select(seen)).keep
+    )
     with pytest.raises(SelectorError, match="no texture"):
-        Oracle(EVIDENCE).select(gone)
+        Oracle(EVIDENCE).select(without_source)
 
 
 @pytest.mark.parametrize("evidence", [[[]], [[[1, 2, 3]]], [[[5, 0, 1, 9]]], [[[0, 0, float("nan"), 9]]]])
-def test_broken_evidence_is_one_sentence(evidence: Any) -> None:
+def test_malformed_evidence_raises(evidence: Any) -> None:
     with pytest.raises(SelectorError, match="groups of boxes"):
         Oracle(evidence)
 
 
-def test_by_name_it_asks_for_evidence() -> None:
+def test_the_name_alone_raises() -> None:
     with pytest.raises(SelectorError, match=r"pass Oracle\(evidence\)"):
         selector("oracle")
+
+
+def test_the_oracle_through_a_model() -> None:
+    answer = wrapped("qwen2_vl").ask(picture(), "What?", budget=12, selector=Oracle([[[10, 10, 30, 25]]]), **GREEDY)
+    assert not answer.fallback
+    boxes = answer.allocation.boxes
+    inside = (boxes[:, 0] < 30) & (boxes[:, 2] > 10) & (boxes[:, 1] < 25) & (boxes[:, 3] > 10)
+    assert (
+        answer.allocation.strategy == f"{int(inside.sum())} cells of evidence, {12 - int(inside.sum())} evenly spaced"
+    )
+    with pytest.raises(SelectorError, match=r"pass Oracle\(evidence\)"):
+        wrapped("qwen2_vl").ask(picture(), "What?", budget=12, selector="oracle", **GREEDY)

@@ -56,6 +56,14 @@ def layer(vlm: Any, **shape: Any) -> ArrCocLayer:
     return ArrCocLayer(config_for(vlm.adapter, **SHAPE | shape))
 
 
+def confident(layer: ArrCocLayer) -> ArrCocLayer:
+    """Make a layer confident: otherwise other sources of coupling are used."""
+    with torch.no_grad():
+        layer.coupling.own.bias += 20
+        layer.coupling.own.weight *= 20
+    return layer
+
+
 def noise(
     shape: tuple[int, int, int], channels: int, pixels: int, tokens: int, generator: torch.Generator
 ) -> CellFeatures:

@@ -4,7 +4,7 @@
 
 An encoder in native mode encodes a large image in windows. The cascade encodes only the windows whose centres hold the
 question's best clusters. A cell whose windows are all encoded has the same score as without the cascade; other cells get a
-score predicted from the coarse pass. Windows are cached in the texture, so the next question is_worthwhile only for new ones. The
+score predicted from the coarse pass. Windows are cached in the texture, so the next question encodes only new ones. The
 cascade is off by default: with several questions about one image, encoding every window once costs no more and misses nothing.
 """
 
@@ -28,11 +28,11 @@ from arr_coc.texture.channels.clusters import clusters
 from arr_coc.texture.filters import pool
 from arr_coc.types.grid import WHOLE, Cells
 
-LARGE = 4096  # cells from which a grid is worth a cascade
-KEPT = 10  # clusters, at least
-ROOM = 2.0  # and as many as hold this many times the cells that are to be kept
-NEAR = 2.0  # cells of the encoder; nothing farther from an edge is looked at closely
-UNKNOWN = 0.25  # of the cells: what a budget by mass is taken for before anything is scored
+MIN_CELLS = 4096  # smallest grid for which a cascade may be faster
+MIN_CLUSTERS = 10  # clusters encoded in full resolution, at least
+CLUSTER_MARGIN = 2.0  # the clusters hold at least this many times the cells to keep
+EDGE_DISTANCE = 2.0  # in encoder cells: parts farther from any edge are not encoded in full resolution
+MASS_SHARE = 0.25  # share of the cells assumed for a mass budget, whose count is not known before scoring
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class CascadeCoverage:
 
 
 def unsupported_reason(embeddings: Embeddings | None, texture: TextureArray, grid: Cells) -> str:
-    """What a cascade needs and does not have here; empty if it can be used."""
+    """What the cascade needs and is missing here; empty if it can be used."""
     if embeddings is None or embeddings.mode != "native" or not isinstance(embeddings.encoder, WindowedEncoder):
         return "embeddings in native mode (arr_coc.Embeddings(..., mode='native')), which see a picture in windows"
     if len(grid.views) != 1 or grid.views[0].t != 1 or grid.views[0].area != WHOLE:
@@ -64,11 +64,11 @@ def unsupported_reason(embeddings: Embeddings | None, texture: TextureArray, gri
 
 def is_worthwhile(embeddings: Embeddings | None, texture: TextureArray, grid: Cells) -> bool:
     """Whether a first question may be faster with a cascade: a large grid on an image of several windows."""
-    return grid.n >= LARGE and not unsupported_reason(embeddings, texture, grid)
+    return grid.n >= MIN_CELLS and not unsupported_reason(embeddings, texture, grid)
 
 
 class CascadeScorer:
-    """Similarity of the question to each candidate, `[M]`, coarse to fine. `coverage` lists what was encoded closely."""
+    """Similarity of the question to each candidate, `[M]`. `coverage` lists what was encoded in full resolution."""
 
     def __init__(self, embeddings: Embeddings) -> None:
         self.embeddings = embeddings
@@ -81,111 +81,109 @@ class CascadeScorer:
 def coarse_to_fine(
     embeddings: Embeddings, report: Callable[[CascadeCoverage], None], selection: SelectionInput
 ) -> torch.Tensor:
-    """Similarity of the question to each candidate `[M]`. `report` gets how much was encoded closely."""
+    """Similarity of the question to each candidate `[M]`. `report` gets how much was encoded in full resolution."""
     texture, (view,) = selection.texture, selection.grid.views
     if why := unsupported_reason(embeddings, texture, selection.grid):
         raise ArrCocError(f"expected {why}, for a cascade")
-    count = (
-        selection.k
-        if selection.k is not None
-        else AUTO_MAX
-        if selection.mass is None
-        else round(UNKNOWN * selection.grid.n)
-    )
-    coarse = copy.copy(embeddings)
-    coarse.mode = "fast"
+    if selection.k is not None:
+        count = selection.k
+    else:
+        count = AUTO_MAX if selection.mass is None else round(MASS_SHARE * selection.grid.n)
+    one_pass = copy.copy(embeddings)
+    one_pass.mode = "fast"
     question = embeddings.query([selection.question.text])[0]
-    seen = coarse.field(texture)
-    scores = torch.tensordot(
-        question.to(seen.features.device), seen.features, dims=1
-    )  # [h, w] of the encoder's one pass
-    best = best_clusters(texture, scores, ROOM * count / view.n)
-    windows = texture.once(f"windows of {embeddings.identity}", lambda: Windows(embeddings, texture, seen))
-    numbers = sorted(set(windows.sees_best[windows.near(best)].tolist()))
-    made = windows.field(numbers)
-    report(CascadeCoverage(len(best), len(clusters(texture).share), len(numbers), len(windows.plan)))
-    close, far = (torch.tensordot(question.to(one.features.device), one.view(view), dims=1) for one in (made, seen))
-    closely = pool(windows.closely.float(), (view.h, view.w), "nearest") > 0
-    return torch.where(closely, close, expected(far, close, closely)).flatten().cpu()[selection.candidates]
+    coarse = one_pass.field(texture)
+    scores = torch.tensordot(question.to(coarse.features.device), coarse.features, dims=1)  # [h, w] of the encoder
+    chosen = best_clusters(texture, scores, CLUSTER_MARGIN * count / view.n)
+    windows = texture.once(f"windows of {embeddings.identity}", lambda: WindowCache(embeddings, texture, coarse))
+    numbers = sorted(set(windows.main_window[windows.near_edges(chosen)].tolist()))
+    fine = windows.field(numbers)
+    report(CascadeCoverage(len(chosen), len(clusters(texture).share), len(numbers), len(windows.plan)))
+    fine_scores, coarse_scores = (
+        torch.tensordot(question.to(field.features.device), field.view(view), dims=1) for field in (fine, coarse)
+    )
+    encoded = pool(windows.encoded.float(), (view.h, view.w), "nearest") > 0
+    merged = torch.where(encoded, fine_scores, predict_fine(coarse_scores, fine_scores, encoded))
+    return merged.flatten().cpu()[selection.candidates]
 
 
-def best_clusters(texture: TextureArray, scores: torch.Tensor, room: float, least: int = KEPT) -> torch.Tensor:
-    """The clusters `[C]` whose best member scores best on a coarse map `[h, w]`: `least` of them, or as many as cover `room`.
+def best_clusters(texture: TextureArray, scores: torch.Tensor, share: float, least: int = MIN_CLUSTERS) -> torch.Tensor:
+    """The best clusters `[C]` on a coarse score map `[h, w]`: at least `least`, and enough to cover `share` of the image.
 
-    A member stands for its cluster, since a bent one's centroid may lie outside; `room` is a share of the picture.
+    A cluster is scored by its best member. Its centroid may lie outside of it, so the score there means nothing.
     """
     found = clusters(texture)
     members = pool(scores.float(), (int(found.ids.shape[0]), int(found.ids.shape[1])), "nearest").to(found.ids.device)
-    top = torch.full((len(found.share),), -torch.inf, device=found.ids.device)
-    top = top.scatter_reduce(0, found.ids.flatten(), members.flatten(), "amax")
-    order = top.argsort(descending=True, stable=True)
+    best = torch.full((len(found.share),), -torch.inf, device=found.ids.device)
+    best = best.scatter_reduce(0, found.ids.flatten(), members.flatten(), "amax")
+    order = best.argsort(descending=True, stable=True)
     covered = found.share[order].cumsum(0)
-    return order[: max(least, int((covered < room).sum()) + 1)]
+    return order[: max(least, int((covered < share).sum()) + 1)]
 
 
-def expected(far: torch.Tensor, close: torch.Tensor, both: torch.Tensor) -> torch.Tensor:
-    """What a close look would have shown where there was none, `[h, w]`: a line fitted to where there were `both`.
+def predict_fine(coarse: torch.Tensor, fine: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
+    """Fine scores `[h, w]` predicted from coarse ones by a linear fit to the cells that are `encoded` in full resolution.
 
-    The coarse pass and the windows have different scales: without this, cells without a window could win.
+    The two have different scales: without the fit, cells that no window covers could win.
     """
-    if not bool(both.any()):
-        return far
-    x, y = far[both], close[both]
-    spread = (x - x.mean()).square().sum()
-    slope = ((x - x.mean()) * (y - y.mean())).sum() / spread if bool(spread > 0) else torch.zeros_like(spread)
-    return y.mean() + slope.clamp(min=0) * (far - x.mean())
+    if not bool(encoded.any()):
+        return coarse
+    x, y = coarse[encoded], fine[encoded]
+    variation = (x - x.mean()).square().sum()
+    slope = ((x - x.mean()) * (y - y.mean())).sum() / variation if bool(variation > 0) else torch.zeros_like(variation)
+    return y.mean() + slope.clamp(min=0) * (coarse - x.mean())
 
 
-class Windows:
+class WindowCache:
     """The windows of one image, each encoded on first use."""
 
     def __init__(self, embeddings: Embeddings, texture: TextureArray, coarse: Field) -> None:
         encoder = embeddings.encoder
         assert isinstance(encoder, WindowedEncoder)
-        planned = encoder.plan(texture.pixels)
-        assert planned is not None
-        self.encoder, self.plan, self.texture = encoder, planned, texture
+        plan = encoder.plan(texture.pixels)
+        assert plan is not None
+        self.encoder, self.plan, self.texture = encoder, plan, texture
         self.projection, self.coarse = embeddings.projection, coarse
-        self.seen: dict[int, torch.Tensor] = {}  # number -> [D, rows, columns]
-        self.weights = planned.weights().to(texture.device)
-        rows, columns = planned.window
-        everywhere = torch.zeros(len(planned), *planned.grid, device=texture.device)
-        for number, (top, left) in enumerate(planned):
-            everywhere[number, top : top + rows, left : left + columns] = self.weights[number]
-        self.sees_best = everywhere.argmax(0)  # [rows, columns] the window that counts most in each cell
+        self.features: dict[int, torch.Tensor] = {}  # window number -> [D, rows, columns]
+        self.weights = plan.weights().to(texture.device)
+        rows, columns = plan.window
+        weight_maps = torch.zeros(len(plan), *plan.grid, device=texture.device)
+        for number, (top, left) in enumerate(plan):
+            weight_maps[number, top : top + rows, left : left + columns] = self.weights[number]
+        self.main_window = weight_maps.argmax(0)  # [rows, columns] the window with the largest weight in each cell
 
-    def near(self, chosen: torch.Tensor) -> torch.Tensor:
-        """The encoder's cells `[rows, columns]` that lie in the chosen clusters and not far from any edge."""
+    def near_edges(self, chosen: torch.Tensor) -> torch.Tensor:
+        """The encoder's cells `[rows, columns]` that lie in the chosen clusters and close to an edge."""
         inside = torch.isin(clusters(self.texture).ids, chosen).float()
         inside = pool(pool(inside, self.texture.size, "nearest"), self.plan.grid, "max") > 0
         height, width = self.texture.size
         side = (height / self.plan.grid[0] * width / self.plan.grid[1]) ** 0.5
         distance = self.texture.grid(*self.plan.grid, ["distance"])[0].float() * (height**2 + width**2) ** 0.5 / 2
-        return inside & (distance <= NEAR * side)
+        return inside & (distance <= EDGE_DISTANCE * side)
 
     def field(self, numbers: list[int]) -> Field:
-        """Features by windows where one of these, or of those looked through before, sees best; elsewhere of the one pass."""
-        self._look(numbers)
+        """Encode these windows. Features come from windows where `encoded`, and from the coarse pass elsewhere."""
+        self._encode(numbers)
         rows, columns = self.plan.window
         blended = torch.zeros(self.encoder.width, *self.plan.grid, device=self.texture.device)
         for number, (top, left) in enumerate(self.plan):
-            if number in self.seen:
-                blended[:, top : top + rows, left : left + columns] += self.seen[number] * self.weights[number]
-        closely = self.projection.compress(l2_normalize(blended, dim=0))
+            if number in self.features:
+                blended[:, top : top + rows, left : left + columns] += self.features[number] * self.weights[number]
+        fine = self.projection.compress(l2_normalize(blended, dim=0))
         rest = l2_normalize(self.coarse.grid(*self.plan.grid), dim=0)
-        return Field(torch.where(self.closely, closely, rest.to(closely.device)), self.texture.size)
+        return Field(torch.where(self.encoded, fine, rest.to(fine.device)), self.texture.size)
 
     @property
-    def closely(self) -> torch.Tensor:
-        """The encoder's cells `[rows, columns]` that a window has seen which sees them best."""
-        return torch.isin(self.sees_best, torch.tensor(sorted(self.seen), device=self.sees_best.device))
+    def encoded(self) -> torch.Tensor:
+        """Mask `[rows, columns]` of the encoder's cells whose main window is encoded."""
+        return torch.isin(self.main_window, torch.tensor(sorted(self.features), device=self.main_window.device))
 
-    def _look(self, numbers: list[int]) -> None:
-        fresh = [number for number in numbers if number not in self.seen]
-        if not fresh:
+    def _encode(self, numbers: list[int]) -> None:
+        missing = [number for number in numbers if number not in self.features]
+        if not missing:
             return
         cell = self.encoder.cell
-        whole = resize(self.texture.pixels, (self.plan.grid[0] * cell, self.plan.grid[1] * cell))
+        pixels = resize(self.texture.pixels, (self.plan.grid[0] * cell, self.plan.grid[1] * cell))
         with torch.no_grad():
-            for number, features in zip(fresh, self.encoder.encode_windows(whole, self.plan, fresh), strict=True):
-                self.seen[number] = features
+            for number, features in zip(missing, self.encoder.encode_windows(pixels, self.plan, missing), strict=True):
+                self.features[number] = features

@@ -1,0 +1,74 @@
+"""ARR-COC as a selector: relevance for shared budgets, and how much to encode."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import arr_coc
+from arr_coc.errors import SelectorError
+from arr_coc.relevance.selector import AUTO_GLANCE, ArrCoc
+from arr_coc.selectors import Selector, selector
+from arr_coc.vlm.model import VLM
+from tests.adapters.tiny_vlm import picture
+from tests.relevance.page import page_selection
+from tests.training import squares
+
+ASKED: dict[str, Any] = {"budget": 9, "max_new_tokens": 1}
+
+
+def test_the_registry_makes_it_and_it_scores_every_candidate() -> None:
+    made = selector("arr-coc")
+    assert isinstance(made, Selector)
+    values = made.relevance(page_selection())
+    assert values is not None
+    assert values.shape == (100,)
+
+
+def test_untrained_equals_a_model_without_a_layer() -> None:
+    vlm = squares.model()
+    trained = arr_coc.wrap(vlm.model, vlm.processor, layer=squares.confident(squares.layer(vlm)))
+    image = picture(64, 64)
+    plain = vlm.ask(image, "Which one?", **ASKED).allocations[0]
+    untrained = trained.ask(image, "Which one?", selector="arr-coc-untrained", **ASKED).allocations[0]
+    learned = trained.ask(image, "Which one?", **ASKED).allocations[0]
+    assert torch.equal(plain.keep, untrained.keep)
+    assert torch.equal(plain.relevance, untrained.relevance)
+    assert not torch.equal(plain.relevance, learned.relevance)
+
+
+def test_a_confident_layer_decides_how_much_is_encoded() -> None:
+    vlm = squares.model()
+    trained = arr_coc.wrap(vlm.model, vlm.processor, layer=squares.confident(squares.layer(vlm)))
+    image = picture(128, 128)
+    every = vlm.ask(image, "Which one?", glance="all", **ASKED).tokens["encoded"]
+
+    def encoded(model: VLM, **options: Any) -> int:
+        return int(model.ask(image, "Which one?", glance="auto", **ASKED | options).tokens["encoded"])
+
+    assert encoded(trained) == math.ceil(AUTO_GLANCE * every) < every
+    assert encoded(vlm) == every  # this model has no layer
+    assert encoded(trained, selector="arr-coc-untrained") == every
+    assert encoded(trained, selector="divprune") == every  # cannot set a glance
+    for how in ("none", "probe", "scout", "tokens"):  # the layer is not used
+        assert encoded(trained, selector=ArrCoc(coupling=how)) == every
+    for unclear in ("What is this?", " "):
+        assert trained.ask(image, unclear, glance="auto", **ASKED).tokens["encoded"] == every
+    unfamiliar = squares.confident(squares.layer(vlm))
+    unfamiliar.unusual.copy_(1e6 * torch.eye(len(unfamiliar.usual)))
+    assert encoded(arr_coc.wrap(vlm.model, vlm.processor, layer=unfamiliar)) == every
+
+
+def test_an_image_where_the_probe_finds_nothing_gets_less_of_a_shared_budget() -> None:
+    flat, peaked = (selector("arr-coc").relevance(page_selection(peak=peak)) for peak in (0.01, 0.2))
+    assert flat is not None
+    assert peaked is not None
+    assert 0 < float(flat.max()) < float(peaked.max())
+
+
+def test_the_cascade_is_refused() -> None:
+    with pytest.raises(SelectorError, match=r"the cascade is for arr_coc\.realize"):
+        ArrCoc(cascade="on")
