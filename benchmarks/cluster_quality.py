@@ -1,13 +1,13 @@
-"""Our superpixels beside scikit-image's slic, on photos with object boxes.
+"""Measures our superpixels against scikit-image's slic, on photos with object boxes.
 
     python benchmarks/cluster_quality.py PHOTOS [--limit N]
 
 PHOTOS is a folder with `samples.jsonl`: {"image", "evidence": [[[x0, y0, x1, y1], ...], ...]}. There is no ground-truth
-segmentation, so three measures stand in:
+segmentation, so three other measures are used:
 - boundary recall: share of the image's strong contours (Canny, sigma 2) within 2 px of a border between segments
-- under-segmentation error: for each object box, how much segments that cross its border leak, over the box's area
+- under-segmentation error: for each object box, the area by which segments cross its border, over the box's area
 - explained variation: share of the colour variance that the segments' mean colours explain
-and, against scikit-image's own segments as truth, ours with boundary recall and under-segmentation error.
+Boundary recall and under-segmentation error of ours are also measured with scikit-image's segments as ground truth.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from skimage.segmentation import slic as skimage_slic
 from arr_coc import TextureArray
 from arr_coc.bench.timing import interleave, machine
 
-REACH = 2  # px
+REACH = 2  # tolerance of boundary recall, in pixels
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("photos", type=Path, help="folder with photos and samples.jsonl")
-    parser.add_argument("--limit", type=int, help="measure at most so many photos")
+    parser.add_argument("--limit", type=int, help="number of photos (all)")
     arguments = parser.parse_args()
     boxes: dict[str, list[list[float]]] = defaultdict(list)
     for line in (arguments.photos / "samples.jsonl").read_text().splitlines():
@@ -94,7 +94,7 @@ def boundary_recall(ids: np.ndarray, contours: np.ndarray) -> float:
 
 
 def leak(ids: np.ndarray, mask: np.ndarray) -> float:
-    """Segments that cross the mask's border, counted with their smaller part, over the mask's area."""
+    """Under-segmentation error: the smaller part of each segment that crosses the mask's border, over the mask's area."""
     inside = np.bincount(ids[mask], minlength=ids.max() + 1)
     outside = np.bincount(ids.ravel(), minlength=ids.max() + 1) - inside
     return float(np.minimum(inside, outside).sum() / max(1, mask.sum()))

@@ -1,15 +1,16 @@
-"""One picture, 1 to 50 questions: encoded once and cached, against encoding the picture or crops for each question.
+"""Measures the time of 1 to 50 questions about one image: encoded once and cached, or encoded for each question.
 
     python benchmarks/embedding_amortisation.py ENCODER PROJECTION [--out amortisation.jsonl] [--plot amortisation.png]
 
-Three ways to score a grid of positions for a question:
-- kept: `arr_coc.Embeddings` on a texture: reading, hashing, encoding and compressing at the first question, then the question's
-  text and a product. All questions are really asked, one after another.
-- anew (in the output): the encoder on the whole picture, in full dimensions, for every question.
-- crops: a crop around every position, each at the encoder's own size, all through the encoder in one batch (in parts of
-  AT_ONCE, which is as fast on a CPU and fits into memory), for every question; "crops kept" does that once.
-Without a cache every question costs the same, so these are run a few times and multiplied. Image encoder runs are
-counted by the encoder itself; a batch of crops counts as many.
+A grid of positions is scored for each question in one of four ways, named as in the output:
+- "kept": `arr_coc.Embeddings` on a texture. The first question reads, hashes, encodes and compresses the image; each further one
+  only encodes its text and multiplies. All questions are asked in sequence.
+- "anew": the encoder runs on the whole image, in full dimensions, for every question.
+- "crops": for every question, a crop around each position is encoded at the encoder's own size. Crops run in batches of AT_ONCE,
+  which is as fast on a CPU and fits into memory.
+- "crops kept": the crops are encoded once.
+Without a cache every question costs the same, so these are run a few times and multiplied. The encoder counts its own runs; a
+batch of crops counts as many.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Fit the logistic weights of the "strokes" text channel.
-
-Positives and negatives are pixels inside and outside the text lines of scanned receipts (four of five; the fifth is kept
-for benchmarks/text_quality.py); further negatives are the textures and photos without text that scikit-image ships,
-noise of several grains, and drawn rules, frames and bars.
+"""Fits the logistic weights of the "strokes" text channel.
 
     python benchmarks/fit_text.py RECEIPTS
 
-prints the constants for src/arr_coc/texture/channels/text.py.
+Prints the constants for src/arr_coc/texture/channels/text.py. Positives and negatives are pixels inside and outside the text lines
+of scanned receipts. Four of five receipts are used; the fifth is kept for benchmarks/text_quality.py. Further negatives are the
+textures and photos without text that scikit-image includes, noise of several grain sizes, and drawn rules, frames and bars.
 """
 
 from __future__ import annotations
@@ -30,36 +28,34 @@ WITHOUT_TEXT = (
     "horse", "hubble_deep_field", "immunohistochemistry", "moon", "retina", "rocket",
 )  # fmt: skip
 PIXELS_PER_IMAGE = 3000
-WEIGHT_OF_PHOTOS = 0.5  # of the receipts' weight, all photos together
+WEIGHT_OF_PHOTOS = 0.5  # total weight of the photos, relative to the receipts
 
 
 def ruled_pages(count: int = 24) -> list[torch.Tensor]:
-    """Pages with dashed and solid rules, frames and bars: drawn, but not text. Luma `[400, 400]` each."""
-    chance = random.Random(0)
+    """Pages with dashed and solid rules, frames and bars, which are not text. Luma `[400, 400]` each."""
+    rng = random.Random(0)
     pages = []
     for _ in range(count):
-        paper, ink = chance.randint(180, 255), chance.randint(0, 120)
+        paper, ink = rng.randint(180, 255), rng.randint(0, 120)
         page = Image.new("L", (400, 400), paper)
         pen = ImageDraw.Draw(page)
         y = 10
         while y < 330:
-            thickness, dash, gap = chance.randint(1, 3), chance.randint(3, 16), chance.randint(3, 12)
-            if chance.random() < 0.5:
+            thickness, dash, gap = rng.randint(1, 3), rng.randint(3, 16), rng.randint(3, 12)
+            if rng.random() < 0.5:
                 for x in range(10, 390, dash + gap):
                     pen.rectangle([x, y, x + dash - 1, y + thickness - 1], fill=ink)
-            elif chance.random() < 0.5:
+            elif rng.random() < 0.5:
                 pen.rectangle([10, y, 390, y + thickness - 1], fill=ink)
             else:
-                pen.rectangle(
-                    [10, y, chance.randint(60, 390), y + chance.randint(12, 40)], outline=ink, width=thickness
-                )
-            y += chance.randint(20, 50)
+                pen.rectangle([10, y, rng.randint(60, 390), y + rng.randint(12, 40)], outline=ink, width=thickness)
+            y += rng.randint(20, 50)
         x = 10
         while x < 390:
-            bar = chance.randint(2, 7)
+            bar = rng.randint(2, 7)
             pen.rectangle([x, 350, x + bar - 1, 390], fill=ink)
-            x += bar + chance.randint(3, 9)
-        pages.append(luma(read_picture(page.filter(ImageFilter.GaussianBlur(chance.uniform(0.3, 1.0)))).pixels))
+            x += bar + rng.randint(3, 9)
+        pages.append(luma(read_picture(page.filter(ImageFilter.GaussianBlur(rng.uniform(0.3, 1.0)))).pixels))
     return pages
 
 

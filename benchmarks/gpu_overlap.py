@@ -1,9 +1,9 @@
-"""The gain of overlapping upload, texture and encoder: a stream of batches, one after the other and side by side.
+"""Measures the gain of overlapping upload, texture and encoder, on a stream of batches that run in sequence or overlapped.
 
     python benchmarks/gpu_overlap.py [--batch 16] [--side 1024] [--out overlap.json]
 
-Pictures come from the host's memory as 8-bit values, another batch each time; the encoder has the shape of CLIP-B/32. Milliseconds a
-batch on the host's clock, from the first picture sent to the last texture done.
+Images are 8-bit and come from host memory; consecutive batches differ. The encoder has the shape of CLIP-B/32. Times are
+milliseconds per batch on the host's clock, from the first upload to the last finished texture.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from gpu_graphs.clip_encoder import CELLS, ClipEncoder
 from gpu_graphs.prefetch import Prefetcher
 from gpu_graphs.texture_graph import TextureGraph
 
-BATCHES = 40  # of one run, after as many to warm up
+BATCHES = 40  # per run, after as many for warm-up
 
 
 class Stream:
-    """Batches of pictures on the host, and the work on them."""
+    """Batches of images on the host, and the stages that process them."""
 
     def __init__(self, batch: int, side: int) -> None:
         self.textures = TextureGraph(batch, (side, side), embeddings=(CELLS, CELLS))
@@ -50,14 +50,14 @@ class Stream:
         self.prefetcher.send(self.pictures[number % 2])
         self.textures.pixels.copy_(self.prefetcher.take())
 
-    def one_after_the_other(self, number: int) -> None:
+    def run_in_sequence(self, number: int) -> None:
         self.upload(number)
         torch.cuda.synchronize()
         self.encode.replay()
         self.texture.replay()
         torch.cuda.synchronize()
 
-    def side_by_side(self, number: int) -> None:
+    def run_overlapped(self, number: int) -> None:
         if number == 0:
             self.prefetcher.send(self.pictures[0])
         self.textures.pixels.copy_(self.prefetcher.take())
@@ -66,9 +66,9 @@ class Stream:
             self.prefetcher.send(self.pictures[(number + 1) % 2])
 
 
-def each(work: Callable[[int], None]) -> float:
-    """Milliseconds a batch."""
-    for _ in range(2):  # the first to warm up
+def time_per_batch(work: Callable[[int], None]) -> float:
+    """Milliseconds per batch."""
+    for _ in range(2):  # the first run is a warm-up
         torch.cuda.synchronize()
         start = time.perf_counter()
         for number in range(BATCHES):
@@ -80,8 +80,8 @@ def each(work: Callable[[int], None]) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--side", type=int, default=1024)
+    parser.add_argument("--batch", type=int, default=16, help="images per batch (16)")
+    parser.add_argument("--side", type=int, default=1024, help="side of the images in pixels (1024)")
     parser.add_argument("--out", type=Path, help="where to write the measurements")
     arguments = parser.parse_args()
     try:
@@ -94,13 +94,13 @@ def main() -> int:
         "upload alone": stream.upload,
         "encoder alone": lambda number: stream.encode.replay(),
         "texture alone": lambda number: stream.texture.replay(),
-        "one after the other": stream.one_after_the_other,
-        "side by side": stream.side_by_side,
+        "one after the other": stream.run_in_sequence,
+        "side by side": stream.run_overlapped,
     }
-    found = {name: round(each(work), 3) for name, work in works.items()}
+    found = {name: round(time_per_batch(work), 3) for name, work in works.items()}
     for name, taken in found.items():
         print(
-            f"{name:20s} {taken:7.2f} ms a batch of {arguments.batch}, {arguments.batch / taken * 1e3:7,.0f} images/s"
+            f"{name:20s} {taken:7.2f} ms per batch of {arguments.batch}, {arguments.batch / taken * 1e3:7,.0f} images/s"
         )
     if arguments.out:
         record = {"machine": machine(), "batch": arguments.batch, "side": arguments.side, "ms_a_batch": found}

@@ -1,10 +1,10 @@
-"""How the GPU path scales: with the picture, the batch, the positions, the questions and the frames.
+"""Measures how the GPU path scales with image size, batch size, sampled positions, questions and frames.
 
     python benchmarks/gpu_scaling.py --out scaling.json [--seconds 240]    # measure, on a GPU
     python benchmarks/gpu_scaling.py --plot scaling.json --picture docs/images/gpu_scaling.png
     torchrun --nproc-per-node 8 benchmarks/gpu_scaling.py --throughput     # several GPUs, one process each
 
-Medians of CUDA events. A case that does not fit into the GPU's memory is left out, and the file says so.
+Times are medians of CUDA events. A case that does not fit into GPU memory is skipped and listed in the file.
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="where to write the measurements")
     parser.add_argument("--seconds", type=float, default=240, help="start no further case after this long (240)")
-    parser.add_argument("--plot", type=Path, help="measurements to draw")
-    parser.add_argument("--picture", type=Path, default=Path("gpu_scaling.png"), help="where to draw them")
-    parser.add_argument("--throughput", action="store_true", help="images a second of all processes together")
+    parser.add_argument("--plot", type=Path, help="measurements to plot")
+    parser.add_argument(
+        "--picture", type=Path, default=Path("gpu_scaling.png"), help="where to write the plot (gpu_scaling.png)"
+    )
+    parser.add_argument("--throughput", action="store_true", help="images per second, summed over all processes")
     arguments = parser.parse_args()
     try:
         if arguments.throughput:
@@ -62,7 +64,7 @@ def main() -> int:
 
 
 def measure(out: Path, seconds: float) -> None:
-    """Everything, written after each case."""
+    """Run all cases. The file is written after each of them."""
     check_cuda()
     start = time.monotonic()
     found: dict[str, Any] = {"machine": machine(), "cases": [], "left_out": []}
@@ -127,7 +129,7 @@ def questions(count: int) -> float:
 
 
 def frames(count: int) -> float:
-    """Milliseconds a frame of a film of `count`, its keyframes counted; the encoder's own time is not."""
+    """Milliseconds per frame of a video of `count` frames, keyframes included, without the encoder's own time."""
     film = [sample_images(1024, 1, "cuda")[0].roll(4 * number, -1) for number in range(8)]
     seen = FrameGraph((1024, 1024)).capture()
     features = torch.randn(16, CELLS, CELLS, device="cuda")
@@ -143,7 +145,7 @@ def frames(count: int) -> float:
 
 
 def throughput(batch: int = 32, seconds: float = 5.0) -> None:
-    """Images a second of every process, and together; pictures lie on the GPU, the encoder is left out."""
+    """Images per second, summed over all processes. Images are on the GPU already; the encoder is not run."""
     check_cuda()
     rank, world = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     torch.cuda.set_device(rank)
@@ -184,9 +186,14 @@ def draw(found: dict[str, Any], picture: Path) -> None:
         axis.set_ylim(min(times) / 2, max(times) * 3)
         axis.set_yticks([], [])
         axis.set_yticks([], minor=True)
-        for count, time_of_it in points:
+        for count, milliseconds in points:
             axis.annotate(
-                f"{time_of_it:.3g}", (count, time_of_it), (0, 7), textcoords="offset points", ha="center", fontsize=8
+                f"{milliseconds:.3g}",
+                (count, milliseconds),
+                (0, 7),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
             )
         axis.set_title(f"{name}: ms", fontsize=10)
     figure.tight_layout()

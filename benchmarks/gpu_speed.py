@@ -98,7 +98,7 @@ def build(name: str) -> VLM:
 
 
 def with_layer(vlm: VLM) -> VLM:
-    """A layer of random weights that is sure of itself, so that it is asked and nobody else."""
+    """A layer with random weights and high confidence, so that no other source of coupling is used."""
     torch.manual_seed(1)
     layer = ArrCocLayer(config_for(vlm.adapter))
     torch.nn.init.constant_(layer.coupling.own.bias, 6.0)
@@ -173,14 +173,14 @@ def table(records: list[dict[str, Any]]) -> str:
 
 
 def summary(records: list[dict[str, Any]]) -> str:
-    """One line a case: the first token with cells evenly spaced, and with cells that arr-coc has chosen."""
+    """One row per case: time to the first token, with evenly spaced cells and with cells chosen by arr-coc."""
     names = ["stock", "all", *(one.name for one in (*CONFIGS[3:], *SEEN))]
     lines = [f"| model | px | batch | {' | '.join(names)} | against stock |", "|---" * (len(names) + 4) + "|"]
     for record in sorted(records, key=lambda one: (one["model"], one["pixels"], one["batch"])):
         first = [record["settings"][name]["first"] for name in names]
-        told = " | ".join(f"{one:.0f}" for one in first)
+        times = " | ".join(f"{one:.0f}" for one in first)
         lines.append(
-            f"| {record['model']} | {record['pixels']} | {record['batch']} | {told} | {first[0] / first[-1]:.1f} x |"
+            f"| {record['model']} | {record['pixels']} | {record['batch']} | {times} | {first[0] / first[-1]:.1f} x |"
         )
     return "\n".join(lines)
 

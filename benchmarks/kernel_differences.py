@@ -1,10 +1,10 @@
-"""Every kernel against its torch reference on a GPU: the largest difference of each, on odd sizes, one pixel and large images.
+"""Measures the largest difference of every kernel from its torch reference on a GPU, on odd sizes, one pixel and large images.
 
     python benchmarks/kernel_differences.py [--largest 4096] [--out differences.json]
 
-Inputs are random in every case; outputs are filled with NaN before they are written. The allowed difference is relative to the
-largest value of the reference: 1e-5 in float32, 1e-3 in float16, 8e-3 in bfloat16. Where rounding decides about a
-threshold (a polarity, a pixel equally near to two centres), the share of differing pixels counts: at most 0.1% and 1%.
+Inputs are random; outputs are filled with NaN before they are written. The tolerance is relative to the largest value of the
+reference: 1e-5 in float32, 1e-3 in float16, 8e-3 in bfloat16. Where rounding decides a threshold (a polarity, a pixel equally near
+to two centres), the share of differing pixels is compared instead: at most 0.1% and 1%.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class Difference:
     kernel: str
     size: tuple[int, int]
     dtype: str
-    difference: float  # the largest, relative to the reference's largest value; or a share of pixels
+    difference: float  # relative to the reference's largest value, or a share of pixels
     allowed: float
 
     @property
     def close(self) -> bool:
-        return self.difference <= self.allowed  # NaN is not
+        return self.difference <= self.allowed  # False for NaN
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--largest", type=int, default=4096, help="leave larger sizes out (4096)")
+    parser.add_argument("--largest", type=int, default=4096, help="skip larger sizes (4096)")
     parser.add_argument("--device", default="cuda", help="cuda; or cpu with TRITON_INTERPRET=1, for tiny sizes")
     parser.add_argument("--out", type=Path, help="write all differences as JSON")
     arguments = parser.parse_args()
@@ -141,7 +141,7 @@ def _maps(size: tuple[int, int], device: str) -> Iterator[Difference]:
     out = torch.full((2, *size), float("nan"), device=device)
     CentreSurround(2, size, torch.device(device)).write(image, out)
     with using("torch"):
-        # On the CPU: torch's interpolation on a GPU, in 32 bits, is off by as much as the tolerance.
+        # On the CPU: on a GPU, the error of torch's float32 interpolation is as large as the tolerance.
         plain = torch.stack([TextureArray.from_image(one, max_side=None)["saliency"] for one in image.cpu()])
     yield Difference("saliency", size, "float32", _largest(out.cpu(), plain), 1e-5)
     maps = torch.randn(2, 5, min(7, size[0]), min(9, size[1]), device=device)
@@ -181,7 +181,7 @@ def _planes(size: tuple[int, int], device: str) -> Iterator[Difference]:
         )
         vectors = torch.randn(2, *size, device=device) * 3
         block = torch.stack(planes)
-        # Positions are rounded relative to the width, which mixes in that much of a neighbour.
+        # Rounding of positions grows with the width and mixes in that much of a neighbour.
         yield Difference(
             "warp",
             size,

@@ -1,9 +1,9 @@
-"""Memory of one process over a thousand questions.
+"""Measures the memory of one process over a thousand questions.
 
     PYTHONPATH=. python benchmarks/many_asks.py
 
-A small random model (Qwen2-VL architecture) answers about pictures of many sizes, with every stage: glance, selection,
-several images, looks with two questions, follow-ups. Prints the resident memory after every tenth of the questions.
+A small random model (Qwen2-VL architecture) answers questions about images of many sizes. It runs every stage: glance, selection,
+several images, one look with two questions, follow-ups. The resident memory is printed after every tenth of the questions.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from recipes.reader.model import TINY, build
 
 
 def resident_mb() -> float:
-    """This process's memory in MB."""
+    """Resident memory of this process, in MB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / 1e6
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--asks", type=int, default=1000)
+    parser.add_argument("--asks", type=int, default=1000, help="number of questions (1000)")
     asks = parser.parse_args().asks
     keep_quiet()
     torch.manual_seed(0)
-    with tempfile.TemporaryDirectory() as place:
-        vlm = arr_coc.load(folder.write(build(TINY), Path(place), torch.float32))
+    with tempfile.TemporaryDirectory() as path:
+        vlm = arr_coc.load(folder.write(build(TINY), Path(path), torch.float32))
     rng = np.random.default_rng(0)
     options: dict[str, Any] = {"max_new_tokens": 4, "budget": "25%", "glance": "50%"}
     print(machine())

@@ -1,11 +1,11 @@
-"""Channels first, channels last or tiles: which is faster to sample and to pool? And what do single planes cost against one block?
+"""Measures sampling and pooling with channels first, channels last, tiles, and separate planes.
 
     python benchmarks/memory_layout.py [--side 1024] [--device cpu|cuda] [--dtype float32|float16] [--rounds 7] [--json]
 
-Sampling reads 40 channels at 273 points bilinearly, by gathering four neighbours, as the sampler does. Pooling averages
-all channels onto a 32 x 32 grid. "planes" are 40 separate tensors, which is how the texture array keeps its channels; "tiles"
-are squares of 8 x 8 px, each with all of its channels. On CUDA the kernels are timed, too: they take any strides, so that
-the same kernel reads either layout.
+Sampling reads 40 channels at 273 points bilinearly by gathering four neighbours, as the sampler does. Pooling averages all
+channels onto a 32 x 32 grid. "planes" are 40 separate tensors, which is how the texture array stores its channels. "tiles" are
+squares of 8 x 8 px, each with all of its channels. On CUDA the kernels are timed, too: they take any strides, so the same kernel
+reads either layout.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ CHANNELS, POINTS, CELLS, TILE = 40, 273, 32, 8
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--side", type=int, default=1024)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--side", type=int, default=1024, help="side of the texture in pixels (1024)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
+    parser.add_argument("--rounds", type=int, default=7, help="timed rounds on the CPU (7)")
     parser.add_argument("--dtype", choices=("float32", "float16"), default="float32")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
     side, device = arguments.side, arguments.device
     if side % CELLS:
@@ -47,7 +47,7 @@ def main() -> None:
     tiles = last.view(side // TILE, TILE, side // TILE, TILE, CHANNELS).transpose(1, 2).contiguous()
 
     def from_last() -> torch.Tensor:
-        return (last[rows, columns] * weights[..., None]).sum(0)  # [N, C], one stretch of memory per neighbour
+        return (last[rows, columns] * weights[..., None]).sum(0)  # [N, C], one contiguous read per neighbour
 
     def from_tiles() -> torch.Tensor:
         found = tiles[rows // TILE, columns // TILE, rows % TILE, columns % TILE]
@@ -60,9 +60,9 @@ def main() -> None:
         return trilinear(lambda level: planes, xy, at_0, 0)
 
     expected = from_first()
-    near = 1e-5 if arguments.dtype == "float32" else 2e-3
+    tolerance = 1e-5 if arguments.dtype == "float32" else 2e-3
     for other in (from_last(), from_tiles(), from_planes()):
-        assert torch.allclose(expected.float(), other.float(), atol=near), "the layouts must read the same values"
+        assert torch.allclose(expected.float(), other.float(), atol=tolerance), "the layouts must read the same values"
     cell = side // CELLS
     tasks: dict[str, Callable[[], object]] = {
         "sample, channels first": from_first,

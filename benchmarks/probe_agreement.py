@@ -1,10 +1,10 @@
-"""Agreement of the attention probe with the layer's top cells, where they contain the evidence and where they do not.
+"""Measures how far the attention probe agrees with the layer's top cells, depending on whether these contain the evidence.
 
     PYTHONPATH=. python benchmarks/probe_agreement.py SCANS LAYERS --limit 20
 
-SCANS and LAYERS as for benchmarks/unseen_kinds.py. The table has quantiles of the share of the probe's attention on the layer's top
-sixteenth of the cells, for questions in the plain and in held-out phrasings. It covers the shipped layer, and layers that were
-trained without the question's kind.
+SCANS and LAYERS are those of benchmarks/unseen_kinds.py. The table has quantiles of the share of the probe's attention that lies on
+the layer's top sixteenth of the cells, for questions in the plain and in held-out phrasings. It covers the shipped layer, and
+layers that were trained without the question's kind.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scans", type=Path)
-    parser.add_argument("layers", type=Path)
-    parser.add_argument("--limit", type=int, help="only so many pictures")
+    parser.add_argument("scans", type=Path, help="folder of validation scans")
+    parser.add_argument("layers", type=Path, help="folder of layers trained without one kind")
+    parser.add_argument("--limit", type=int, help="number of images (all)")
     arguments = parser.parse_args()
     shipped = arr_coc.load("reader")
     unseen = {kind: arr_coc.load("reader", layer=arguments.layers / f"never_asked_for_a_{kind}") for kind in KINDS}
@@ -46,12 +46,12 @@ def main() -> None:
                     assert prediction is not None
                     best = selection.candidates[prediction.relevance.argsort(descending=True, stable=True)]
                     best = best[: round(coupling.CONFIRMED_CELLS * selection.grid.n)]
-                    known = know(selection)
-                    seen = coupling.probe_attention(selection, known.information + known.text)
+                    scores = know(selection)
+                    attention = coupling.probe_attention(selection, scores.information + scores.text)
                     groups = evidence_cells(sample.evidence, selection.grid, picture.size)
                     kept = recall(best, groups) or 0.0
                     if kept >= FOUND or kept <= LOST:
-                        share = float(seen[best].sum() / seen.sum())
+                        share = float(attention[best].sum() / attention.sum())
                         shares["found" if kept >= FOUND else "lost"].append(share)
         print(picture.name, flush=True)
     print(

@@ -1,10 +1,10 @@
-"""Ablation of untrained relevance: the same questions with one part left out, or with one part alone.
+"""Ablation of relevance without a trained layer: evidence recall and reader accuracy with one part left out, or with one part alone.
 
     python benchmarks/realize_ablation.py SCANS --out ablation.jsonl --device cuda
     python benchmarks/realize_ablation.py --table ablation.jsonl
 
-SCANS are the validation scans of `python -m recipes.reader.export_exam`. Measures evidence recall and the accuracy of the
-reader on the kept cells, with intervals over scans.
+SCANS are the validation scans of `python -m recipes.reader.export_exam`. The reader answers from the kept cells. Confidence
+intervals are over scans.
 """
 
 from __future__ import annotations
@@ -49,22 +49,23 @@ FAMILIES = {
 
 
 def whole(selection: SelectionInput, **options: object) -> torch.Tensor:
+    """Relevance without a trained layer, with all of its parts."""
     return realized(selection, RelevanceSettings(learned=False, **options)).keep  # type: ignore[arg-type]
 
 
 def without(channels: tuple[str, ...], selection: SelectionInput) -> torch.Tensor:
-    """Some channels are 0 everywhere. The test for an empty picture still reads the real edges."""
+    """Some channels set to 0. The check for a void still reads the real edges."""
     return _with_channels(selection, f"without {channels}", dict.fromkeys(channels))
 
 
 def small_layout(selection: SelectionInput) -> torch.Tensor:
-    """What `mvp13` has: one channel of edges, no detail, no distance, no motion."""
+    """The channels of `mvp13`: one channel of edges; no detail, distance or motion."""
     lacking = {name: None for name in USED if name not in MVP13}
     return _with_channels(selection, "mvp13", lacking | {"edges": "edge_magnitude"})
 
 
 def _with_channels(selection: SelectionInput, key: str, changed: Mapping[str, str | None]) -> torch.Tensor:
-    """With some channels replaced by others, or by zeros (None)."""
+    """Some channels replaced by others, or by zeros (None)."""
     texture, (view,) = selection.texture, selection.grid.views
 
     def make() -> TextureArray:
@@ -81,7 +82,7 @@ def _with_channels(selection: SelectionInput, key: str, changed: Mapping[str, st
 
 
 def processed(selection: SelectionInput) -> torch.Tensor:
-    """The texture of the picture at the encoder's resolution."""
+    """The texture computed at the encoder's resolution."""
     texture = selection.texture
     (view,) = selection.grid.views
 
@@ -95,20 +96,22 @@ def processed(selection: SelectionInput) -> torch.Tensor:
 
 
 def best(selection: SelectionInput, scores: torch.Tensor) -> torch.Tensor:
+    """The top-k candidates by `scores` `[M]`."""
     return selection.candidates[scores.argsort(descending=True, stable=True)[: selection.count]].sort().values
 
 
 def alone(way: str, selection: SelectionInput) -> torch.Tensor:
-    known = know(selection)
+    """The top-k candidates by a single score."""
+    scores = know(selection)
     if way == "coupling":
-        coupled = couple(replace(selection, layer=None), known, "probe")
+        coupled = couple(replace(selection, layer=None), scores, "probe")
         assert coupled is not None
         return best(selection, coupled.values)
-    return best(selection, getattr(known, way))
+    return best(selection, getattr(scores, way))
 
 
 def by_words(pooling: str, selection: SelectionInput) -> torch.Tensor:
-    """Cosine of tokens with the question's word embeddings: their mean, the last, or the largest of all."""
+    """Cosine of the tokens with the question's word embeddings: with their mean, with the last, or the maximum over all."""
     words = selection.question.embeddings.detach().float()
     tokens = unit_vectors(encoder_tokens(selection).float())
     if pooling == "max":
@@ -147,11 +150,11 @@ def measure(folder: Path, out: Path, device: str) -> None:
                     (made,) = prepared.allocations
                     if made.fallback:
                         raise RuntimeError(f"{name} failed: {made.fallback}")
-                    mine = found[name, share]
+                    values = found[name, share]
                     groups = evidence_cells(sample.evidence, made.grid, picture.size)
-                    mine["recall"][picture.name].append(recall(made.keep, groups) or 0.0)
+                    values["recall"][picture.name].append(recall(made.keep, groups) or 0.0)
                     right = answers_exactly(vlm, look, sample.question, sample.answers[0], made.keep)
-                    mine["right"][picture.name].append(float(right))
+                    values["right"][picture.name].append(float(right))
         print(picture.name, flush=True)
     with out.open("w") as file:
         for (name, share), each in found.items():
@@ -178,10 +181,10 @@ def _cell(score: dict[str, list[float]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scans", nargs="?", type=Path)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("scans", nargs="?", type=Path, help="folder of validation scans")
+    parser.add_argument("--out", type=Path, help="where to write the measurements")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--table", type=Path, metavar="FILE")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="print these measurements as a table")
     arguments = parser.parse_args()
     if arguments.table is not None:
         print(table(arguments.table))

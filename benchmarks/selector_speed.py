@@ -1,12 +1,13 @@
-"""The time of each selector, without a model.
+"""Measures the time of each selector without a model.
 
     OMP_NUM_THREADS=2 python benchmarks/selector_speed.py
 
-One picture of 36 x 36 cells with 1,024 dimensions; the pixels are those of the bundled receipt, whose channels are computed in
-every round. Rounds of all selectors are interleaved, so that load on the machine affects all of them. The best round is what an
-idle machine would show. Tokens of neighbouring cells are similar, as real ones are. Only selecting is timed: `resize` only names
-a size, and the attention of `scope`, `visionzip`, `vispruner`, `hiprune`, `fastv` and `sparsevlm` and the scores of `coupling` are
-computed beforehand.
+The input is one image of 36 x 36 cells with 1,024 dimensions. Tokens of neighbouring cells are similar, as in a real image. The
+pixels are those of the bundled receipt, whose channels are computed in every round. Rounds of all selectors are interleaved, so
+that load on the machine affects all of them; the best round is what an idle machine would show.
+
+Only the selection is timed. `resize` only names a size. The attention of `scope`, `visionzip`, `vispruner`, `hiprune`, `fastv` and
+`sparsevlm` and the scores of `coupling` are computed beforehand.
 """
 
 from __future__ import annotations
@@ -44,36 +45,36 @@ def selection(chooser: Selector, k: int) -> SelectionInput:
     )
 
 
-def inside(k: int) -> LayerState:
+def layer_state(k: int) -> LayerState:
     cells = torch.cat([torch.full((4,), -1), torch.arange(SIDE * SIDE), torch.full((WORDS,), -1)])
-    ready = torch.rand(HEADS, len(cells), len(cells), generator=torch.Generator().manual_seed(0)).softmax(-1)
-    return LayerState(2 / 32, 2, torch.zeros(len(cells), 1), cells, lambda queries: ready[:, queries], k)
+    attention = torch.rand(HEADS, len(cells), len(cells), generator=torch.Generator().manual_seed(0)).softmax(-1)
+    return LayerState(2 / 32, 2, torch.zeros(len(cells), 1), cells, lambda queries: attention[:, queries], k)
 
 
-def question(name: str, share: float) -> Callable[[], object]:
+def selector_call(name: str, share: float) -> Callable[[], object]:
     """The selector's call, ready to be timed."""
     chooser = Oracle([[[200, 400, 420, 440]]], (473, 1024)) if name == "oracle" else selector(name)
     k = round(share * SIDE * SIDE)
     if chooser.depths:
-        row = inside(k)
-        return lambda: chooser.at_layer(row)
+        state = layer_state(k)
+        return lambda: chooser.at_layer(state)
     seen = selection(chooser, k)
     return (lambda: chooser.before_encoding(seen)) if chooser.early else (lambda: chooser.select(seen))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=31)
-    parser.add_argument("--selectors", nargs="*", default=names())
+    parser.add_argument("--rounds", type=int, default=31, help="timed rounds (31)")
+    parser.add_argument("--selectors", nargs="*", default=names(), help="names of selectors (all)")
     arguments = parser.parse_args()
     print(machine())
     with torch.no_grad():
-        asked = {f"{name} {share}": question(name, share) for name in arguments.selectors for share in SHARES}
-        taken = interleave(asked, arguments.rounds)
+        calls = {f"{name} {share}": selector_call(name, share) for name in arguments.selectors for share in SHARES}
+        times = interleave(calls, arguments.rounds)
     print("| selector | " + " | ".join(f"{100 * share:g}%, ms: best (median)" for share in SHARES) + " |")
     print("|---|" + "---|" * len(SHARES))
     for name in arguments.selectors:
-        cells = [f"{taken[f'{name} {share}'].best:.1f} ({taken[f'{name} {share}'].median:.1f})" for share in SHARES]
+        cells = [f"{times[f'{name} {share}'].best:.1f} ({times[f'{name} {share}'].median:.1f})" for share in SHARES]
         print(f"| {name} | " + " | ".join(cells) + " |")
 
 

@@ -1,10 +1,10 @@
-"""How the kept cells change with the question: for different questions about a page, and for one question rephrased.
+"""Measures how the kept cells change with the question: between different questions about a page, and between phrasings of one.
 
     PYTHONPATH=. python benchmarks/sensitivity.py SCANS
 
-SCANS: a folder with samples.jsonl, such as `python -m recipes.reader.export_exam --receipts` writes. Prints the mean Jaccard index of
-the kept cells with intervals over pictures: between total, date and company, and between phrasings of each of them that were not
-in training.
+SCANS is a folder with samples.jsonl, such as `python -m recipes.reader.export_exam --receipts` writes. Prints the mean Jaccard index
+of the kept cells with confidence intervals over images: between total, date and company, and between phrasings of each of them
+that were not in training.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SELECTORS = ("arr-coc", "arr-coc-untrained")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scans", type=Path)
-    parser.add_argument("--limit", type=int, help="only the first pictures")
+    parser.add_argument("scans", type=Path, help="folder of scans with samples.jsonl")
+    parser.add_argument("--limit", type=int, help="number of images (all)")
     arguments = parser.parse_args()
     vlm = arr_coc.load("reader")
     overlaps: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -46,9 +46,9 @@ def main() -> None:
                 pairs += [(f"{kind}, in other words", [PLAIN[kind], *HELD_OUT[kind]]) for kind in KINDS]
                 pairs += [("any, in other words", [PLAIN[kind], *HELD_OUT[kind]]) for kind in KINDS]
                 for name, questions in pairs:
-                    change = sensitivity([kept[one] for one in questions])
-                    assert change is not None
-                    overlaps[selector, share, name][picture.name].append(1 - change)
+                    difference = sensitivity([kept[one] for one in questions])
+                    assert difference is not None
+                    overlaps[selector, share, name][picture.name].append(1 - difference)
         print(picture.name, flush=True)
     print("\n| selector | kept | questions | mean Jaccard [95%] |\n|---|---|---|---|")
     for (selector, share, name), each in overlaps.items():

@@ -1,10 +1,10 @@
-"""Precision and recall per pixel of the text detectors, on scanned receipts and on photos.
+"""Measures precision and recall per pixel of the text detectors, on scanned receipts and on photos.
 
     python benchmarks/text_quality.py RECEIPTS [--photos FOLDER] [--limit N] [--json]
 
-Truth is the inside of the receipts' text-line boxes; every fifth receipt is measured, which benchmarks/fit_text.py leaves
-out. On photos, taken as free of text, the share of pixels called text is reported. Last, rendered lines of several sizes
-and contrasts show where the fast detector ends.
+The ground truth is the inside of the receipts' text-line boxes. Every fifth receipt is measured; benchmarks/fit_text.py fits on the
+others. Photos are assumed to have no text: the share of their pixels that is classified as text is reported. Rendered lines of
+several sizes and contrasts show the limits of the fast detector.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("receipts", type=Path, help="folder with recs.json and the scanned receipts")
     parser.add_argument("--photos", type=Path, help="folder with photos (*.jpg) without text")
-    parser.add_argument("--limit", type=int, help="measure at most so many receipts and photos")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--limit", type=int, help="number of receipts and photos (all)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
     names = [name for i, name in enumerate(receipt_names(arguments.receipts)) if i % 5 == 0][: arguments.limit]
     receipts = read_receipts(arguments.receipts, names)
@@ -50,14 +50,14 @@ def main() -> None:
         for threshold in thresholds:
             found = sum(int((m > threshold).sum()) for m in maps)
             right = sum(int(((m > threshold) & r.is_text).sum()) for m, r in zip(maps, receipts, strict=True))
-            there = sum(int(r.is_text.sum()) for r in receipts)
+            positives = sum(int(r.is_text.sum()) for r in receipts)
             on_photos = sum(int((m > threshold).sum()) for m in photos) / max(1, sum(m.numel() for m in photos))
             rows.append(
                 {
                     "detector": detector,
                     "threshold": threshold,
                     "precision": right / found,
-                    "recall": right / there,
+                    "recall": right / positives,
                     "called_text_on_photos": on_photos if photos else None,
                     "ms_per_receipt": milliseconds,
                 }
@@ -101,20 +101,20 @@ def main() -> None:
 
 def detect(pixels: torch.Tensor, detector: str) -> torch.Tensor:
     if detector == "rapidocr, its own settings":
-        return detect_text(pixels, untouched_engine())
+        return detect_text(pixels, default_engine())
     return TextureArray.from_image(pixels, max_side=None, text=detector)["text"]
 
 
 @lru_cache(maxsize=1)
-def untouched_engine() -> RapidOCR:
+def default_engine() -> RapidOCR:
     return RapidOCR(params={"Global.log_level": "critical"})
 
 
 def features_alone(receipts: list[ScannedReceipt], photos: list[Path]) -> dict[str, tuple[float, float, float]]:
-    """Precision, recall and share of photos for each of the features by itself, at the threshold of its best F1."""
+    """Precision, recall and share of photo pixels for each feature separately, at the threshold of its best F1."""
 
     def read(pixels: torch.Tensor) -> torch.Tensor:
-        # Little unevenness speaks for text, so its sign is turned.
+        # The third feature is low on text, so its sign is inverted.
         return text_features(luma(pixels)) * torch.tensor([1.0, 1.0, -1.0, 1.0, 1.0])[:, None, None]
 
     features = [read(receipt.picture.pixels) for receipt in receipts]
@@ -127,7 +127,7 @@ def features_alone(receipts: list[ScannedReceipt], photos: list[Path]) -> dict[s
         order = values.argsort(descending=True)
         right = truth[order].cumsum(0).double()
         called = torch.arange(1, len(values) + 1)
-        best = int((2 * right / (called + truth.sum())).argmax())  # F1 = 2 right / (called + there)
+        best = int((2 * right / (called + truth.sum())).argmax())  # F1 = 2 right / (called + positives)
         threshold = values[order[best]]
         share = torch.cat([f[i].flatten() for f in on_photos]) > threshold if photos else torch.zeros(1)
         found[name] = (
@@ -139,7 +139,7 @@ def features_alone(receipts: list[ScannedReceipt], photos: list[Path]) -> dict[s
 
 
 def rendered_recall(size: int, ink: int) -> float:
-    """Share of three rendered lines' pixels that "strokes" calls text, at threshold .5."""
+    """Share of the pixels of three rendered lines that "strokes" classifies as text, at threshold 0.5."""
     page = Image.new("L", (800, 600), 235)
     draw, font = ImageDraw.Draw(page), ImageFont.load_default(size)
     line = "The quick brown fox 1234 jumps"

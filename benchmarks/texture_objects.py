@@ -1,11 +1,11 @@
-"""Does a GPU's texture hardware sample 40 channels faster than a kernel that gathers? One experiment, on one GPU.
+"""Measures sampling of 40 channels by a GPU's texture units against the Triton kernel that gathers.
 
     python benchmarks/texture_objects.py [--side 1024] [--out texture_objects.json]
 
-`texture_objects.cu` is built by nvcc on the spot. It keeps 40 channels in half precision as ten layers of four, with mip levels, and lets
-the texture units interpolate, at 273, 4,096 and 65,536 points; beside it the Triton kernel on the same levels, from planes.
-The hardware weighs neighbours in steps of 1/256: the largest difference is printed. Filling the texture is a copy, timed
-apart: a texture that is written by kernels has to be filled before every first question.
+nvcc compiles `texture_objects.cu` at run time. It stores 40 channels in half precision as ten layers of four, with mip levels, and
+the texture units interpolate at 273, 4,096 and 65,536 points. The Triton kernel samples the same levels from separate planes. The
+hardware interpolates in steps of 1/256; the largest difference is printed. Filling the texture is a copy and is timed separately:
+a texture that kernels write has to be copied for every new image.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SOURCE = Path(__file__).with_suffix(".cu")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--side", type=int, default=1024)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--side", type=int, default=1024, help="side of the texture in pixels (1024)")
+    parser.add_argument("--out", type=Path, help="where to write the measurements")
     arguments = parser.parse_args()
     try:
         found = measure(arguments.side)
@@ -97,10 +97,10 @@ def measure(side: int) -> dict[str, Any]:
 
 
 def build() -> ctypes.CDLL:
-    """The shared library, built for the GPU that is there."""
+    """Compile the shared library for the present GPU."""
     compiler = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if compiler is None:
-        raise ArrCocError("expected nvcc to build the experiment with, and there is none on the path")
+        raise ArrCocError("expected nvcc on the path, got none: install the CUDA toolkit")
     major, minor = torch.cuda.get_device_capability()
     target = Path(tempfile.mkdtemp()) / "texture_objects.so"
     command = [

@@ -1,10 +1,10 @@
-"""Accuracy on kinds of questions that a layer has not seen in training, compared with no layer.
+"""Measures accuracy on kinds of questions that a layer has not seen in training, compared with no layer.
 
     python benchmarks/unseen_kinds.py SCANS LAYERS
 
-SCANS: the validation scans of `python -m recipes.reader.export_exam --receipts`. LAYERS: where `benchmarks/layer_ablation.py --only "never asked
-for a total" ...` has put its layers. Every answer comes from `vlm.ask`, fallbacks included. `--shipped` also measures the
-shipped layer.
+SCANS are the validation scans of `python -m recipes.reader.export_exam --receipts`. LAYERS is the folder to which
+`benchmarks/layer_ablation.py --only "never asked for a total" ...` writes its layers. Every answer comes from `vlm.ask`, fallbacks
+included. `--shipped` also measures the shipped layer.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ SHARES = ("25%", "12.5%", "6.25%")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scans", type=Path)
-    parser.add_argument("layers", type=Path)
-    parser.add_argument("--limit", type=int, help="only the first pictures")
+    parser.add_argument("scans", type=Path, help="folder of validation scans")
+    parser.add_argument("layers", type=Path, help="folder of layers trained without one kind")
+    parser.add_argument("--limit", type=int, help="number of images (all)")
     parser.add_argument("--shipped", action="store_true", help="also measure the shipped layer")
     arguments = parser.parse_args()
     without = arr_coc.load("reader", layer=None)

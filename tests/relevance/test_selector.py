@@ -53,7 +53,7 @@ def test_a_confident_layer_decides_how_much_is_encoded() -> None:
     assert encoded(vlm) == every  # this model has no layer
     assert encoded(trained, selector="arr-coc-untrained") == every
     assert encoded(trained, selector="divprune") == every  # cannot set a glance
-    for how in ("none", "probe", "scout", "tokens"):  # the layer is not used
+    for how in ("none", "probe", "scout", "tokens"):  # the layer is not used; "scout" is the former name of "probe"
         assert encoded(trained, selector=ArrCoc(coupling=how)) == every
     for unclear in ("What is this?", " "):
         assert trained.ask(image, unclear, glance="auto", **ASKED).tokens["encoded"] == every
