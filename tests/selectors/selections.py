@@ -26,7 +26,7 @@ def make_selector(name: str) -> Selector:
 
 
 def tokens(count: int, seed: int = 0, kind: str = "random") -> torch.Tensor:
-    """`[count, D]`: `kind`: "random", "same" (one token repeated), "twins" (three tokens repeated) or "zeros"."""
+    """Tokens `[count, D]` of a kind: "random", "same" (one repeated), "twins" (three repeated) or "zeros"."""
     values = torch.randn(count, DIMENSIONS, generator=torch.Generator().manual_seed(seed))
     if kind == "twins":
         return values[torch.arange(count) % min(3, count)] if count else values

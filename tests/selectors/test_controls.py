@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.errors import SelectorError
-from arr_coc.selectors import Downscale, selector
+from arr_coc.selectors import Downscale, Question, SelectionInput, selector
 from arr_coc.selectors.controls import distance_from_centre, even_cells
 from arr_coc.types.grid import Cells, Grid, Mosaic
 from tests.selectors.selections import TILES, choice, selection
@@ -20,13 +20,19 @@ SIZES = st.integers(1, 12)
 GRIDS = [Grid(1, 5, 7), Grid(2, 4, 3), Grid(1, 3, 4, (0.1, 0.25, 0.9, 0.75)), TILES]
 
 
+def grid_only(grid: Cells, k: int | None, candidates: torch.Tensor | None = None, seed: int = 0) -> SelectionInput:
+    """A selection without tokens, attention or pixels."""
+    cells = torch.arange(grid.n) if candidates is None else candidates
+    return SelectionInput(grid, k, cells, Question("What?", torch.arange(5)), seed=seed)
+
+
 @pytest.mark.parametrize("name", ["all", "random", "uniform"])
 @given(t=st.integers(1, 3), h=SIZES, w=SIZES, share=st.floats(0, 1), some=st.booleans(), seed=st.integers(0, 99))
 def test_exactly_k_sorted_candidates(name: str, t: int, h: int, w: int, share: float, some: bool, seed: int) -> None:
     grid = Grid(t, h, w)
     k = round(share * grid.n)
     candidates = torch.arange(0, grid.n, 2) if some else None
-    chosen = selector(name).select(selection(grid, k, candidates, seed))
+    chosen = selector(name).select(grid_only(grid, k, candidates, seed))
     assert isinstance(chosen, torch.Tensor)
     assert len(chosen) == min(k, grid.n if candidates is None else len(candidates))
     assert (chosen[1:] > chosen[:-1]).all()
@@ -36,7 +42,7 @@ def test_exactly_k_sorted_candidates(name: str, t: int, h: int, w: int, share: f
 
 def test_random_depends_on_its_seed_alone() -> None:
     grid = Grid(1, 20, 20)
-    draw = [selector("random").select(selection(grid, 40, seed=seed)).tolist() for seed in (1, 1, 2)]
+    draw = [selector("random").select(grid_only(grid, 40, seed=seed)).tolist() for seed in (1, 1, 2)]
     assert draw[0] == draw[1] != draw[2]
 
 
@@ -51,15 +57,15 @@ def test_uniform_covers_every_part_of_the_image() -> None:
 
 def test_uniform_divides_its_budget_over_views_by_size() -> None:
     mosaic = Mosaic((Grid(1, 4, 4), Grid(1, 8, 8)))
-    chosen = selector("uniform").select(selection(mosaic, 20))
+    chosen = selector("uniform").select(grid_only(mosaic, 20))
     assert [int((chosen < 16).sum()), int((chosen >= 16).sum())] == [4, 16]
 
 
 def test_auto_needs_scores() -> None:
     for name in ("random", "uniform"):
         with pytest.raises(SelectorError, match="give a count or a share"):
-            selector(name).select(selection(Grid(1, 3, 3), None))
-    assert len(selector("all").select(selection(Grid(1, 3, 3), None))) == 9
+            selector(name).select(grid_only(Grid(1, 3, 3), None))
+    assert len(selector("all").select(grid_only(Grid(1, 3, 3), None))) == 9
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
