@@ -1,4 +1,4 @@
-"""The tab Knowing: the scores of each way of knowing and the relevance made of them; users can set the weights."""
+"""The tab Knowing: the three scores and the relevance computed from them; users can set the weights."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ PAPER, INK, FAINT = "#ffffff", "#1c2126", "#6b747d"
 TILE = 560  # length of a tile's longer side, in pixels
 GAP, LINE = 14, 20
 MEANING = {
-    "information": "is there anything to read or see",
-    "salience": "does it stand out",
-    "coupling": "what has it to do with the question",
+    "information": "anything to read or see",
+    "salience": "what stands out",
+    "coupling": "how it relates to the question",
 }
 
 
@@ -26,7 +26,7 @@ def sheet(allocation: Allocation, image: ImageLike, question: str = "", answer: 
     picture = read_picture(image).pixels
     tiles = [(f"kept: {allocation.k} of {allocation.n} cells", "", allocation.overlay(image))]
     if allocation.relevance is not None:
-        tiles.append(("relevance", "all ways together", _heat(allocation, image, allocation.relevance)))
+        tiles.append(("relevance", "the scores, weighed", _heat(allocation, image, allocation.relevance)))
     for name, values in allocation.scores.items():
         tiles.append((name, MEANING.get(name, ""), _heat(allocation, image, values)))
     height, width = picture.shape[-2:]

@@ -20,7 +20,6 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import Qwen2VLForConditionalGeneration
 
-import arr_coc
 from arr_coc.errors import ArrCocError
 from arr_coc.training.distributed import World
 from arr_coc.training.documents.page import FontSet
@@ -160,8 +159,7 @@ def test_weights_of_another_shape_are_refused(tmp_path: Path):
 @contextmanager
 def started(out: Path, *steps: str) -> Iterator[subprocess.Popen[str]]:
     """Two ranks of `ranks.py` under torchrun; ended with the block if they have not ended before."""
-    source = str(Path(arr_coc.__file__).parent.parent)
-    path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join(sys.path)  # the package and, for the recipes, the repository's root
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     with subprocess.Popen(
         [*command, ranks.__file__, str(out), *steps],
