@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ..texture.kernels.conftest import by_triton, collect_ignore_glob, device, image
+from ..texture.kernels.conftest import by_triton, collect_ignore_glob, device, image, unwritten_lanes
 
-__all__ = ["by_triton", "collect_ignore_glob", "device", "image"]
+__all__ = ["by_triton", "collect_ignore_glob", "device", "image", "unwritten_lanes"]
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 
@@ -33,3 +34,10 @@ def image(device: torch.device) -> torch.Tensor:
     pictures[0, 10:30, 5:20] = 0.25
     pictures[1, :, :16] = pictures[1, :, 16:32] * 0.1 + 0.5
     return pictures.permute(0, 3, 2, 1)
+
+
+@pytest.fixture(autouse=True)
+def unwritten_lanes() -> Iterator[None]:
+    """Lanes beyond the image read unwritten memory and store nothing. In the interpreter numpy would warn of what lies there."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        yield
