@@ -130,7 +130,7 @@ class Experiment(Task):
         self, settings: TextureSettings, reader: Qwen2VLForConditionalGeneration, library: Library, sheets: list[Sheet],
         out: Path, journal: Journal | None = None, kinds: tuple[StepKind, ...] = KINDS, started: float | None = None,
     ) -> None:  # fmt: skip
-        """`started`: when the call began, by `time.monotonic()`; None for now."""
+        """`started`: when the call began, by `time.monotonic()`; None: at this moment."""
         self.started = time.monotonic() if started is None else started
         torch.manual_seed(settings.common.seed)
         torch.set_float32_matmul_precision("high")
