@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "arr_coc"
 
 LAYERS = (
-    "errors", "devices", "draw", "types", "texture", "frames", "embedding", "selectors", "layer", "relevance",
+    "errors", "files", "devices", "draw", "types", "texture", "frames", "embedding", "selectors", "layer", "relevance",
     "reader", "adapters", "vlm", "video", "evaluation", "training", "bench", "demo", "cli",
 )  # fmt: skip
 ANSWER_PATH = LAYERS[: LAYERS.index("vlm") + 1]  # packages that an answer runs through

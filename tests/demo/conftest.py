@@ -11,7 +11,8 @@ import pytest
 
 import arr_coc
 from arr_coc.demo.app import AppState, PageRequest, load_app
-from arr_coc.demo.inputs import Limits, read_examples
+from arr_coc.demo.inputs import read_examples
+from arr_coc.demo.limits import Limits
 from arr_coc.demo.state import PageState
 
 USER = "user"  # the session id of the tests

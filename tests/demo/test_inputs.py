@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from arr_coc.demo.inputs import Limits, bundled_examples, find_reports, read_examples, read_upload, resolve_folder
+from arr_coc.demo.inputs import bundled_examples, find_reports, read_examples, read_upload, resolve_folder
+from arr_coc.demo.limits import Limits
 from arr_coc.errors import ArrCocError, ImageError
 
 

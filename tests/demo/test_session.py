@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from arr_coc.demo.app import AppState
-from arr_coc.demo.inputs import Limits, Upload
+from arr_coc.demo.inputs import Upload
+from arr_coc.demo.limits import Limits
 from arr_coc.demo.session import SessionStore
 from arr_coc.demo.state import PageState
 from arr_coc.errors import ImageError

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from arr_coc import files as file_module
 from arr_coc.embedding import cache as cache_module
 from arr_coc.embedding import storage
 from arr_coc.embedding.cache import CacheWarning, DiskCache, EmbeddingCache, content_key
@@ -286,7 +287,7 @@ def test_a_value_above_the_limit_is_not_written(tmp_path: Path) -> None:
 
 
 def test_abandoned_temporary_files_are_deleted(tmp_path: Path) -> None:
-    old, fresh = (tmp_path / "00" / f"{key(n)}.safetensors{storage.TEMPORARY}1-ab" for n in (7, 8))
+    old, fresh = (tmp_path / "00" / f"{key(n)}.safetensors{file_module.TEMPORARY}1-ab" for n in (7, 8))
     old.parent.mkdir()
     for path in (old, fresh):
         path.write_bytes(b"half")
@@ -337,7 +338,7 @@ def test_several_processes_share_a_folder(tmp_path: Path) -> None:
     assert [wrong for _, wrong, _, _ in said] == [0, 0, 0]
     assert all(on for *_, on in said)
     assert sum(hits for _, _, hits, _ in said) > 50
-    assert not [path for path in files(tmp_path) if storage.TEMPORARY in path.name]
+    assert not [path for path in files(tmp_path) if file_module.TEMPORARY in path.name]
     assert sum(path.stat().st_size for path in files(tmp_path)) <= 40_000 * 1.2
 
 

@@ -37,8 +37,10 @@ def test_weights_apply_to_a_layers_scores_too() -> None:
     vlm, receipt = arr_coc.load("reader"), arr_coc.pictures.receipt()
     seen = vlm.look(receipt)
     question = "What is the date?"
-    found = arr_coc.realize(receipt, question, budget=60, using=vlm, look=seen)
-    uncoupled = arr_coc.realize(receipt, question, budget=60, using=vlm, look=seen, weights={"coupling": 0.0})
+    found = arr_coc.realize(receipt, question, budget=60, using=vlm, look=seen, glance="all")
+    uncoupled = arr_coc.realize(
+        receipt, question, budget=60, using=vlm, look=seen, glance="all", weights={"coupling": 0.0}
+    )
     assert found.strategy.endswith("(coupling by layer)")
     assert uncoupled.tensions["weight of coupling"] == 0
     assert torch.equal(uncoupled.scores["coupling"], found.scores["coupling"])

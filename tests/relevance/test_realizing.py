@@ -53,7 +53,8 @@ def test_without_a_model() -> None:
     assert found.k == 10
     assert found.boxes.shape == (10, 4)
     assert "the question was not used" in found.notes[-1]
-    assert arr_coc.realize(page(), "", grid=(12, 9), budget=10).notes == ()
+    with pytest.raises(ArrCocError, match="expected a question, got an empty one"):
+        arr_coc.realize(page(), " ")
     assert arr_coc.realize(page(), "x").grid == Grid(1, 10, 10)
     assert '"strategy": "no question' in found.to_json()
 
@@ -97,10 +98,10 @@ def test_mismatched_images_and_grids_raise() -> None:
 
 def test_a_mass_budget() -> None:
     texture = TextureArray.from_image(page())
-    counts = [arr_coc.realize(texture, "", (10, 10), f"mass {share}%").k for share in (20, 60, 100)]
+    counts = [arr_coc.realize(texture, "?", (10, 10), f"mass {share}%").k for share in (20, 60, 100)]
     assert 0 < counts[0] < counts[1] < counts[2] <= 50
     with pytest.raises(ArrCocError, match='"mass 90%"'):
-        arr_coc.realize(texture, "", (10, 10), "mass of 9")
+        arr_coc.realize(texture, "?", (10, 10), "mass of 9")
 
 
 def test_a_mass_budget_for_glance_and_answer() -> None:

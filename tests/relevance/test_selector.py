@@ -55,8 +55,7 @@ def test_a_confident_layer_decides_how_much_is_encoded() -> None:
     assert encoded(trained, selector="divprune") == every  # cannot set a glance
     for how in ("none", "probe", "scout", "tokens"):  # the layer is not used; "scout" is the former name of "probe"
         assert encoded(trained, selector=ArrCoc(coupling=how)) == every
-    for unclear in ("What is this?", " "):
-        assert trained.ask(image, unclear, glance="auto", **ASKED).tokens["encoded"] == every
+    assert trained.ask(image, "What is this?", glance="auto", **ASKED).tokens["encoded"] == every
     unfamiliar = squares.confident(squares.layer(vlm))
     unfamiliar.unusual.copy_(1e6 * torch.eye(len(unfamiliar.usual)))
     assert encoded(arr_coc.wrap(vlm.model, vlm.processor, layer=unfamiliar)) == every

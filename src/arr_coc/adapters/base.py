@@ -161,6 +161,11 @@ class Adapter(ABC):
     def device(self) -> torch.device:
         return self.model.get_input_embeddings().weight.device
 
+    @property
+    def max_positions(self) -> int | None:
+        """How many text tokens the language model reads; None where its configuration does not say."""
+        return getattr(self.config.get_text_config(), "max_position_embeddings", None)
+
     @cached_property
     def pad_token(self) -> int:
         """A padding token that is not a visual token."""

@@ -12,17 +12,27 @@ from arr_coc.adapters.video_processor import QwenVideoProcessor, SquareVideoProc
 from arr_coc.errors import ModelError, raise_as
 
 
-def load_model(name: str | Path, **options: Any) -> Any:
-    """Load the model of a folder or hub id; its family must be a supported one."""
+def load_model(name: str | Path, trust_remote_code: bool = False, **options: Any) -> Any:
+    """Load the model of a folder or hub id; its family must be a supported one.
+
+    Code that the folder brings runs only with `trust_remote_code`.
+    """
     check_transformers()
-    from transformers import AutoConfig, AutoModelForImageTextToText
+    from transformers import AutoModelForImageTextToText
 
     folder = Path(name)
     if not folder.is_dir() and (folder.exists() or len(folder.parts) > 2 or str(name).startswith((".", "/", "~"))):
         raise ModelError(f"expected a model folder or a hub id, got {str(name)!r}, which is not a folder")
     with raise_as(ModelError, f"cannot load {str(name)!r}"):
-        family(AutoConfig.from_pretrained(name).model_type)
-        return AutoModelForImageTextToText.from_pretrained(name, **options).eval()
+        family(read_config(name, trust_remote_code).model_type)
+        return AutoModelForImageTextToText.from_pretrained(name, trust_remote_code=trust_remote_code, **options).eval()
+
+
+def read_config(name: str | Path, trust_remote_code: bool = False) -> Any:
+    """The configuration of a model folder or hub id. A type that only the folder's own code knows is refused."""
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
 
 
 def keep_quiet() -> None:
@@ -33,14 +43,16 @@ def keep_quiet() -> None:
     logging.set_verbosity_error()
 
 
-def load_processor(name: str | Path, model_type: str | None = None) -> Any:
+def load_processor(name: str | Path, model_type: str | None = None, trust_remote_code: bool = False) -> Any:
     """Load the processor of a model folder: images by Pillow, video frames by `video_processor.py`."""
     import transformers
 
     with raise_as(ModelError, f"cannot load the processor of {str(name)!r}"):
-        kind = model_type or transformers.AutoConfig.from_pretrained(name).model_type
+        kind = model_type or read_config(name, trust_remote_code).model_type
         base = getattr(transformers, family(kind).processor)
-        made = without_video(base).from_pretrained(name, backend="pil")  # type: ignore[attr-defined]
+        made = without_video(base).from_pretrained(  # type: ignore[attr-defined]
+            name, backend="pil", trust_remote_code=trust_remote_code
+        )
     if kind.startswith("qwen"):
         made.video_processor = QwenVideoProcessor.from_settings(kind, made.image_processor, _video_settings(name))
     elif kind == "llava_onevision":

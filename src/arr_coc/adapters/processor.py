@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from arr_coc.adapters.base import Adapter
-from arr_coc.errors import ModelError, PromptError, first_line
+from arr_coc.errors import ModelError, PromptError, first_line, raise_as
 
 Message = Mapping[str, Any]
 
@@ -94,7 +94,8 @@ class PromptProcessor:
                 "this processor has no chat template: pass a whole prompt with the picture tokens "
                 f"({', '.join(self.placeholders.values())}) in it, and raw=True"
             )
-        return str(self.processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+        with raise_as(PromptError, "the model's chat template failed"):
+            return str(self.processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
 
     def tokenize(self, texts: Sequence[str], vision: VisionInputs) -> dict[str, torch.Tensor]:
         """Prompts to ids and mask `[B, T]`, padded on the left, with every placeholder replaced by its picture's tokens."""

@@ -34,11 +34,11 @@ TEXT_TOKENS = 24  # after the picture
 QUESTIONS = ("What is the total amount?", "What is the date on the receipt?")
 SELECTION_STAGES = ("texture", "glance", "layer", "probe", "gaze", "embed")
 ASK_OPTIONS: dict[str, dict[str, Any]] = {
-    "dense": {"budget": "all"},
-    "default": {"budget": "auto", "glance": "auto"},  # as `arr-coc ask` does
+    "dense": {"budget": "all", "glance": "all"},
+    "default": {"budget": "auto", "glance": "auto"},
     "glance 50%": {"budget": "auto", "glance": "50%"},
     "glance 25%": {"budget": "auto", "glance": "25%"},
-    "glance all": {"budget": "auto"},
+    "glance all": {"budget": "auto", "glance": "all"},
 }
 
 
@@ -54,9 +54,9 @@ class BudgetConfig:
 
 CONFIGS = (
     BudgetConfig("stock", stock=True),
-    BudgetConfig("all", {"budget": "all"}),
-    BudgetConfig("gaze 25%", {"budget": "25%"}),
-    BudgetConfig("gaze 12.5%", {"budget": "12.5%"}),
+    BudgetConfig("all", {"budget": "all", "glance": "all"}),
+    BudgetConfig("gaze 25%", {"budget": "25%", "glance": "all"}),
+    BudgetConfig("gaze 12.5%", {"budget": "12.5%", "glance": "all"}),
     BudgetConfig("glance 50%, gaze 12.5%", {"budget": "12.5%", "glance": "50%"}),
     BudgetConfig("glance 25%, gaze 12.5%", {"budget": "12.5%", "glance": "25%"}),
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from arr_coc import __version__
 from arr_coc.cli import ask, bench, channels, demo, eval, fit_embeddings, show, tour, train, video
@@ -29,6 +31,8 @@ start here:
   arr-coc bench realize                     what selecting costs, and what it saves
 """
 
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -38,10 +42,16 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"arr-coc {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parser.set_defaults(run=partial(_print_help, parser))  # without a command
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for module in (ask, show, video, eval, channels, fit_embeddings, train, bench, tour, demo):
         module.add_parser(commands)
     return parser
+
+
+def _print_help(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    parser.print_help()
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,7 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         _discard_output()
         return 1
     except OSError as error:
-        print(f"arr-coc: cannot write the output: {error.strerror or error}", file=sys.stderr)
+        if error.filename is not None:
+            what = f"cannot read or write {str(error.filename)!r}"
+        else:  # an error of a write, such as to stdout, names no file
+            what = "cannot write the output" if error.errno in _WRITE_ERRORS else "the system refused a request"
+        print(f"arr-coc: {what}: {error.strerror or error}", file=sys.stderr)
         _discard_output()
         return 2
     except KeyboardInterrupt:

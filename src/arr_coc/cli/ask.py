@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arr_coc.cli import console
 from arr_coc.errors import ArrCocError
+
+if TYPE_CHECKING:
+    from arr_coc.types.answer import Answer
 
 _EPILOG = """\
 A budget or a glance is one of
@@ -55,11 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
     # Check everything that can be wrong before a model is loaded.
     for path in (arguments.why, arguments.where):
         if path is not None:
-            console.check_image_file(path)
+            console.check_image_file(path, inputs=[arguments.image])
     if arguments.tokens < 1:
         raise ArrCocError(f"expected --tokens of at least 1, got {arguments.tokens}")
     arr_coc.selectors.selector(arguments.selector)
-    console.check_question(arguments)
+    console.check_request(arguments)
     with console.progress() as bar:
         task = bar.add_task("loading the model", total=2)
         vlm = console.load_model(arguments)
@@ -67,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         options = {name: getattr(arguments, name) for name in ("budget", "glance", "selector", "seed")}
         prepared = vlm.prepare(arguments.image, arguments.question, **options)
         answer = vlm.generate(prepared, max_new_tokens=arguments.tokens)[0]
+    _print_answer(answer, arguments.json)  # before any picture: a full disk loses no answer
     if arguments.why is not None:
         console.save_image(
             why.sheet(answer.allocation, arguments.image, arguments.question, answer.text), arguments.why
@@ -74,15 +79,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.where is not None:
         heat = vlm.point(prepared, answer)[0]
         console.save_image(answer.allocation.heat(arguments.image, heat), arguments.where)
-    if arguments.json:
-        console.print_json(answer.to_dict())
-        return 0
-    print(answer.text)
-    tokens = answer.tokens
-    milliseconds = sum(answer.timings.values())
-    notes = [*answer.allocation.notes, *([f"fell back: {answer.fallback}"] if answer.fallback else [])]
-    print(
-        f"({tokens['kept']} of {tokens['all']} visual tokens read, {tokens['encoded']} encoded, {milliseconds:.0f} ms"
-        f"{''.join(f'; {note}' for note in notes)})"
-    )
     return 0
+
+
+def _print_answer(answer: Answer, as_json: bool) -> None:
+    if as_json:
+        console.print_json(answer.to_dict())
+    else:
+        print(answer.text)
+        tokens = answer.tokens
+        milliseconds = sum(answer.timings.values())
+        notes = [*answer.allocation.notes, *([f"fell back: {answer.fallback}"] if answer.fallback else [])]
+        print(
+            f"({tokens['kept']} of {tokens['all']} visual tokens read, {tokens['encoded']} encoded, {milliseconds:.0f} ms"
+            f"{''.join(f'; {note}' for note in notes)})"
+        )
+    sys.stdout.flush()

@@ -8,17 +8,14 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from rich.console import Console
-from rich.table import Table
-
-from arr_coc.bench.timing import Goal, Timing, machine
-from arr_coc.cli.console import print_json, progress
-from arr_coc.devices import check_device
+from arr_coc.cli.console import check_image_file, print_json, progress, save_image
 from arr_coc.errors import ArrCocError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from arr_coc.bench.gpu import GpuBench, GpuReport
+    from arr_coc.bench.timing import Goal, Timing
 
 STAGES = ("encode", "prefill", "overhead", "first", "decode")
 
@@ -108,12 +105,20 @@ def _start(arguments: argparse.Namespace, **least: int) -> dict[str, Any]:
         value = getattr(arguments, name)
         if value is not None and value < smallest:
             raise ArrCocError(f"expected --{name} of at least {smallest}, got {value}")
+    import torch
+
+    from arr_coc.bench.timing import machine
+
     if getattr(arguments, "threads", None) is not None:
         torch.set_num_threads(arguments.threads)
     return {"machine": machine(), "date": date.today().isoformat()}
 
 
 def run_texture(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from arr_coc.devices import check_device
+
     if arguments.rounds < 1 or min(arguments.sizes) < 16:
         raise ArrCocError(
             f"expected at least 1 round and sizes from 16 px, got {arguments.rounds} and {arguments.sizes}"
@@ -178,6 +183,8 @@ def _texture_record(what: str, ours: Timing, baseline: Timing | None) -> dict[st
 
 
 def run_ask(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
     head = _start(arguments, side=1, rounds=1, tokens=1, threads=1) | {"rounds": arguments.rounds}
     from arr_coc.bench.answers import CONFIGS, compare_budgets, random_model, random_prompt
 
@@ -212,6 +219,8 @@ def run_ask(arguments: argparse.Namespace) -> int:
 
 
 def run_realize(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
     head = _start(arguments, side=1, rounds=1, tokens=1, threads=1) | {"rounds": arguments.rounds}
     import arr_coc
     from arr_coc.adapters.loading import keep_quiet
@@ -255,6 +264,8 @@ def run_gpu(arguments: argparse.Namespace) -> int:
 def run_gpu_bench(arguments: argparse.Namespace, bench: type[GpuBench], goals: Sequence[tuple[str, str, float]]) -> int:
     """Time the stages of a bench and print them."""
     head = _start(arguments, size=16, batch=1, repeats=2)
+    if arguments.bars:
+        check_image_file(arguments.bars)
     from arr_coc.bench import gpu
     from arr_coc.texture.kernels import reason, using
 
@@ -269,12 +280,12 @@ def run_gpu_bench(arguments: argparse.Namespace, bench: type[GpuBench], goals: S
             tick=lambda name: bar.update(task, description=name),
         )  # fmt: skip
     found = gpu.check_goals(report, goals) if (arguments.size, arguments.batch) == (1024, 1) else []
-    if arguments.bars:
-        gpu.stage_bars(report).save(arguments.bars)
     if arguments.json:
         print_json(head | gpu_record(report, found))
     else:
         _print_gpu_report(report, found, f"{head['machine']}, {head['date']}", arguments.repeats)
+    if arguments.bars:
+        save_image(gpu.stage_bars(report), arguments.bars)
     return 0
 
 
@@ -289,6 +300,8 @@ def gpu_record(report: GpuReport, goals: Sequence[Goal]) -> dict[str, Any]:
 
 
 def _print_gpu_report(report: GpuReport, goals: Sequence[Goal], where: str, repeats: int) -> None:
+    from rich.console import Console
+
     console = Console()
     console.print(
         f"{where}, {report.batch} x {report.side} px, {repeats} repetitions, "
@@ -320,6 +333,8 @@ def _headline(head: dict[str, Any], unit: str) -> str:
 
 def _table(headings: Iterable[str], rows: Iterable[list[str]], title: str | None = None) -> Table:
     """A table with names at the left and figures at the right."""
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", box=None, header_style="bold")
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number and heading else "left")

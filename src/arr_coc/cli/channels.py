@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.table import Column, Table
+from typing import TYPE_CHECKING, Any
 
 from arr_coc.cli.console import check_image_file, print_json, progress, save_image, use_one_thread
 from arr_coc.errors import ArrCocError
-from arr_coc.texture import LAYOUTS, TextureArray
-from arr_coc.texture.layout import all_channels, find_channel, resolve_layout
+
+if TYPE_CHECKING:
+    from arr_coc.texture import TextureArray
 
 
 def add_parser(commands: Any) -> None:
@@ -34,10 +32,10 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from arr_coc.texture import TextureArray
+
     if arguments.output:
-        check_image_file(arguments.output)
-        if arguments.image and arguments.output.exists() and arguments.output.samefile(arguments.image):
-            raise ArrCocError("the sheet would overwrite the image itself: choose another name for -o")
+        check_image_file(arguments.output, inputs=[arguments.image] if arguments.image else [])
     layout = _parse_layout(arguments.layout)
     if arguments.image is None:
         return _list_channels(arguments, layout)
@@ -69,6 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _parse_layout(given: str | None) -> str | list[str] | None:
     """The name of a layout as it is; one channel name, or several with commas, as a list."""
+    from arr_coc.texture.layout import LAYOUTS, all_channels, resolve_layout
+
     if given is None or given in LAYOUTS:
         return given
     if "," in given or given in {c.name for c in all_channels()}:
@@ -94,6 +94,11 @@ def _compute(texture: TextureArray) -> list[dict[str, object]]:
 
 
 def _list_channels(arguments: argparse.Namespace, layout: str | list[str] | None) -> int:
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from arr_coc.texture.layout import LAYOUTS, all_channels, find_channel, resolve_layout
+
     if arguments.output:
         raise ArrCocError("a sheet needs an image: arr-coc channels IMAGE -o sheet.png")
     known = all_channels() if layout is None else [find_channel(name) for name in resolve_layout(layout)]
@@ -116,6 +121,9 @@ def _list_channels(arguments: argparse.Namespace, layout: str | list[str] | None
 
 
 def _print_table(texture: TextureArray, records: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+
     numbers = [Column(heading, justify="right") for heading in ("min", "mean", "max", "ms")]
     table = Table("channel", "family", *numbers, Column("meaning", overflow="fold"), box=None, header_style="bold")
     for record in records:

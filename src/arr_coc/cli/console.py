@@ -6,18 +6,17 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from PIL import Image
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
 from arr_coc.errors import ArrCocError
+from arr_coc.files import check_not_read, replacing
 
 if TYPE_CHECKING:
+    from PIL import Image
+
+    from arr_coc.cli.progress import ProgressReport
     from arr_coc.vlm.model import VLM
 
 MAX_LINES = 20  # problems that are printed one by one
@@ -38,8 +37,11 @@ def add_model_options(parser: Any) -> None:
     add("--device", default="cpu", help="cpu or cuda (cpu)")
 
 
-def check_question(arguments: argparse.Namespace) -> None:
-    """Check the image, the budgets and the device before a model is loaded."""
+def check_request(arguments: argparse.Namespace) -> None:
+    """Check the question, the budgets, the device and the image before a model is loaded."""
+    from arr_coc.types.question import check_question
+
+    check_question(arguments.question)
     from arr_coc.devices import check_device
     from arr_coc.types.budget import limit
     from arr_coc.types.image import read_picture
@@ -62,12 +64,13 @@ def load_model(arguments: argparse.Namespace) -> VLM:
     return vlm
 
 
-def check_file(path: Path, example: str = "out.json") -> Path:
-    """Check that `path` is a file name in an existing folder."""
+def check_file(path: Path, example: str = "out.json", inputs: Iterable[str | Path] = ()) -> Path:
+    """Check that `path` is a file name in an existing folder, and none of the files that are read."""
     if path.is_dir():
         raise ArrCocError(f"{str(path)!r} is a folder, expected a file name such as {str(path / example)!r}")
     if not path.parent.exists():
         raise ArrCocError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into")
+    check_not_read(path, inputs)
     return path
 
 
@@ -83,16 +86,21 @@ def check_folder(folder: Path) -> None:
         raise ArrCocError(f"cannot write into {str(existing)!r}: {error.strerror or error}") from None
 
 
-def check_image_file(path: Path) -> Path:
-    """Check that an image can be written to `path`."""
-    check_file(path, "sheet.png")
+def check_image_file(path: Path, inputs: Iterable[str | Path] = ()) -> Path:
+    """Check that an image can be written to `path`, which is none of the files that are read."""
+    from PIL import Image
+
+    check_file(path, "sheet.png", inputs)
     if Image.registered_extensions().get(path.suffix.lower()) not in Image.SAVE:  # some formats are read-only
         raise ArrCocError(f"cannot write {path.name!r} in a format of that ending: use .png or .jpg")
     return path
 
 
 def save_image(image: Image.Image, path: Path) -> None:
-    _write(path, image.save)
+    from PIL import Image as images
+
+    kind = images.registered_extensions()[path.suffix.lower()]  # the temporary name has another ending
+    _write(path, lambda target: image.save(target, kind))
 
 
 def save_text(text: str, path: Path) -> None:
@@ -101,20 +109,17 @@ def save_text(text: str, path: Path) -> None:
 
 def _write(path: Path, write: Callable[[Path], object]) -> None:
     try:
-        write(path)
+        with replacing(path) as temporary:
+            write(temporary)
     except (OSError, ValueError) as error:
         raise ArrCocError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def progress(shown: bool = True) -> Progress:
-    """A progress bar on stderr that disappears when it is done; silent where stderr is not a terminal.
+def progress(shown: bool = True) -> ProgressReport:
+    """Progress on stderr; see `ProgressReport`."""
+    from arr_coc.cli.progress import ProgressReport
 
-    Lines printed in the meantime appear above it, or in the file that stdout is redirected to.
-    """
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    disable = not (shown and console.is_terminal)
-    return Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty(), disable=disable)
+    return ProgressReport(shown)
 
 
 def print_json(value: object) -> None:
@@ -133,4 +138,6 @@ def print_problems(lines: Sequence[str], what: str = "", rest: str = "") -> None
 
 def use_one_thread() -> None:
     """Run torch on one thread: channels are many small operations, and on a busy machine each waits for the slowest thread."""
+    import torch
+
     torch.set_num_threads(1)

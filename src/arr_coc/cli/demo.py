@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.cli.console import print_problems
-from arr_coc.demo.inputs import Limits
+from arr_coc.demo.limits import Limits
 from arr_coc.errors import ArrCocError
 
 _EPILOG = """\

@@ -79,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_folder(place)
     questions = None if arguments.questions is None else fit.read_questions(arguments.questions)
     images = find_images(arguments.images)
+    check_file(output, inputs=[*images, *([] if arguments.questions is None else [arguments.questions])])
     keep_quiet()
     state = output.with_name(f"{output.name}.part")
     try:

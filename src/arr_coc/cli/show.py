@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +33,21 @@ def run(arguments: argparse.Namespace) -> int:
     import arr_coc
     from arr_coc.relevance import explanation as why
 
-    console.check_image_file(arguments.output)
-    console.check_question(arguments)
+    console.check_image_file(arguments.output, inputs=[arguments.image])
+    console.check_request(arguments)
     with console.progress() as bar:
         task = bar.add_task("loading the model", total=2)
         using: Any = arguments.embeddings if arguments.model == "none" else console.load_model(arguments)
         bar.update(task, advance=1, description="selecting cells")
         allocation = arr_coc.realize(arguments.image, arguments.question, budget=arguments.budget, using=using)
-    console.save_image(why.sheet(allocation, arguments.image, arguments.question), arguments.output)
     if arguments.json:
         console.print_json(allocation.to_dict())
-        return 0
-    print(f"{allocation.k} of {allocation.n} cells kept: {arguments.output}")
-    for sentence in why.describe(allocation):
-        print(sentence)
+    else:
+        print(f"{allocation.k} of {allocation.n} cells kept")
+        for sentence in why.describe(allocation):
+            print(sentence)
+    sys.stdout.flush()  # before the picture: a full disk loses no result
+    console.save_image(why.sheet(allocation, arguments.image, arguments.question), arguments.output)
+    if not arguments.json:
+        print(f"picture written to {arguments.output}")
     return 0

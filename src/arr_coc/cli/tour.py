@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
-
-from PIL import Image
+from typing import TYPE_CHECKING, Any
 
 from arr_coc.cli.console import progress, save_image
-from arr_coc.draw import samples as pictures
 from arr_coc.errors import ArrCocError
-from arr_coc.texture import TextureArray
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 QUESTIONS = {"total": "What is the total amount?", "company": "What is the name of the company?"}
 
@@ -39,7 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise ArrCocError(f"cannot make the folder {str(folder)!r}: {error.strerror}") from None
     import arr_coc
     from arr_coc.adapters.loading import keep_quiet
+    from arr_coc.draw import samples as pictures
     from arr_coc.relevance import explanation as why
+    from arr_coc.texture import TextureArray
 
     keep_quiet()
     receipt, scene = pictures.receipt(), pictures.scene()
@@ -48,10 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
     with progress() as bar:
         task = bar.add_task("loading the reader", total=2 + len(QUESTIONS))
         vlm = arr_coc.load("reader")
-        vlm.ask(receipt, "?", max_new_tokens=1)  # warm up: the first call of a process is slower than the others
+        vlm.ask(
+            receipt, "?", budget="all", glance="all", max_new_tokens=1
+        )  # warm up: the first call of a process is slower than the others
         for name, question in QUESTIONS.items():
             bar.update(task, advance=1, description=question)
-            dense, sparse = vlm.ask(receipt, question), vlm.ask(receipt, question, budget="auto", glance="auto")
+            dense, sparse = vlm.ask(receipt, question, budget="all", glance="all"), vlm.ask(receipt, question)
             images[f"why_{name}"] = why.sheet(sparse.allocation, receipt, question, sparse.text)
             lines.append(question)
             for answer, which in ((dense, "all"), (sparse, "those that matter")):
@@ -59,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
                 counts = f"{tokens['kept']:4} of {tokens['all']} tokens read ({which}), {tokens['encoded']} encoded"
                 lines.append(f"  {answer.text:24}{counts}, {milliseconds:.0f} ms")
             if name == "total":
-                prepared = vlm.prepare(receipt, question)
+                prepared = vlm.prepare(receipt, question, budget="all", glance="all")
                 heat = vlm.point(prepared, vlm.generate(prepared)[0])[0]
                 images["receipt_answer"] = dense.allocation.heat(receipt, heat)
                 images["receipt_kept"] = sparse.allocation.overlay(receipt)

@@ -93,17 +93,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Reject what can be rejected before the clip is opened."""
+    from arr_coc.types.question import check_question
+
+    check_question(arguments.question)
     from arr_coc.frames.reader import CAMERA
     from arr_coc.video.film import CODECS
 
     output = arguments.output
     if output is not None:
-        check_file(output, "out.mp4")
+        check_file(output, "out.mp4", inputs=[arguments.clip])
         if output.suffix.lower() not in CODECS:
             raise ArrCocError(f"cannot write {output.name!r} as a clip of that ending; use {', '.join(CODECS)}")
         check_folder(output.parent)
-        if Path(arguments.clip).exists() and output.exists() and output.samefile(arguments.clip):
-            raise ArrCocError(f"expected another file for the output than the clip, got {arguments.clip!r} for both")
     if arguments.frames is not None and arguments.frames < 1:
         raise ArrCocError(f"expected --frames of at least 1, got {arguments.frames}")
     for name, rate in (("--fps", arguments.fps), ("--model-fps", arguments.model_fps)):

@@ -13,7 +13,8 @@ from typing import Any
 from PIL import Image
 
 import arr_coc
-from arr_coc.demo.inputs import ExampleImage, Limits, bundled_examples, resolve_folder
+from arr_coc.demo.inputs import ExampleImage, bundled_examples, resolve_folder
+from arr_coc.demo.limits import Limits
 from arr_coc.demo.session import Session, SessionImage, SessionStore
 from arr_coc.demo.state import PageState
 from arr_coc.errors import ArrCocError, ModelError, PromptError

@@ -1,19 +1,18 @@
-"""What reaches the page from outside: limits, uploaded images, example images, and folders of reports and layers."""
+"""What reaches the page from outside: uploaded images, example images, and folders of reports and layers."""
 
 from __future__ import annotations
 
 import io
-import math
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
+from arr_coc.demo.limits import Limits
 from arr_coc.draw import samples as bundled
 from arr_coc.errors import ArrCocError, DataError, ImageError, first_line
 from arr_coc.evaluation.data import Evidence, Sample, read_samples
@@ -24,30 +23,6 @@ from arr_coc.vlm.look import image_source
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # safe to decode; others run programs, or are not images
 MAX_EXAMPLES = 200  # images of a data folder
 MAX_REPORTS, MAX_DEPTH = 50, 4  # reports that are listed, and folder levels that are searched for them
-
-
-def _limit(default: float, meaning: str) -> Any:
-    return field(default=default, metadata={"help": f"{meaning} ({default:g})"})
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Maxima for each user and for the server. Every one is an option of `arr-coc demo`."""
-
-    megabytes: float = _limit(20.0, "size of an uploaded file")
-    megapixels: float = _limit(40.0, "size of an uploaded image")
-    letters: int = _limit(1000, "length of a question")
-    tokens: int = _limit(160, "length of an answer")
-    queue: int = _limit(32, "waiting requests; further ones are refused")
-    visitors: int = _limit(32, "users whose images are kept")
-    minutes: float = _limit(30.0, "minutes that they are kept after their last request")
-    kept_megapixels: float = _limit(600.0, "size of all users' images and channels together, 3 bytes a pixel")
-
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if not 0 < value < math.inf:
-                raise ArrCocError(f"expected the limit {one.name} above 0, got {value!r}")
 
 
 @dataclass(frozen=True, eq=False)

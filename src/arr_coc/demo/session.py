@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from arr_coc.demo.inputs import Limits, Upload
+from arr_coc.demo.inputs import Upload
+from arr_coc.demo.limits import Limits
 from arr_coc.errors import ImageError
 from arr_coc.texture import TextureArray
 

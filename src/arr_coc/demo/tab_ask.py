@@ -51,7 +51,7 @@ def run(request: PageRequest) -> Iterator[Output]:
         return
     key = (id(vlm.model), question)
     if key not in image.dense_answers:
-        image.dense_answers[key] = vlm.ask(look, question, max_new_tokens=tokens)
+        image.dense_answers[key] = vlm.ask(look, question, budget="all", glance="all", max_new_tokens=tokens)
     dense = image.dense_answers[key]
     dense_cost = StageTimes.of(image, vlm, dense, ("preprocess", "encode"))
     yield {

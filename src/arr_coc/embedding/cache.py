@@ -28,11 +28,12 @@ import torch
 
 from arr_coc.embedding import storage
 from arr_coc.errors import ArrCocError, whole_number
+from arr_coc.files import TEMPORARY
 
 MEMORY = 256 << 20  # bytes
 DISK = 4 << 30
 SUFFIX = ".safetensors"
-OWN_FILES = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}({re.escape(storage.TEMPORARY)}.*)?")
+OWN_FILES = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}({re.escape(TEMPORARY)}.*)?")
 EVICT_TO = 0.9  # share of the disk limit that remains in use after evicting
 EVICT_EVERY = 0.05  # share of the disk limit that may be written between two scans of the folder
 ABANDONED = 3600.0  # seconds after which a temporary file is deleted

@@ -176,16 +176,18 @@ def open_checkpoint(name: str, device: torch.device, dtype: torch.dtype) -> Cont
         raise EncoderError(f"there is no encoder {name!r}: {EXPECTED}")
     place = str(folder) if exists else name
     with raise_as(EncoderError, f"cannot load the encoder {name!r}"):
-        kind = AutoConfig.from_pretrained(place).model_type
+        kind = AutoConfig.from_pretrained(place, trust_remote_code=False).model_type
         if kind not in TOWERS:
             raise EncoderError(f"{name!r} is a model of the type {kind!r}, which is no encoder here: {EXPECTED}")
-        model, report = AutoModel.from_pretrained(place, dtype="auto", output_loading_info=True)
+        model, report = AutoModel.from_pretrained(
+            place, dtype="auto", output_loading_info=True, trust_remote_code=False
+        )
         if report["missing_keys"]:
             raise EncoderError(
                 f"the checkpoint {name!r} lacks {len(report['missing_keys'])} of its weights, "
                 f"e.g. {min(report['missing_keys'])}: download it again"
             )
-        tokenizer = AutoTokenizer.from_pretrained(place)
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
         settings, _ = ImageProcessingMixin.get_image_processor_dict(place)
         mean, deviation = list(settings["image_mean"]), list(settings["image_std"])
     return ContrastiveEncoder(TOWERS[kind](model), tokenizer, mean, deviation, device, dtype)
@@ -240,7 +242,7 @@ def open_open_clip(name: str, device: torch.device, dtype: torch.dtype) -> Contr
         config = json.loads((folder / OPEN_CLIP_CONFIG).read_text())
         model = CLIPModel(convert_open_clip_config(config["model_cfg"]))
         model.load_state_dict(convert_open_clip_weights(_read_weights(weights)))
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     preprocess = config.get("preprocess_cfg", {})
     mean, deviation = list(preprocess.get("mean", MEAN)), list(preprocess.get("std", DEVIATION))
     return ContrastiveEncoder(ClipTower(model), tokenizer, mean, deviation, device, dtype)

@@ -151,7 +151,8 @@ def subject(question: str) -> str:
 # Opening an encoder by name
 
 Opener = Callable[[str, torch.device, torch.dtype], Encoder]
-_openers: dict[str, Opener] = {}  # by prefix
+# By prefix: a function, or "module:function", imported on first use. A whole model as an encoder lies in a higher layer.
+_openers: dict[str, Opener | str] = {"vlm": "arr_coc.vlm.token_encoder:open_vlm_tokens"}
 
 
 def register_encoder(prefix: str, opener: Opener) -> None:
@@ -176,7 +177,11 @@ def open_encoder(
         raise EncoderError(f"expected dtype torch.float32, torch.float16 or torch.bfloat16, got {dtype!r}")
     prefix, colon, rest = name.partition(":")
     if colon and prefix in _openers:
-        return _openers[prefix](rest, place, dtype)
+        opener = _openers[prefix]
+        if isinstance(opener, str):
+            module, function = opener.split(":")
+            opener = _openers[prefix] = getattr(importlib.import_module(module), function)
+        return opener(rest, place, dtype)
     if name == "labels":
         from arr_coc.embedding.labels import LabelsEncoder
 

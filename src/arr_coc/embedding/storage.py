@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +15,10 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
+from arr_coc.files import replacing
+
 NOTE, CHECKSUM = "arr_coc", "sha256"  # keys in the file's metadata
 HEADER_SIZE = 8  # bytes that hold the length of a safetensors header
-TEMPORARY = ".new-"  # follows the file's name while it is being written
 
 
 class DamagedFileError(Exception):
@@ -32,14 +30,8 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor], note: Mapping[str, An
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(note)
     data = safetensors.torch.save(plain, {NOTE: text, CHECKSUM: checksum(plain, text)})
-    temporary = path.with_name(f"{path.name}{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}")
-    try:
+    with replacing(path) as temporary:
         temporary.write_bytes(data)
-        temporary.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
     return len(data)
 
 

@@ -20,8 +20,9 @@ from typing import Any
 
 from PIL import Image
 
-from arr_coc.errors import DataError, first_line
+from arr_coc.errors import DataError, PromptError, first_line
 from arr_coc.types.image import DECODING_ERRORS
+from arr_coc.types.question import check_question
 
 SAMPLES = "samples.jsonl"
 FIELDS = ("image", "video", "fps", "question", "answer", "answers", "kind", "width", "height", "evidence")
@@ -128,7 +129,7 @@ def read_samples(folder: Path, limit: int | None = None) -> Data:
     path = folder / SAMPLES
     if not path.is_file():
         raise DataError(
-            f"expected a folder with {SAMPLES} and pictures, got {str(folder)!r}; name another layout with --format"
+            f"expected a folder with {SAMPLES} and pictures, got {str(folder)!r}; arr-coc eval --format reads other layouts"
         )
 
     return collect(folder.name, read_json_lines(path), lambda name: folder / name, limit, where=f"{SAMPLES}, line")
@@ -209,9 +210,10 @@ def _parse_media(fields: Mapping[str, Any]) -> Media:
 
 
 def _parse_sample(line: int, fields: Mapping[str, Any]) -> Sample:
-    question = fields.get("question")
-    if not isinstance(question, str) or not question.strip():
-        raise InvalidSample("expected a text under 'question'")
+    try:
+        question = check_question(fields.get("question"))
+    except PromptError as error:
+        raise InvalidSample(f"'question': {error}") from None
     answers = fields.get("answers", fields.get("answer", ()))
     answers = [answers] if isinstance(answers, str | int | float) else answers
     if answers is None or not isinstance(answers, list | tuple):

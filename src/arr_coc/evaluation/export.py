@@ -11,6 +11,7 @@ from typing import Any
 from arr_coc.errors import ArrCocError, DataError
 from arr_coc.evaluation import statistics
 from arr_coc.evaluation.report import RIGHT, Report, Row, Rows, filter_rows, scores_of
+from arr_coc.files import replacing
 
 PAGE, NUMBERS = "index.html", "report.json"
 ANSWER_KEYS = ("question", "kind", "selector", "budget", "seed", "said", "accuracy", "recall", "kept")
@@ -55,9 +56,8 @@ def write_report(report: Report, page: str, folder: Path) -> Path:
         path = folder / name
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            spare = path.with_suffix(".new")
-            spare.write_text(text, encoding="utf-8")
-            spare.replace(path)
+            with replacing(path) as temporary:
+                temporary.write_text(text, encoding="utf-8")
         except OSError as error:
             raise ArrCocError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
     return folder / PAGE

@@ -100,7 +100,7 @@ def measure_attention_cost(
     everything = _attention_depths(trials, config)
     sets = {(), everything} | {_attention_depths([trial], config) for trial in trials}
     look = look_at(vlm, picture)
-    vlm.generate(look=look, text=picture.samples[0].question, max_new_tokens=2)
+    vlm.generate(look=look, text=picture.samples[0].question, budget="all", glance="all", max_new_tokens=2)
     if len(sets) == 1:
         return {(): FREE}
     ms: dict[tuple[float, ...], float] = dict.fromkeys(sets, float("inf"))
@@ -108,7 +108,9 @@ def measure_attention_cost(
     for _ in range(2):
         for depths in sets:
             memory = PeakMemory(vlm.device)
-            prepared = vlm.prepare(look=replace(look, encoded={}, attention_at=depths), text="?")
+            prepared = vlm.prepare(
+                look=replace(look, encoded={}, attention_at=depths), text="?", budget="all", glance="all"
+            )
             ms[depths] = min(ms[depths], prepared.timings["encode"])
             mb[depths] = min(mb[depths], memory.peak() or 0.0)
     return {d: (max(0.0, ms[d] / ms[()] - 1), max(0.0, mb[d] - mb[()])) for d in sets}
@@ -152,7 +154,7 @@ class PictureRun:
         start = time.perf_counter()
         self.look = look_at(vlm, picture, depths)
         self.preprocess_ms = (time.perf_counter() - start) * 1e3
-        prepared = vlm.prepare(look=self.look, text=self.questions[0])
+        prepared = vlm.prepare(look=self.look, text=self.questions[0], budget="all", glance="all")
         self.grid = prepared.allocations[0].grid
         self.encode_ms = prepared.timings["encode"] / (1 + share)  # without attention
         peak = memory.peak()

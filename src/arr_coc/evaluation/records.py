@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import DataError
+from arr_coc.files import replacing
 
 try:
     import fcntl
@@ -56,10 +57,9 @@ class Records:
             self._acquire(self.path.parent)
             if not fresh and self.path.is_file():
                 self._read(self.path, mark)
-            spare = self.path.with_suffix(".new")  # replaced at once, without lines that could not be parsed
             lines = [{"run": mark}, *({"picture": name, "rows": rows} for name, rows in self.done.items())]
-            spare.write_text("".join(json.dumps(line) + "\n" for line in lines))
-            spare.replace(self.path)
+            with replacing(self.path, only_writer=True) as temporary:  # without lines that could not be parsed
+                temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
         self.resumed = len(self.done)
 
     def add(self, picture: str, rows: list[dict[str, Any]]) -> None:

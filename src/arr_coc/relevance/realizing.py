@@ -34,6 +34,7 @@ class RelevanceSettings:
     coupling: str = "auto"  # auto, layer, probe, embeddings, tokens or none
     balance: str = "weigh"  # or oppose: fixed formulas
     learned: bool = True  # use the layer trained for the model, if there is one
+    probe: bool = True  # run the language model for coupling="auto" where no layer is sure
     diverse: bool = True  # near-duplicates are picked last; a layer takes care of that itself
     moments: str = "auto"  # video: surest (frame by frame), together (the best cells of all), or by the question
     cascade: str = "off"  # encode windows only where the question's best clusters are: off, on, or auto on large grids
@@ -58,7 +59,8 @@ class RelevanceSettings:
 def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceSettings()) -> Choice:  # noqa: B008
     """The cells that matter for the question."""
     scores = know(selection)
-    coupled = couple(selection if settings.learned else replace(selection, layer=None), scores, settings.coupling)
+    usable = selection if settings.learned else replace(selection, layer=None)
+    coupled = couple(usable, scores, settings.coupling, settings.probe)
     if coupled is not None:
         scores = replace(scores, coupling=coupled.values, coupled_by=coupled.by, trust=coupled.trust)
     clear = names_something(selection.question.text) or (coupled is not None and coupled.question_familiar)
@@ -93,8 +95,8 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
     )
 
 
-def couple(selection: SelectionInput, scores: CellScores, how: str) -> Coupled | None:
-    """Coupling with the question from the best source available; None if there is none."""
+def couple(selection: SelectionInput, scores: CellScores, how: str, probe: bool = True) -> Coupled | None:
+    """Coupling with the question from the best source available; None if there is none. `probe`: "auto" may use one."""
     if not selection.question.text.strip() or how == "none":
         return None
     unfamiliar = False  # the image is unlike the layer's training images
@@ -103,14 +105,16 @@ def couple(selection: SelectionInput, scores: CellScores, how: str) -> Coupled |
         if how == "layer" or (layer.trust >= coupling.TRUSTED and not layer.question_unfamiliar):
             return layer
         if layer.trust >= coupling.TRUSTED:
-            return coupling.by_both(selection, layer, scores.information + scores.text)
+            return coupling.by_both(
+                selection if probe else replace(selection, probe=None), layer, scores.information + scores.text
+            )
         unfamiliar = layer.image_unfamiliar
     elif how == "layer":
         raise SelectorError("coupling='layer' needs a trained layer, and this model has none: run arr-coc train")
     if how == "auto":
         page = scores.is_page and not unfamiliar
         how = "probe" if selection.probe is not None and (page or selection.scorer is None) else "embeddings"
-        if how == "embeddings" and selection.scorer is None:
+        if (how == "probe" and not probe) or (how == "embeddings" and selection.scorer is None):
             return None
     if how == "probe":
         return coupling.by_probe(selection, scores.information + scores.text)

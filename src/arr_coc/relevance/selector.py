@@ -13,9 +13,9 @@ from arr_coc.relevance.frame_budget import share_budget
 from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.relevance.strategy import FOLLOW_QUESTION
 from arr_coc.selectors.base import Choice, SelectionInput, Selector
-from arr_coc.selectors.registry import register
 
 AUTO_GLANCE = 0.6  # share of the cells encoded under glance="auto"
+KEEP_ALL = "everything: nothing cheap relates cells to this question, so all are read; a budget prunes anyway"
 MIN_TRUST = 0.1  # smallest factor on relevance when images share a budget and nothing matches the question
 
 
@@ -37,29 +37,55 @@ class ArrCoc(Selector):
         self.settings = RelevanceSettings(**settings)
 
     def select(self, selection: SelectionInput) -> Choice:
-        chosen = realized(selection, self.settings)
+        """Under `auto`, a probe of the language model would cost more than it saves: without a sure source, keep all."""
+        chosen = realized(
+            selection, replace(self.settings, probe=self.settings.probe and not self._is_cheap(selection))
+        )
+        if self._is_cheap(selection) and not _is_sure(chosen):
+            return replace(chosen, keep=selection.candidates, strategy=KEEP_ALL, rule="everything")
         if selection.kind != "video" or selection.source is None:
             return chosen
         return share_budget(selection, chosen, self.settings.moments)
 
     def before_encoding(self, selection: SelectionInput) -> Choice:
-        """Under `auto`: three fifths of the cells where the layer recognises the question, otherwise all of them."""
-        if selection.k is not None or selection.mass is not None:
+        """Under `auto`: three fifths of the cells where the layer recognises the question, otherwise all of them.
+
+        Where the gaze could not be sure either, all cells are kept, too, and the gaze does not run.
+        """
+        if not _is_auto(selection):
             return self.select(selection)
-        layer = selection.layer is not None and self.settings.coupling in ("auto", "layer")
-        if layer and selection.kind == "image":  # not measured on videos
-            chosen = self.select(replace(selection, k=math.ceil(AUTO_GLANCE * selection.grid.n)))
-            if chosen.coupled_by == "layer" and chosen.rule in FOLLOW_QUESTION:
-                return chosen
-        return Choice(
-            selection.candidates, strategy="everything: before encoding, nothing relates cells to the question"
+        everything = Choice(selection.candidates, strategy=KEEP_ALL, rule="everything")
+        has_layer = (
+            selection.layer is not None and self.settings.learned and self.settings.coupling in ("auto", "layer")
         )
+        if has_layer and selection.kind == "image":  # not measured on videos
+            chosen = self.select(replace(selection, k=math.ceil(AUTO_GLANCE * selection.grid.n)))
+            if chosen.coupled_by == "layer" and _is_sure(chosen):
+                return chosen
+            everything = replace(everything, relevance=chosen.relevance, scores=chosen.scores, tensions=chosen.tensions)
+            has_layer = False
+        return replace(
+            everything, final=self.settings.coupling == "auto" and not has_layer and selection.scorer is None
+        )
+
+    def _is_cheap(self, selection: SelectionInput) -> bool:
+        """Whether only what costs little may decide: the caller left everything to `auto`, and a model stands ready."""
+        return _is_auto(selection) and self.settings.coupling == "auto" and selection.probe is not None
 
     def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """Each candidate's relevance `[M]`, reduced in an image where nothing matches the question."""
         chosen = self.select(selection)
         assert chosen.relevance is not None
         return chosen.relevance[selection.candidates] * max(MIN_TRUST, chosen.tensions["trust"])
+
+
+def _is_sure(choice: Choice) -> bool:
+    """Whether a layer or embeddings relate the cells to the question."""
+    return choice.coupled_by in ("layer", "embeddings") and choice.rule in FOLLOW_QUESTION
+
+
+def _is_auto(selection: SelectionInput) -> bool:
+    return selection.k is None and selection.mass is None
 
 
 class Untrained(ArrCoc):
@@ -69,7 +95,3 @@ class Untrained(ArrCoc):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"learned": False} | settings)
-
-
-for _kind in (ArrCoc, Untrained):
-    register(_kind, _kind.name)

@@ -194,6 +194,7 @@ class Choice:
     strategy: str = ""  # in words
     rule: str = ""  # which rule chose: "relevance", "camouflage", "void", ...
     coupled_by: str = ""  # source of the coupling with the question
+    final: bool = False  # of `before_encoding`: where the budget is `auto`, keep exactly these cells, too
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,6 @@ class FunctionSelector(Selector):
 
     def __init__(self, function: Callable[[SelectionInput], Choice | torch.Tensor]) -> None:
         self.function = function
-        self.glances = True
         self.name = getattr(function, "__name__", type(function).__name__)
 
     def select(self, selection: SelectionInput) -> Choice | torch.Tensor:

@@ -26,6 +26,12 @@ from arr_coc.selectors.tome import ToMe
 from arr_coc.selectors.visionzip import VisionZip
 from arr_coc.selectors.vispruner import VisPruner
 
+
+def _deferred(module: str, name: str) -> Callable[[], Selector]:
+    """A maker that imports its class on first use: ARR-COC's own selectors lie in a higher layer."""
+    return lambda: getattr(importlib.import_module(module), name)()
+
+
 _KNOWN: dict[str, Callable[[], Selector]] = {
     maker.name: maker
     for maker in (
@@ -33,6 +39,10 @@ _KNOWN: dict[str, Callable[[], Selector]] = {
         HiPrune, ToMe, FastV, SparseVLM, EVS, Oracle,
     )
 }  # fmt: skip
+_KNOWN |= {
+    "arr-coc": _deferred("arr_coc.relevance.selector", "ArrCoc"),
+    "arr-coc-untrained": _deferred("arr_coc.relevance.selector", "Untrained"),
+}
 
 SelectorLike = str | Selector | Callable[[SelectionInput], object]
 

@@ -114,7 +114,7 @@ def selection_input(vlm: VLM, look: Look, question: str) -> SelectionInput:
         caught.append(selection)
         return selection.candidates[:1]
 
-    vlm.prepare(look=look, text=question, budget=1, selector=FunctionSelector(catch))
+    vlm.prepare(look=look, text=question, budget=1, glance="all", selector=FunctionSelector(catch))
     if len(caught) != 1:
         raise DataError(f"expected one picture to a question, got {len(caught)}")
     return caught[0]

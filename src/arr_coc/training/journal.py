@@ -39,7 +39,10 @@ class Journal:
 
     def open(self, step: int) -> None:
         """Continue at `step`. Events beyond it belong to steps that were lost when an earlier call was killed."""
-        self._log.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ArrCocError(f"cannot make {str(self._log.parent)!r}: {error.strerror or error}") from None
         if self._events is not None:
             self._writer = writer_class()(str(self._events), purge_step=step)
 
@@ -52,8 +55,11 @@ class Journal:
 
     def write(self, entry: Mapping[str, Any]) -> None:
         """One line of `log.jsonl`."""
-        with self._log.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
+        try:
+            with self._log.open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+        except OSError as error:
+            raise ArrCocError(f"cannot write {str(self._log)!r}: {error.strerror or error}") from None
 
     def add_scalars(self, values: Mapping[str, float], step: int) -> None:
         """Points of TensorBoard curves, by tag."""

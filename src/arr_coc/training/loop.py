@@ -7,7 +7,6 @@ limits, what is due, and stop signals. Rank 0 decides before every step, so that
 from __future__ import annotations
 
 import math
-import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from arr_coc.errors import ArrCocError, first_line
+from arr_coc.files import replacing
 from arr_coc.training.distributed import World
 
 MIN_LEFT_TO_VALIDATE = 60.0  # seconds: closer to the end only the final validation runs
@@ -234,7 +235,10 @@ def update_average(average: nn.Module, model: nn.Module, decay: float, step: int
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write a checkpoint. A run killed while saving keeps the last complete one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    torch.save(state, unfinished)
-    os.replace(unfinished, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, only_writer=True) as temporary:
+            torch.save(state, temporary)
+    except (OSError, RuntimeError) as error:  # torch raises RuntimeError when the disk is full
+        why = getattr(error, "strerror", None) or f"{first_line(error)}; is the disk full?"
+        raise ArrCocError(f"cannot write the checkpoint {str(path)!r}: {why}") from None

@@ -58,9 +58,11 @@ def limit(budget: Budget, n: int, what: str = "budget") -> Limit:
         if text == "all":
             return Limit(n, n)
         if text.startswith("mass"):
-            return Limit(n, None, mass=_share(text.removeprefix("mass"), expected))
+            mass = _share(text.removeprefix("mass"), expected)
+            return Limit(n, None, mass=mass) if mass > 0 else _nothing(n, budget, what)
         if text.endswith("%"):
-            return Limit(n, math.ceil(_share(text, expected) * n - 1e-9))
+            part = math.ceil(_share(text, expected) * n - 1e-9)
+            return Limit(n, part) if part else _nothing(n, budget, what)
         try:
             budget = int(text)
         except ValueError:
@@ -73,7 +75,12 @@ def limit(budget: Budget, n: int, what: str = "budget") -> Limit:
         raise BudgetError(expected)
     if count > n:
         return Limit(n, n, f"{what} of {count} cells is more than the {n} there are: all are kept")
-    return Limit(n, count)
+    return Limit(n, count) if count else _nothing(n, budget, what)
+
+
+def _nothing(n: int, budget: Budget, what: str) -> Limit:
+    """The answer is then a guess, so the result says so."""
+    return Limit(n, 0, f"{what} of {budget}: nothing of this picture was read")
 
 
 def limits(budget: Budget | Sequence[Budget], images: Sequence[Sized], what: str, shared: bool) -> list[Limit]:

@@ -14,6 +14,7 @@ import torch
 from arr_coc.errors import ArrCocError, whole_number
 
 WHOLE = (0.0, 0.0, 1.0, 1.0)
+MAX_CELLS = 1 << 24  # of an even grid: more than one per pixel of a 16-megapixel image
 
 Box = Sequence[float]  # x0, y0, x1, y1 in pixels; for a video, an optional fifth number is the frame, from 0
 Evidence = Sequence[Sequence[Box]]  # groups: all boxes of a group are needed, any one group suffices
@@ -117,6 +118,10 @@ def check_grid(height: int, width: int) -> tuple[int, int]:
     rows, columns = whole_number(height), whole_number(width)
     if rows is None or columns is None:
         raise ArrCocError(f"expected a grid of at least 1x1 cells in whole numbers, got {height!r} x {width!r}")
+    if rows * columns > MAX_CELLS:
+        raise ArrCocError(
+            f"expected a grid of at most {MAX_CELLS:,} cells, got {rows} x {columns} = {rows * columns:,}"
+        )
     return rows, columns
 
 

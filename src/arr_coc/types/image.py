@@ -27,6 +27,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from arr_coc.devices import check_device
 from arr_coc.errors import ArrCocError, ImageError, first_line, whole_number
+from arr_coc.files import read_bytes
 from arr_coc.types.grid import cell_boxes, check_grid
 
 # What Pillow's decoders raise on broken files, in addition to its own errors.
@@ -151,18 +152,7 @@ def _to_planes(image: ImageLike, notes: list[str]) -> torch.Tensor:
 
 def _from_file(name: str | os.PathLike[str], notes: list[str]) -> torch.Tensor:
     path = Path(name)
-    if not os.fspath(name):
-        raise ImageError("expected the name of an image file, got an empty string")
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise ImageError(f"there is no file {str(path)!r}") from None
-    except IsADirectoryError:
-        raise ImageError(f"{str(path)!r} is a folder, expected an image file") from None
-    except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
-        raise ImageError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
-    if not data:
-        raise ImageError(f"{str(path)!r} is empty (0 bytes)")
+    data = read_bytes(name, "an image file", ImageError)
     try:
         # Between one and two times its limit Pillow only warns. Such scans are legitimate: drop the warning.
         with warnings.catch_warnings():

@@ -26,6 +26,7 @@ from arr_coc.frames.reader import Frame, Reader, VideoSource, check_fps, sample_
 from arr_coc.frames.scene import SceneDetector
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.budget import Budget, limit
+from arr_coc.types.question import check_question
 from arr_coc.video.memory import Memory, MemorySettings, Reuse
 from arr_coc.vlm.api import realize
 
@@ -191,9 +192,7 @@ class WatchStream(Iterator[WatchedFrame]):
 
     def ask(self, question: str) -> None:
         """Change the question from the next frame on: texture and features stay, relevance starts from nothing."""
-        if not isinstance(question, str):
-            raise ArrCocError(f"expected a question as text, got {type(question).__name__}")
-        self.question = question
+        self.question = check_question(question)
         self.memory.reset_question()
         self._kept = None
 

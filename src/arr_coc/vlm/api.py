@@ -27,6 +27,7 @@ from arr_coc.types.allocation import Allocation
 from arr_coc.types.budget import Budget, limit
 from arr_coc.types.grid import Grid
 from arr_coc.types.image import ImageLike
+from arr_coc.types.question import check_question
 from arr_coc.vlm.look import Look
 from arr_coc.vlm.model import VLM
 
@@ -63,6 +64,7 @@ def load(
     dtype: torch.dtype | str | None = None,
     device_map: Any = None,
     attn_implementation: str | None = None,
+    trust_remote_code: bool = False,
     **from_pretrained: Any,
 ) -> VLM:
     """Load a model folder or hub id and wrap it. `"reader"` is the small model that ships with the package.
@@ -73,6 +75,7 @@ def load(
         dtype: Precision of the weights, as in transformers' `from_pretrained`.
         device_map: Where to load the model, as in `from_pretrained`.
         attn_implementation: "sdpa" or "eager", as in `from_pretrained`.
+        trust_remote_code: Run Python code that the folder brings (`auto_map`). Off, so that a folder is only data.
         **from_pretrained: Further keyword arguments of transformers' `from_pretrained`.
 
     The other arguments are those of `wrap`.
@@ -82,8 +85,8 @@ def load(
     if str(name) == reader.NAME:
         name = reader.WEIGHTS
         chosen = {"dtype": "float32"} | chosen  # stored in half precision, which is slow on CPUs
-    model = load_model(name, **chosen)
-    processor = load_processor(name, model.config.model_type)
+    model = load_model(name, trust_remote_code, **chosen)
+    processor = load_processor(name, model.config.model_type, trust_remote_code)
     if layer == "auto":
         layer = name if (Path(name) / WEIGHTS).is_file() else None
     return VLM(model, processor, batch_windows=batch_windows, embeddings=embeddings, layer=layer)
@@ -97,6 +100,7 @@ def realize(
     using: VLM | Embeddings | Encoder | str | Path | None = None,
     *,
     look: Look | None = None,
+    glance: Budget = "auto",
     previous: Allocation | None = None,
     coupling: str = "auto",
     balance: str = "weigh",
@@ -117,6 +121,7 @@ def realize(
             or "all".
         using: A wrapped model, embeddings, or an encoder's name. None: the question is not used, and the result says so.
         look: The model's look at the image (`vlm.look(image)`), so that it encodes once for many questions.
+        glance: How many cells the model's vision encoder encodes at all, as in `ask`.
         previous: An allocation for the same image to refine.
         coupling: Source of the coupling: "auto", "layer", "probe", "embeddings", "tokens" or "none".
         balance: "weigh", or "oppose" (fixed formulas).
@@ -127,8 +132,7 @@ def realize(
         exploit: Set the tension between exploring (0) and exploiting (1) by hand.
         weights: Set weights of the scores by hand: {"information", "salience", "coupling", "text"}.
     """
-    if not isinstance(question, str):
-        raise ArrCocError(f"expected a question as text, got {type(question).__name__}")
+    check_question(question)
     settings = {
         "coupling": coupling, "balance": balance, "learned": learned, "diverse": diverse, "moments": moments,
         "cascade": cascade, "exploit": exploit, "weights": weights or {},
@@ -148,7 +152,7 @@ def realize(
         raise ArrCocError("expected embeddings as using= for cascade='on', got a model: it encodes the whole picture")
     if look is None and not isinstance(texture, TextureArray):
         look = using.look(texture)  # the original, not the texture's scaled copy
-    return _realize_model(array, question, grid, budget, using, look, ArrCoc(**settings))
+    return _realize_model(array, question, grid, budget, using, look, glance, ArrCoc(**settings))
 
 
 def previous_relevance_map(previous: Allocation) -> torch.Tensor:
@@ -217,6 +221,7 @@ def _realize_model(
     budget: Budget,
     vlm: VLM,
     look: Look | None,
+    glance: Budget,
     selector: ArrCoc,
 ) -> Allocation:
     """With a wrapped model, on its own grid."""
@@ -234,7 +239,7 @@ def _realize_model(
         )
     source = ImageSource(shown[0].picture, shown[0].size, shown[0].embeddings, texture)
     own = replace(look, images=((source,),))
-    made = vlm.prepare(look=own, text=question, budget=budget, selector=selector).allocations[0]
+    made = vlm.prepare(look=own, text=question, budget=budget, glance=glance, selector=selector).allocations[0]
     wanted = None if grid is None else _grid(texture, grid)
     if wanted is not None and [(wanted.h, wanted.w)] != [(view.h, view.w) for view in made.grid.views]:
         raise ArrCocError(f"expected the model's own grid of {made.grid} cells, got {wanted}: leave grid out")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import difflib
+import inspect
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +19,7 @@ from arr_coc.adapters.processor import PromptProcessor, assistant_message, logit
 from arr_coc.devices import Stopwatch, merge_timings
 from arr_coc.errors import PromptError
 from arr_coc.types.answer import Answer, Prepared, Turn
+from arr_coc.types.question import check_question
 
 INCOMPLETE = "\ufffd"  # decoded text ends with it while a character's last token is missing
 
@@ -47,6 +50,19 @@ class GenerationOptions(TypedDict, total=False):
     output_scores: bool
     output_logits: bool
     return_dict_in_generate: bool
+
+
+def check_options(model: Any, options: Mapping[str, Any], function: Callable[..., Any]) -> None:
+    """Raise on an option that neither `function` nor the model's own `generate` takes, and name the nearest one."""
+    own = [name for name in inspect.signature(function).parameters if name not in ("self", "options")]
+    known = {*own, *GenerationOptions.__annotations__, *vars(model.generation_config)}
+    for method in (model.generate, model.forward):
+        known |= set(inspect.signature(method).parameters)
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise PromptError(f"expected an option of ask or of the model's generate, got {name!r}{hint}")
 
 
 def generate(
@@ -113,7 +129,7 @@ def follow_up(
     turn = answer.turn if isinstance(answer, Answer) else None
     if turn is None:
         raise PromptError("cannot continue this answer: call ask(..., remember=True)")
-    said = (*turn.messages, user_message(question, 0, 0))
+    said = (*turn.messages, user_message(check_question(question), 0, 0))
     prompt = prompter.render(said)
     if not prompt.startswith(turn.prompt):
         raise PromptError("cannot continue this answer: the model's chat template rewrites earlier turns")

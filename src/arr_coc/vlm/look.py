@@ -101,8 +101,8 @@ def preprocess(
 
 def image_source(image: ImageLike, embeddings: Embeddings | None = None) -> ImageSource:
     """Any image as RGB, upright, transparency blended with white."""
-    picture = _rgb(image)
-    return ImageSource(picture, picture.size, embeddings)
+    picture, notes = _rgb(image)
+    return ImageSource(picture, picture.size, embeddings, notes=notes)
 
 
 def original_source(image: ImageLike | TextureArray, embeddings: Embeddings | None = None) -> ImageSource:
@@ -130,7 +130,7 @@ def video_source(video: Any, embeddings: Embeddings | None = None) -> ImageSourc
     pictures = []
     for number, frame in enumerate(frames, start=1):
         try:
-            pictures.append(_rgb(frame))
+            pictures.append(_rgb(frame)[0])
         except ImageError as error:
             raise ImageError(f"frame {number} of {len(frames)}: {error}") from None
     sizes = {picture.size for picture in pictures}
@@ -147,8 +147,11 @@ def downscaled_source(source: ImageSource, share: float) -> ImageSource:
     return ImageSource(source.picture.resize(size, Image.Resampling.BICUBIC), source.size, source.embeddings)
 
 
-def _rgb(image: ImageLike) -> Image.Image:
-    if isinstance(image, Image.Image) and image.mode == "RGB" and image.getexif().get(EXIF_ORIENTATION, 1) == 1:
-        return image
-    pixels = read_picture(image, max_side=None).pixels  # [3, H, W] in [0, 1]
-    return Image.fromarray(pixels.mul(255).round().byte().permute(1, 2, 0).contiguous().cpu().numpy())
+def _rgb(image: ImageLike) -> tuple[Image.Image, tuple[str, ...]]:
+    """The image in RGB, and what was changed beyond reading it."""
+    plain = isinstance(image, Image.Image) and image.mode == "RGB" and getattr(image, "n_frames", 1) == 1
+    if isinstance(image, Image.Image) and plain and image.getexif().get(EXIF_ORIENTATION, 1) == 1:
+        return image, ()
+    read = read_picture(image, max_side=None)
+    pixels = read.pixels.mul(255).round().byte()  # [3, H, W]
+    return Image.fromarray(pixels.permute(1, 2, 0).contiguous().cpu().numpy()), read.notes

@@ -118,8 +118,8 @@ class VLM:
         video: VideoSource | None = None,
         fps: float | None = None,
         frames: int | None = None,
-        budget: Budget | Sequence[Budget] = "all",
-        glance: Budget | Sequence[Budget] = "all",
+        budget: Budget | Sequence[Budget] = "auto",
+        glance: Budget | Sequence[Budget] = "auto",
         selector: SelectorLike = DEFAULT_SELECTOR,
         glance_selector: SelectorLike | None = None,
         allocation: Any = None,
@@ -142,7 +142,8 @@ class VLM:
             fps: Frames a second (2).
             frames: Maximum number of frames of `video` (32).
             budget: How many visual tokens the language model reads: a count (128), a share ("12.5%"), the fewest that
-                hold a share of the relevance ("mass 90%"), "auto" or "all" (the default). A list has one per image.
+                hold a share of the relevance ("mass 90%"), "all", or "auto" (the default): as many as the relevance
+                spreads over, and all where choosing would cost more than it saves. A list has one per image.
             glance: How many cells the vision encoder encodes at all; same forms.
             selector: Which selector chooses: a name (`arr_coc.selectors.names()`), a `Selector`, or a function.
             glance_selector: A different selector for the glance.
@@ -157,6 +158,7 @@ class VLM:
             An `Answer` with its text, its tokens and timings, and the allocation of each image. A list of questions, or
             `num_return_sequences` above 1, gives a list.
         """
+        generation.check_options(self.model, options, VLM.ask)
         if after is not None:
             if images is not None or not isinstance(question, str):
                 raise PromptError("a follow-up is one question about the same pictures: pass None as the image")
@@ -191,8 +193,8 @@ class VLM:
         inputs: Mapping[str, Any] | None = None,
         originals: Sequence[Any] | None = None,
         look: Look | None = None,
-        budget: Budget | Sequence[Budget] = "all",
-        glance: Budget | Sequence[Budget] = "all",
+        budget: Budget | Sequence[Budget] = "auto",
+        glance: Budget | Sequence[Budget] = "auto",
         selector: SelectorLike = DEFAULT_SELECTOR,
         glance_selector: SelectorLike | None = None,
         allocation: Any = None,
@@ -207,6 +209,7 @@ class VLM:
         Takes what `prepare` takes, or its result as the first argument, and the options of the model's own `generate`.
         `remember=True` keeps the KV cache for follow-up questions.
         """
+        generation.check_options(self.model, options, VLM.generate)
         if isinstance(images, Prepared):
             late = _changed(VLM.generate, locals())
             if late:
@@ -233,8 +236,8 @@ class VLM:
         inputs: Mapping[str, Any] | None = None,
         originals: Sequence[Any] | None = None,
         look: Look | None = None,
-        budget: Budget | Sequence[Budget] = "all",
-        glance: Budget | Sequence[Budget] = "all",
+        budget: Budget | Sequence[Budget] = "auto",
+        glance: Budget | Sequence[Budget] = "auto",
         selector: SelectorLike = DEFAULT_SELECTOR,
         glance_selector: SelectorLike | None = None,
         allocation: Any = None,
@@ -299,6 +302,7 @@ class VLM:
         """
         if not isinstance(question, str):
             raise PromptError(f"expected one question to stream an answer to, got {type(question).__name__}")
+        generation.check_options(self.model, options, VLM.ask)
         for name in ("num_beams", "num_return_sequences"):
             if (count := options.get(name, 1)) != 1:
                 raise PromptError(f"expected {name}=1 for a streamed answer, got {count!r}: call ask instead")

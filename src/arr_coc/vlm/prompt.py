@@ -17,6 +17,7 @@ from arr_coc.selectors.base import ImageSource, Question
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.answer import Prepared
 from arr_coc.types.budget import Limit
+from arr_coc.types.question import check_question_tokens
 from arr_coc.vlm.look import Look, downscaled_source, original_source, preprocess
 from arr_coc.vlm.request import Request
 from arr_coc.vlm.stages import Plan, PromptContext, StageResult
@@ -63,6 +64,8 @@ def contexts(vlm: VLM, request: Request, look: Look, watch: Stopwatch) -> Iterat
             inputs: Inputs = prompter.tokenize(prompts, look.vision) | look.vision.tensors
             visuals = adapter.visuals(inputs, look.sizes())
             questions = [Question(text, prompter.ids(text), adapter.embed) for text, _ in part]
+            for question in questions:
+                check_question_tokens(len(question.ids), adapter.max_positions)
             originals = {kind: look.sources(kind) for kind in ("image", "video")}
         yield PromptContext(
             adapter=adapter,

@@ -20,6 +20,7 @@ from arr_coc.selectors import selector as selector_of
 from arr_coc.types.allocation import Allocation, check_cells
 from arr_coc.types.budget import Budget, limit
 from arr_coc.types.grid import Cells
+from arr_coc.types.question import check_question, check_text
 from arr_coc.vlm.look import Look
 
 Rows = tuple[tuple[Any, ...], ...]  # images or videos of each row of the batch
@@ -48,8 +49,8 @@ class SelectionRequest:
 
     selector: Selector
     glance_selector: Selector
-    budget: Budget | Sequence[Budget] = "all"
-    glance: Budget | Sequence[Budget] = "all"
+    budget: Budget | Sequence[Budget] = "auto"
+    glance: Budget | Sequence[Budget] = "auto"
     allocation: Any = None  # cells that the caller chose, one entry per image
     shared: bool = False  # one budget for all images of a row
     seed: int = 0
@@ -60,9 +61,9 @@ class SelectionRequest:
                 limit(one, 1, what)  # type: ignore[arg-type]
         if self.shared and isinstance(self.budget, list | tuple):
             raise BudgetError("expected one budget for all pictures with shared=True, got a list")
-        if self.allocation is not None and (self.budget != "all" or self.glance != "all"):
+        if self.allocation is not None and any(one not in ("auto", "all") for one in (self.budget, self.glance)):
             raise AllocationError("an allocation says what is kept and encoded: leave budget and glance out")
-        if self.selector.early and self.glance != "all":
+        if self.selector.early and self.glance not in ("auto", "all"):
             raise SelectorError(f"selector {self.selector.name!r} spends its budget before encoding: leave glance out")
         for one in (self.selector, self.glance_selector):
             for depth in (*one.attention_at, *one.depths):
@@ -133,10 +134,10 @@ def parse_request(
         return Request(selection, questions, inputs=inputs, originals=originals)
     if messages is not None:
         talks, found_images, found_videos = split_conversations(messages)
-        questions = tuple(last_text(talk) for talk in talks)
+        questions = tuple(check_text(last_text(talk)) for talk in talks)
         conversations = tuple(tuple(talk) for talk in talks)
         return Request(selection, questions, conversations, _rows(found_images), _rows(found_videos), rate)
-    texts = _texts(text)
+    texts = _texts(text, check_text if raw else check_question)
     if look is not None:
         if not isinstance(look, Look) or look.rows != 1:
             raise PromptError(f"expected a look at one prompt's pictures (vlm.look), got {type(look).__name__}")
@@ -267,8 +268,8 @@ def _rows(rows: Sequence[Sequence[Any]]) -> Rows:
     return tuple(tuple(row) for row in rows)
 
 
-def _texts(text: Any) -> list[str]:
+def _texts(text: Any, check: Callable[[str], str] = check_question) -> list[str]:
     texts = [text] if isinstance(text, str) else list(text) if isinstance(text, list | tuple) else []
     if not texts or not all(isinstance(one, str) for one in texts):
         raise PromptError("expected a question as text, or a list of them")
-    return texts
+    return [check(one) for one in texts]

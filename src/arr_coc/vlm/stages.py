@@ -64,6 +64,9 @@ class Plan:
     given: bool = False  # the caller chose the cells
     downscale: dict[int, int] = field(default_factory=dict)  # visual -> maximum number of cells: encode a smaller image
     keep_downscaled: bool = False  # the gaze still applies to the smaller images
+    settled: dict[int, Choice] = field(
+        default_factory=dict
+    )  # visual -> what to keep, where the glance decided that, too
 
 
 @dataclass(eq=False)
@@ -108,8 +111,11 @@ def glance(context: PromptContext) -> Plan:
             notes += [bound.note] if bound.note else []
     if all(bound.everything for bound in bounds):
         return plan
-    automatic = all(bound.k is None and bound.mass is None for bound in bounds)
-    if automatic and not request.selector.early and not (context.adapter.glances and selector.glances):
+    if (
+        all(map(is_automatic, bounds))
+        and not request.selector.early
+        and not (context.adapter.glances and selector.glances)
+    ):
         return plan  # neither the model nor the selector can decide what to encode: encode all
     if not context.adapter.glances and not request.selector.early:
         raise SelectorError(f"{context.adapter.family} encodes whole pictures only: leave glance out and set a budget")
@@ -125,6 +131,14 @@ def glance(context: PromptContext) -> Plan:
     choices = [result for result in results if isinstance(result, Choice)]
     plan.cells = [choice.keep for choice in choices]
     plan.choices = choices if request.selector.early else None
+    if selector is request.selector and not request.selector.early:
+        plan.settled = {
+            number: choice
+            for number, choice in enumerate(choices)
+            if choice.final and is_automatic(plan.limits[number])
+        }
+        if all(len(cells) == visual.n for cells, visual in zip(plan.cells, visuals, strict=True)):
+            plan.cells = None  # the stock encoder, in one call
     return plan
 
 
@@ -155,6 +169,8 @@ def gaze(context: PromptContext, plan: Plan, encoded: list[Encoded]) -> StageRes
     choices, probes = plan.choices, [CellProbe(context, number, encoded) for number in range(len(encoded))]
     if choices is None and all(bound.everything for bound in plan.limits):
         choices = [Choice(tokens.cells) for tokens in encoded]
+    elif choices is None and len(plan.settled) == len(encoded):
+        choices = list(plan.settled.values())
     elif choices is None:
         with context.watch.stage("gaze"):
             choices = _choose(context, plan, encoded, probes)
@@ -214,6 +230,11 @@ def selection_input(
     )
 
 
+def is_automatic(bound: Limit) -> bool:
+    """Whether the selector decides how many cells (`auto`)."""
+    return bound.k is None and bound.mass is None
+
+
 def _downscale(
     context: PromptContext,
     name: str,
@@ -258,6 +279,9 @@ def _choose(context: PromptContext, plan: Plan, encoded: list[Encoded], probes: 
     bounds = plan.limits if not context.request.shared else _share_budget(context, plan, encoded, probes)
     choices = []
     for number, (bound, tokens) in enumerate(zip(bounds, encoded, strict=True)):
+        if number in plan.settled:
+            choices.append(plan.settled[number])
+            continue
         selection = selection_input(context, number, bound, tokens, probes[number])
         choice, why = call_gaze(context.request.selector, selection)
         _add_reason(plan, number, why)

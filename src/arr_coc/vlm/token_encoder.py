@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 
 from arr_coc.adapters.base import Encoded
-from arr_coc.embedding.encoder import Encoder, Mode, fingerprint, register_encoder, subject
+from arr_coc.embedding.encoder import Encoder, Mode, fingerprint, subject
 from arr_coc.types.grid import Cells
 from arr_coc.types.image import ImageLike
 from arr_coc.vlm.api import load
@@ -90,6 +90,3 @@ def open_vlm_tokens(name: str, device: torch.device, dtype: torch.dtype) -> VlmT
     vlm = load(name, dtype=dtype)
     vlm.model.to(device)
     return VlmTokens(vlm)
-
-
-register_encoder("vlm", open_vlm_tokens)
