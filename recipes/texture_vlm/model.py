@@ -303,7 +303,9 @@ class TextureEmbeddingVLM:
     def planes(self, image: ImageLike | Look) -> tuple[EmbeddingPlanes, ...]:
         """The k dimensions of each image as planes; a look caches them."""
         seen = image if isinstance(image, Look) else self.look(image)
-        self.vlm.prepare(look=seen, text="?")  # any question: only the cached encoding matters
+        self.vlm.prepare(
+            look=seen, text="?", budget="all", glance="all"
+        )  # any question: only the cached encoding matters
         kept = [encoding for key, encoding in seen.encoded.items() if key[0] is None and key[-1] == self.codec.key][-1]
         return tuple(one.planes for one in kept.tokens if isinstance(one, Stored) and one.planes is not None)
 

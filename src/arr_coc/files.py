@@ -83,6 +83,9 @@ def replacing(path: Path, only_writer: bool = False) -> Iterator[Path]:
 def check_not_read(output: Path, inputs: Iterable[str | os.PathLike[str]]) -> None:
     """Raise where writing `output` would overwrite one of the files that are read."""
     for name in inputs:
-        with suppress(OSError, ValueError):  # one of the two does not exist
-            if output.samefile(name):
-                raise ArrCocError(f"expected another file than {str(output)!r} to write, which is read as input")
+        try:
+            same = output.samefile(name)
+        except (OSError, ValueError):  # one of the two does not exist
+            continue
+        if same:
+            raise ArrCocError(f"expected another file than {str(output)!r} to write, which is read as input")

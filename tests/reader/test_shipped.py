@@ -76,8 +76,6 @@ def test_any_picture_gets_an_answer_that_ends(vlm: Any, image: Image.Image) -> N
     assert 64 <= answer.tokens["all"] <= 900
 
 
-@pytest.mark.parametrize(
-    "question", ["", "?" * 2000, "合計はいくらですか", "Wie hoch ist die Summe? Grüße, Æneas", "\n\t"]
-)
+@pytest.mark.parametrize("question", ["?" * 2000, "合計はいくらですか", "Wie hoch ist die Summe? Grüße, Æneas"])
 def test_any_question_gets_an_answer_that_ends(vlm: Any, question: str) -> None:
     assert len(vlm.ask(arr_coc.pictures.receipt().resize((200, 400)), question).ids) <= 160

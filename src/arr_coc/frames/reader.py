@@ -13,13 +13,13 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from arr_coc.errors import ArrCocError, ImageError, VideoError, first_line
+from arr_coc.files import check_readable
 from arr_coc.types.image import ImageLike, read_picture
 
 VideoSource: TypeAlias = "str | os.PathLike[str] | Iterable[ImageLike] | np.ndarray | torch.Tensor"
@@ -185,16 +185,8 @@ def _open_container(av: Any, name: str) -> Any:
         options["format"], pattern = CAMERAS.get(sys.platform, CAMERAS["linux"])
         device = name.removeprefix(CAMERA)
         target = pattern.format(device) if device.isdigit() else device
-    elif not name:
-        raise VideoError("expected the name of a clip's file, got an empty string")
     elif "://" not in name:
-        path = Path(name)
-        if path.is_dir():
-            raise VideoError(f"{name!r} is a folder, expected a clip's file")
-        if not path.exists():
-            raise VideoError(f"there is no file {name!r}")
-        if path.stat().st_size == 0:
-            raise VideoError(f"{name!r} is empty (0 bytes)")
+        check_readable(name, "a clip's file", VideoError, limit=sys.maxsize)
     try:
         return av.open(target, **options)
     except (av.FFmpegError, OSError, ValueError) as error:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from arr_coc.errors import SelectorError
+from arr_coc.relevance.attending import auto_count
 from arr_coc.relevance.frame_budget import share_budget
 from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.relevance.strategy import FOLLOW_QUESTION
@@ -50,7 +51,7 @@ class ArrCoc(Selector):
     def before_encoding(self, selection: SelectionInput) -> Choice:
         """Under `auto`: three fifths of the cells where the layer recognises the question, otherwise all of them.
 
-        Where the gaze could not be sure either, all cells are kept, too, and the gaze does not run.
+        The number of cells that `auto` keeps is decided here, too, so that it does not depend on what is encoded.
         """
         if not _is_auto(selection):
             return self.select(selection)
@@ -60,13 +61,14 @@ class ArrCoc(Selector):
         )
         if has_layer and selection.kind == "image":  # not measured on videos
             chosen = self.select(replace(selection, k=math.ceil(AUTO_GLANCE * selection.grid.n)))
+            assert chosen.relevance is not None
             if chosen.coupled_by == "layer" and _is_sure(chosen):
-                return chosen
+                return replace(chosen, auto=auto_count(chosen.relevance[selection.candidates]))
             everything = replace(everything, relevance=chosen.relevance, scores=chosen.scores, tensions=chosen.tensions)
             has_layer = False
-        return replace(
-            everything, final=self.settings.coupling == "auto" and not has_layer and selection.scorer is None
-        )
+        if self.settings.coupling == "auto" and not has_layer and selection.scorer is None:
+            return replace(everything, auto=len(selection.candidates))  # nor could the gaze be sure
+        return everything
 
     def _is_cheap(self, selection: SelectionInput) -> bool:
         """Whether only what costs little may decide: the caller left everything to `auto`, and a model stands ready."""

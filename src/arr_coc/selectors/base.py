@@ -194,7 +194,7 @@ class Choice:
     strategy: str = ""  # in words
     rule: str = ""  # which rule chose: "relevance", "camouflage", "void", ...
     coupled_by: str = ""  # source of the coupling with the question
-    final: bool = False  # of `before_encoding`: where the budget is `auto`, keep exactly these cells, too
+    auto: int | None = None  # of `before_encoding` under `auto`: how many cells to keep where the budget is `auto`, too
 
 
 @dataclass(frozen=True)

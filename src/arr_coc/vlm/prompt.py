@@ -79,6 +79,7 @@ def contexts(vlm: VLM, request: Request, look: Look, watch: Stopwatch) -> Iterat
             codec=vlm.codec,
             prompter=prompter,
             look=look,
+            reused=request.look is not None,
             conversations=() if request.raw else tuple(talk for _, talk in part),
             prompts=tuple(prompts),
         )

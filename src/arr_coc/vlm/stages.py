@@ -48,6 +48,7 @@ class PromptContext:
     codec: TokenCodec | None = None
     prompter: PromptProcessor | None = None
     look: Look | None = None  # caches encodings for the next question
+    reused: bool = False  # the caller asks several questions about the look: encode it once, whole
     conversations: tuple[tuple[Message, ...], ...] = ()
     prompts: tuple[str, ...] = ()
 
@@ -64,9 +65,7 @@ class Plan:
     given: bool = False  # the caller chose the cells
     downscale: dict[int, int] = field(default_factory=dict)  # visual -> maximum number of cells: encode a smaller image
     keep_downscaled: bool = False  # the gaze still applies to the smaller images
-    settled: dict[int, Choice] = field(
-        default_factory=dict
-    )  # visual -> what to keep, where the glance decided that, too
+    automatic: dict[int, Choice] = field(default_factory=dict)  # visual -> what the selector decided for `auto`
 
 
 @dataclass(eq=False)
@@ -106,23 +105,23 @@ def glance(context: PromptContext) -> Plan:
         return plan
     selector = request.selector
     if not selector.early:  # an early selector spends the budget itself before encoding
+        _decide_counts(context, plan)
         bounds, selector = limits(request.glance, visuals, "glance", False), request.glance_selector
         for notes, bound in zip(plan.notes, bounds, strict=True):
             notes += [bound.note] if bound.note else []
     if all(bound.everything for bound in bounds):
         return plan
-    if (
-        all(map(is_automatic, bounds))
-        and not request.selector.early
-        and not (context.adapter.glances and selector.glances)
-    ):
-        return plan  # neither the model nor the selector can decide what to encode: encode all
+    decides = context.adapter.glances and selector.glances and not context.reused
+    if all(map(is_automatic, bounds)) and not request.selector.early and not decides:
+        return plan  # encode all: one of the two cannot decide what to encode, or further questions follow
     if not context.adapter.glances and not request.selector.early:
         raise SelectorError(f"{context.adapter.family} encodes whole pictures only: leave glance out and set a budget")
     results: list[Choice | Downscale] = []
     with context.watch.stage("glance"):
         for number, bound in enumerate(bounds):
-            result, plan.reasons[number] = call_glance(selector, selection_input(context, number, bound))
+            found = plan.automatic.get(number) if is_automatic(bound) and selector is request.selector else None
+            result, why = (found, "") if found else call_glance(selector, selection_input(context, number, bound))
+            _add_reason(plan, number, why)
             results.append(result)
     if any(isinstance(result, Downscale) for result in results):
         plan.downscale = _downscale(context, selector.name, results, bounds, plan.reasons)
@@ -131,15 +130,25 @@ def glance(context: PromptContext) -> Plan:
     choices = [result for result in results if isinstance(result, Choice)]
     plan.cells = [choice.keep for choice in choices]
     plan.choices = choices if request.selector.early else None
-    if selector is request.selector and not request.selector.early:
-        plan.settled = {
-            number: choice
-            for number, choice in enumerate(choices)
-            if choice.final and is_automatic(plan.limits[number])
-        }
-        if all(len(cells) == visual.n for cells, visual in zip(plan.cells, visuals, strict=True)):
-            plan.cells = None  # the stock encoder, in one call
+    if all(len(cells) == visual.n for cells, visual in zip(plan.cells, visuals, strict=True)):
+        plan.cells = None  # the stock encoder, in one call
     return plan
+
+
+def _decide_counts(context: PromptContext, plan: Plan) -> None:
+    """Under `auto`, a selector that can decides before encoding how many cells to keep."""
+    selector = context.request.selector
+    if not selector.glances or context.request.shared or not any(map(is_automatic, plan.limits)):
+        return
+    with context.watch.stage("glance"):
+        for number, bound in enumerate(plan.limits):
+            if not is_automatic(bound):
+                continue
+            choice, plan.reasons[number] = call_glance(selector, selection_input(context, number, bound))
+            if isinstance(choice, Choice):
+                plan.automatic[number] = choice
+                if choice.auto is not None:
+                    plan.limits[number] = replace(bound, k=choice.auto)
 
 
 def encode(context: PromptContext, plan: Plan) -> list[Encoded]:
@@ -168,9 +177,7 @@ def gaze(context: PromptContext, plan: Plan, encoded: list[Encoded]) -> StageRes
     """What to keep of each visual."""
     choices, probes = plan.choices, [CellProbe(context, number, encoded) for number in range(len(encoded))]
     if choices is None and all(bound.everything for bound in plan.limits):
-        choices = [Choice(tokens.cells) for tokens in encoded]
-    elif choices is None and len(plan.settled) == len(encoded):
-        choices = list(plan.settled.values())
+        choices = [_everything(plan, number, tokens) for number, tokens in enumerate(encoded)]
     elif choices is None:
         with context.watch.stage("gaze"):
             choices = _choose(context, plan, encoded, probes)
@@ -279,14 +286,19 @@ def _choose(context: PromptContext, plan: Plan, encoded: list[Encoded], probes: 
     bounds = plan.limits if not context.request.shared else _share_budget(context, plan, encoded, probes)
     choices = []
     for number, (bound, tokens) in enumerate(zip(bounds, encoded, strict=True)):
-        if number in plan.settled:
-            choices.append(plan.settled[number])
+        if bound.everything:
+            choices.append(_everything(plan, number, tokens))
             continue
         selection = selection_input(context, number, bound, tokens, probes[number])
         choice, why = call_gaze(context.request.selector, selection)
         _add_reason(plan, number, why)
         choices.append(choice)
     return choices
+
+
+def _everything(plan: Plan, number: int, tokens: Encoded) -> Choice:
+    """All encoded cells, with the reason if `auto` decided that."""
+    return replace(plan.automatic.get(number, Choice(tokens.cells)), keep=tokens.cells)
 
 
 def _share_budget(
