@@ -99,7 +99,7 @@ def compare(kind: str, made: list[Page], opened: Embeddings) -> None:
     for page, evidence in made:
         textures = {method: TextureArray.from_image(page, max_side=None) for method in METHODS}
         for texture in textures.values():
-            arr_coc.realize(texture, "", budget=BUDGET)
+            arr_coc.realize(texture, "?", budget=BUDGET)
         using = {
             method: Embeddings(opened.encoder, opened.projection, mode="fast" if method == "one pass" else "native")
             for method in METHODS

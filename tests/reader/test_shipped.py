@@ -31,7 +31,7 @@ def test_it_reads_the_bundled_receipt_and_encodes_it_once(vlm: Any, monkeypatch:
     calls = []
     encode = vlm.adapter.encode
     monkeypatch.setattr(vlm.adapter, "encode", lambda *args: calls.append(1) or encode(*args))
-    answers = vlm.ask(vlm.look(arr_coc.pictures.receipt()), list(QUESTIONS))
+    answers = vlm.ask(vlm.look(arr_coc.pictures.receipt()), list(QUESTIONS), budget="all")
     assert [answer.text for answer in answers] == list(QUESTIONS.values())
     assert len(calls) == 1
 

@@ -195,8 +195,8 @@ def measure_selection(
 
 def _selection_round(vlm: VLM, image: Image.Image, side: int, tokens: int) -> dict[str, float]:
     texture = TextureArray.from_image(image)
-    times = {"texture": time_ms(lambda: realize(texture, "", (side, side)))}  # channels are built on first use
-    times["realize"] = time_ms(lambda: realize(texture, "", (side, side)))
+    times = {"texture": time_ms(lambda: realize(texture, "?", (side, side)))}  # channels are built on first use
+    times["realize"] = time_ms(lambda: realize(texture, "?", (side, side)))
     places = tuple(zip(("first", "second"), QUESTIONS, strict=True))
     if (layer := vlm.layer) is not None:
         embed: Any = vlm.model.get_input_embeddings()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import gc
 import io
 import os
 import sys
@@ -81,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("arr-coc: interrupted", file=sys.stderr)
         return 130
+    finally:
+        gc.enable()
 
 
 def _discard_output() -> None:

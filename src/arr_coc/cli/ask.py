@@ -53,6 +53,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    console.start_fast()
     import arr_coc
     from arr_coc.relevance import explanation as why
 

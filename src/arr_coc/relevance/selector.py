@@ -63,7 +63,7 @@ class ArrCoc(Selector):
             chosen = self.select(replace(selection, k=math.ceil(AUTO_GLANCE * selection.grid.n)))
             assert chosen.relevance is not None
             if chosen.coupled_by == "layer" and _is_sure(chosen):
-                return replace(chosen, auto=auto_count(chosen.relevance[selection.candidates]))
+                return replace(chosen, auto=auto_count(chosen.relevance[chosen.keep]))
             everything = replace(everything, relevance=chosen.relevance, scores=chosen.scores, tensions=chosen.tensions)
             has_layer = False
         if self.settings.coupling == "auto" and not has_layer and selection.scorer is None:
