@@ -73,3 +73,23 @@ def test_a_folder_of_another_kind_of_model(tmp_path: Path) -> None:
     transformers.GPT2Config(n_layer=1, n_head=1, n_embd=8).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"'gpt2' is not supported .*Qwen2-VL"):
         arr_coc.load(tmp_path)
+
+
+def test_code_in_a_model_folder_runs_only_when_it_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with `auto_map` brings Python code. Nobody is asked: without trust_remote_code it does not run."""
+    torch.manual_seed(0)
+    folder.write(build(TINY), tmp_path, torch.float32)
+    config = json.loads((tmp_path / "config.json").read_text())
+    mark = tmp_path / "ran"
+    (tmp_path / "own.py").write_text(
+        f"from transformers import Qwen2VLConfig\nopen({str(mark)!r}, 'w').close()\nclass Own(Qwen2VLConfig):\n    pass\n"
+    )
+    config["auto_map"] = {"AutoConfig": "own.Own"}
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert arr_coc.load(tmp_path).ask(picture(64, 64), "What?", max_new_tokens=1)  # the family's own class
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "own"}))
+    with pytest.raises(ModelError, match="cannot load"):
+        arr_coc.load(tmp_path)
+    assert not mark.exists()

@@ -314,3 +314,8 @@ def test_the_callers_numpy_image_is_not_changed() -> None:
     before = image.copy()
     TextureArray.from_image(image).tensor()
     assert np.array_equal(image, before)
+
+
+def test_a_grid_too_large_for_memory_is_one_sentence() -> None:
+    with pytest.raises(ArrCocError, match=r"at most 16,777,216 cells, got 100000 x 100000"):
+        TextureArray.from_image(arr_coc.pictures.scene().resize((32, 32))).grid(100_000, 100_000)

@@ -236,3 +236,41 @@ def test_a_batch_may_start_with_a_text_only_row(family: str) -> None:
     options = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
     together = vlm.generate([[], [picture(90, 40)]], ["Hello", "What?"], budget="50%", **options)
     assert together[1].ids.tolist() == vlm.generate([picture(90, 40)], "What?", budget="50%", **options)[0].ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("option", "near"), [("budgte", "budget"), ("max_new_token", "max_new_tokens"), ("glanse", "glance")]
+)
+def test_an_unknown_option_names_the_near_one(option: str, near: str) -> None:
+    vlm = wrapped("qwen2_vl")
+    for call in (vlm.ask, vlm.generate, vlm.stream):
+        with pytest.raises(PromptError, match=f"got {option!r}; did you mean {near!r}"):
+            call(picture(), "What?", **{option: 3})
+    with pytest.raises(PromptError, match=r"got 'xyzzy'$"):
+        vlm.ask(picture(), "What?", xyzzy=3)
+
+
+@pytest.mark.parametrize("nothing", [0, "0", "0%", "mass 0%"])
+def test_a_budget_of_nothing_is_noted(nothing: Any) -> None:
+    vlm = wrapped("qwen2_vl")
+    answer = vlm.ask(picture(), "What?", budget=nothing, **GREEDY)
+    assert answer.tokens["kept"] == 0
+    assert answer.allocation.notes[-1] == f"budget of {nothing}: nothing of this picture was read"
+    blind = vlm.ask(picture(), "What?", glance=nothing, **GREEDY)
+    assert f"glance of {nothing}: nothing of this picture was read" in blind.allocation.notes
+
+
+def test_the_first_frame_of_an_animated_picture_is_noted(tmp_path: Any) -> None:
+    path = tmp_path / "animated.gif"
+    picture().save(path, save_all=True, append_images=[picture(seed=1)])
+    assert "animated: frame 1 of 2 is used" in wrapped("qwen2_vl").ask(path, "What?", **GREEDY).allocation.notes
+
+
+def test_a_chat_template_that_fails_is_one_sentence() -> None:
+    vlm = copy.copy(wrapped("qwen2_vl"))
+    vlm._prompter = copy.copy(vlm.prompter)
+    vlm.prompter.processor = copy.copy(vlm.processor)
+    for template in ("{{ ''.__class__.__mro__ }}", "{{ raise_exception('no') }}", "{% for %}"):
+        vlm.prompter.processor.chat_template = template
+        with pytest.raises(PromptError, match="the model's chat template failed: "):
+            vlm.ask(picture(), "What?")

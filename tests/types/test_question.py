@@ -1,0 +1,65 @@
+"""One check of a question, and the same sentence from every way in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import arr_coc
+from arr_coc.errors import PromptError
+from arr_coc.types.question import MAX_CHARACTERS, check_question, check_question_tokens
+from arr_coc.video.stream import watch
+from tests.adapters.tiny_vlm import picture, wrapped
+
+BAD = {
+    "empty": ("", "expected a question, got an empty one"),
+    "blank": (" \n\t", "expected a question, got an empty one"),
+    "too long": ("x" * (MAX_CHARACTERS + 1), "at most 20,000 characters, got 20,001"),
+    "not Unicode": ("caf\udce9?", r"valid Unicode, got \\udce9 at character 4"),
+    "NUL": ("What\x00?", "without NUL characters"),
+}
+WAYS: dict[str, Callable[[str], object]] = {
+    "ask": lambda question: wrapped("qwen2_vl").ask(picture(), question),
+    "ask, several": lambda question: wrapped("qwen2_vl").ask(picture(), ["What?", question]),
+    "stream": lambda question: list(wrapped("qwen2_vl").stream(picture(), question)),
+    "prepare": lambda question: wrapped("qwen2_vl").prepare([picture()], question),
+    "realize": lambda question: arr_coc.realize(picture(), question),
+    "watch": lambda question: watch([picture(), picture()], question),
+}
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize("case", list(BAD))
+def test_every_way_in_refuses_a_bad_question_with_the_same_sentence(case: str, way: str) -> None:
+    question, sentence = BAD[case]
+    with pytest.raises(PromptError, match=sentence):
+        WAYS[way](question)
+
+
+def test_a_good_question_is_returned_as_it_is() -> None:
+    for question in ("?", "合計はいくらですか", "x" * MAX_CHARACTERS, " What? "):
+        assert check_question(question) is question
+    with pytest.raises(PromptError, match="as text, got int"):
+        check_question(3)
+
+
+def test_a_question_is_not_longer_than_the_model_reads() -> None:
+    check_question_tokens(512, 512)
+    check_question_tokens(10**9, None)
+    with pytest.raises(PromptError, match="at most 512 tokens, which this model reads, got 513"):
+        check_question_tokens(513, 512)
+    vlm = wrapped("qwen2_vl")
+    longest = vlm.adapter.max_positions
+    assert longest is not None
+    if longest < MAX_CHARACTERS:  # one token per character
+        with pytest.raises(PromptError, match=f"at most {longest:,} tokens"):
+            vlm.ask(picture(), "x" * (longest + 1))
+
+
+def test_an_image_alone_is_a_message() -> None:
+    message = [{"role": "user", "content": [{"type": "image", "image": picture()}]}]
+    assert wrapped("qwen2_vl").generate(messages=message, max_new_tokens=1)
+    bad = [{"role": "user", "content": [{"type": "text", "text": "\udce9"}]}]
+    with pytest.raises(PromptError, match="valid Unicode"):
+        wrapped("qwen2_vl").generate(messages=bad)
