@@ -2,12 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo page test coverage test-matrix lint format docs pictures bench clean help
+.PHONY: demo page test soak coverage test-matrix lint format docs pictures bench clean help
 
 help:
 	@echo "make demo      answers about a bundled receipt, and pictures of why, into out/"
 	@echo "make page      the web page that looks into the system, on this machine"
 	@echo "make test      all tests; those of the page need a Chromium, which is installed where that is allowed"
+	@echo "make soak      load and faults: killed commands, full disks, many clients; takes two hours"
 	@echo "make coverage  all tests, with line and branch coverage of the package"
 	@echo "make test-matrix  the model tests with every supported transformers, the newest included"
 	@echo "make lint      ruff and mypy"
@@ -26,6 +27,9 @@ page: .venv/ready-demo
 test: .venv/ready-dev
 	.ci/browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n logical --dist loadscope
+
+soak: .venv/ready-dev
+	$(BIN)/python -m pytest soak -rs
 
 coverage: .venv/ready-dev
 	.ci/browser

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from arr_coc.video.stream import watch
     from arr_coc.vlm.api import load, realize, wrap
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "FULL40",

@@ -1,0 +1,63 @@
+"""A disk that fills up at every stage: one sentence and exit code 2, and with more space the result of a whole run."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from soak.conftest import COMMANDS, Workshop, write_figures
+from tests.cli.conftest import without_progress
+
+KILOBYTES = (4, 16, 64, 256, 1024, 4096)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """A function that makes or resizes a file system of so many kilobytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted: list[Path] = []
+
+    def mount(kilobytes: int) -> Path:
+        options = f"size={kilobytes}k" + (",remount" if mounted else "")
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], capture_output=True, text=True
+        )
+        if done.returncode:
+            pytest.skip(f"a file system of a given size needs the right to mount one: {done.stderr.strip()}")
+        mounted.append(place)
+        return place
+
+    yield mount
+    if mounted:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.mark.parametrize("kilobytes", KILOBYTES)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_full_disk_is_one_sentence_and_loses_nothing(
+    name: str,
+    kilobytes: int,
+    workshop: Workshop,
+    whole: Callable[[str], tuple[Any, float]],
+    small_disk: Callable[[int], Path],
+) -> None:
+    expected, _ = whole(name)
+    out = small_disk(kilobytes) / "out"
+    code, said, _ = workshop.run(name, out)
+    assert "Traceback" not in said
+    assert code in (0, 2), said
+    if code == 2:
+        assert without_progress(said).count("\n") == 1, said
+        assert "cannot" in said
+        small_disk(1 << 20)
+        code, said, _ = workshop.run(name, out)
+        assert code == 0, said
+    assert COMMANDS[name].read_result(out) == expected
+    write_figures("full_disk", {"command": name, "kilobytes": kilobytes, "was_full": "cannot" in said or code == 2})
