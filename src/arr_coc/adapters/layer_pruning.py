@@ -177,15 +177,20 @@ class LayerPruner:
         return tuple(out)
 
 
-def check_options(selector: Selector, options: Mapping[str, Any]) -> None:
+def check_options(adapter: Adapter, selector: Selector, options: Mapping[str, Any]) -> None:
     """Raise for options of `generate` that cannot be combined with dropping inside the model."""
-    config = options.get("generation_config")
     for name in ("assistant_model", "prompt_lookup_num_tokens", "prefill_chunk_size"):
-        if options.get(name, getattr(config, name, None)) is not None:
+        if adapter.generation_option(options, name) is not None:
             raise SelectorError(f"selector {selector.name!r} works inside the language model: leave {name} out")
-    if options.get("use_cache", getattr(config, "use_cache", True)) is False:
+    if adapter.generation_option(options, "use_cache") is False:
         raise SelectorError(
             f"selector {selector.name!r} works inside the language model: it needs the cache, leave use_cache on"
+        )
+    kind = adapter.generation_option(options, "cache_implementation")
+    if kind not in (None, "dynamic"):
+        raise SelectorError(
+            f"selector {selector.name!r} works inside the language model: it needs a dynamic cache, got "
+            f"cache_implementation={kind!r}"
         )
 
 
@@ -226,6 +231,11 @@ def _build_pruner(adapter: Adapter, prepared: Prepared, request: PruningRequest)
             totals[row] += allocation.n
         if any(len(rest) for rest in left.values()):
             raise incomplete
+        if cells[row, -1] >= 0:
+            raise SelectorError(
+                f"selector {request.selector.name!r} could drop the token that the answer starts from: expected text "
+                "after the last picture, got a prompt that ends in it"
+            )
     limits = _row_limits(request, prepared, totals)
     return LayerPruner(adapter, request, cells, totals, limits, prepared.source >= 0, layers)
 

@@ -198,6 +198,15 @@ class TiledAdapter(OnePositionPerToken):
         starts, ends = (edges == 1).nonzero(), (edges == -1).nonzero()
         return [(row, start, end) for (row, start), (_, end) in zip(starts.tolist(), ends.tolist(), strict=True)]
 
+    def check_tiles(self, shown: Sequence[int], placed: Sequence[int]) -> None:
+        """Raise unless the prompt has image tokens for the tiles that the pixels show, part by part."""
+        if list(shown) != list(placed):
+            counts = [" + ".join(map(str, part)) or "0" for part in (shown, placed)]
+            raise PromptError(
+                f"expected image tokens for the {counts[0]} tiles of pixel_values, got those of {counts[1]}: pass the "
+                "processor's whole output, not truncated"
+            )
+
     def tile_grid(self, rows: int, columns: int) -> Cells:
         """`rows` x `columns` tiles, row by row, and then a thumbnail: the whole picture squeezed into a tile."""
         parts = [
