@@ -7,13 +7,14 @@ on the host.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import accelerate
 import torch
 from torch.overrides import TorchFunctionMode
 
-MOVES = {torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.copy_}
 INDEXING = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}  # an index may be on the host
 
 
@@ -24,10 +25,8 @@ class DeviceMismatch(RuntimeError):
 class TwoDevices(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = dict(kwargs or {})
-        if func is torch.Tensor.device.__get__:
+        if func == torch.Tensor.device.__get__:
             return _device(args[0])
-        if func in (torch.Tensor.is_cuda.__get__, torch.Tensor.type) or "__get__" in func.__name__:
-            return _marked(func(*args, **given), _mark(args[0]))
         if func is torch.Tensor.to:
             return _to(args, given)
         if func is torch.Tensor.cpu:
@@ -47,11 +46,22 @@ class TwoDevices(TorchFunctionMode):
         return _marked(func(*args, **given), next(iter(marks), None))
 
 
-def place(model: torch.nn.Module, device_map: dict[str, int]) -> None:
-    """Mark all weights and buffers with their device, by the longest matching prefix of their name."""
+def spread(model: Any, device_map: dict[str, int]) -> Any:
+    """Spread a model by accelerate's hooks; weights and hooks get the device of the longest prefix of their name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a parameter's own name in a device map is no module
+        model = accelerate.dispatch_model(model, dict.fromkeys(device_map, "cpu"), force_hooks=True)
+
+    def device(name: str) -> int:
+        fitting = [prefix for prefix in device_map if f"{name}.".startswith(f"{prefix}.")]
+        return device_map[max(fitting, key=len)] if fitting else 0
+
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        fitting = [prefix for prefix in device_map if name.startswith(prefix)]
-        tensor._pretended = device_map[max(fitting, key=len)]  # type: ignore[attr-defined]
+        tensor._pretended = device(name)
+    for name, module in model.named_modules():
+        if getattr(module, "_hf_hook", None) is not None and module._hf_hook.execution_device is not None:
+            module._hf_hook.execution_device = torch.device("cpu", device(name))
+    return model
 
 
 def _mark(tensor: Any) -> int | None:

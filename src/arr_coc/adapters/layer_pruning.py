@@ -140,9 +140,11 @@ class LayerPruner:
         """Row `b`'s attention in the layer before `number`: `[heads, Q, T]`."""
         assert self.previous is not None
         hidden, given = self.previous
-        cos, sin = (table[b if len(table) > 1 else 0, real] for table in given["position_embeddings"])
+        cos, sin = (
+            table[b if len(table) > 1 else 0, real.to(table.device)] for table in given["position_embeddings"]
+        )
         layer = self.adapter.text_model.layers[number - 1]
-        return causal_attention(layer, hidden[b, real], cos, sin, queries.to(hidden.device))
+        return causal_attention(layer, hidden[b, real.to(hidden.device)], cos, sin, queries)
 
     def mean_cells_read(self, cells: torch.Tensor, row: int) -> float:
         """The number of a row's `cells` that a language layer reads, averaged over all layers."""

@@ -197,7 +197,7 @@ class Qwen3VL(Qwen2VL):
         return super()._encoder_kwargs(patches) | {"interp_indices": corners, "interp_weights": weights}
 
     def _add_positions(self, hidden: torch.Tensor, patches: PatchIndex) -> torch.Tensor:
-        corners, weights = self._interpolation(patches)
+        corners, weights = (part.to(hidden.device) for part in self._interpolation(patches))
         return hidden + (self.encoder.pos_embed(corners) * weights[:, :, None]).sum(1).to(hidden.dtype)
 
     def _interpolation(self, patches: PatchIndex) -> tuple[torch.Tensor, torch.Tensor]:
