@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -10,12 +11,12 @@ import torch
 import transformers.modeling_flash_attention_utils as flash
 
 import arr_coc
+from arr_coc.adapters import llava
 from arr_coc.adapters.families import adapter
-from arr_coc.adapters.llava import Llava
 from arr_coc.errors import ModelError
 from tests.adapters import families
 from tests.adapters.oracle import at_source, choose, dense, greedy, masked, real, sparse
-from tests.adapters.tiny_vlm import FLAT, GREEDY, picture, processor, wrapped
+from tests.adapters.tiny_vlm import GREEDY, picture, processor, wrapped
 
 QUESTION = "How many grey cats sit on the table?"
 
@@ -65,9 +66,8 @@ def flash_model(family: str, text: str = "flash_attention_2", vision: str = "fla
 
 @torch.no_grad()
 @pytest.mark.usefixtures("flash_attention")
-@pytest.mark.parametrize("case", ["image", "ragged", "video"])
-@pytest.mark.parametrize("family", families.QWEN)
-def test_qwen_under_flash_attention_is_exact(family: str, case: str) -> None:
+@pytest.mark.parametrize(("family", "case"), [(f, c) for f, c in families.CASES if c in ("image", "ragged", "video")])
+def test_the_oracles_hold_under_flash_attention(family: str, case: str) -> None:
     model, inputs = flash_model(family), families.prompt(family, case)
     reader = adapter(model)
     ours, source = sparse(reader, inputs)
@@ -85,42 +85,56 @@ def test_qwen_under_flash_attention_is_exact(family: str, case: str) -> None:
 
 @pytest.mark.usefixtures("flash_attention")
 @pytest.mark.parametrize("options", [{}, {"glance": "60%"}, {"selector": "fastv"}, {"selector": "visionzip"}])
-def test_selections_under_flash_attention_are_those_of_sdpa(options: dict[str, Any]) -> None:
-    ours = arr_coc.wrap(flash_model("qwen2_5_vl"), processor("qwen2_5_vl"))
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl"])
+def test_selections_under_flash_attention_are_those_of_sdpa(family: str, options: dict[str, Any]) -> None:
+    ours = arr_coc.wrap(flash_model(family), processor(family))
     given = {"budget": "40%", **options, **GREEDY}
-    plain, found = (vlm.ask(picture(), QUESTION, **given) for vlm in (wrapped("qwen2_5_vl"), ours))
+    plain, found = (vlm.ask(picture(), QUESTION, **given) for vlm in (wrapped(family), ours))
     assert found.allocation.keep.tolist() == plain.allocation.keep.tolist()
     assert found.ids.tolist() == plain.ids.tolist()
 
 
-@pytest.mark.parametrize("family", [name for name in FLAT if name != "llava_padded"])
-@pytest.mark.parametrize("name", ["flash_attention_2", "flash_attention_3", "kernels-community/flash-attn2"])
-def test_families_with_one_position_per_token_are_refused(family: str, name: str) -> None:
-    with pytest.raises(ModelError, match="reads a gap in the positions"):
-        arr_coc.wrap(flash_model(family, text=name))
+@pytest.mark.usefixtures("flash_attention")
+@pytest.mark.parametrize("family", ["qwen2_vl", "llava"])
+def test_rows_that_differ_after_a_layer_get_a_padding_mask(family: str) -> None:
+    ours = arr_coc.wrap(flash_model(family), processor(family))
+    given: Any = {"budget": [4, 11], "selector": "fastv", **GREEDY}
+    pictures = [[picture(seed=1)], [picture(seed=2)]]
+    plain, found = (vlm.generate(pictures, [QUESTION, QUESTION], **given) for vlm in (wrapped(family), ours))
+    assert [answer.ids.tolist() for answer in found] == [answer.ids.tolist() for answer in plain]
+    assert [answer.allocation.k for answer in found] == [4, 11]
+
+
+@pytest.fixture
+def splitting_at_gaps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A transformers that reads a gap in the positions as the start of another text."""
+
+    def split(positions: torch.Tensor) -> Any:
+        gaps = (positions[0].diff() != 1).nonzero()[:, 0] + 1
+        ends = torch.tensor([0, *gaps.tolist(), positions.shape[1]], dtype=torch.int32)
+        return (ends, ends), (ends.diff().max(), ends.diff().max())
+
+    monkeypatch.setattr(flash, "prepare_fa_kwargs_from_position_ids", split)
+    check = llava._flash_allows_gaps
+    check.cache_clear()
+    yield
+    check.cache_clear()
+
+
+@pytest.mark.usefixtures("splitting_at_gaps")
+@pytest.mark.parametrize("name", ["flash_attention_2", "kernels-community/flash-attn2"])
+def test_a_transformers_that_splits_at_gaps_is_refused(name: str) -> None:
+    with pytest.raises(ModelError, match=f"got '{name}', .*reads a gap in the positions"):
+        arr_coc.wrap(flash_model("llava", text=name))
 
 
 @torch.no_grad()
-@pytest.mark.usefixtures("flash_attention")
-def test_the_reason_is_real(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Control: without the refusal, dropped tokens split the prompt in two."""
-    monkeypatch.setattr(Llava, "_check_attention", lambda self: None)
+@pytest.mark.usefixtures("flash_attention", "splitting_at_gaps")
+def test_the_oracle_fails_where_transformers_splits_at_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llava, "_flash_allows_gaps", lambda: True)
     model, inputs = flash_model("llava"), families.prompt("llava", "image")
     reader = adapter(model)
     keeps = choose(reader.visuals(inputs))
     ours, source = sparse(reader, inputs, keeps)
     truth = families.shared_model("llava")(**masked(reader, inputs, keeps)).logits
     assert (real(model(**ours).logits, source) - at_source(truth, source)).abs().max() > 1e-2
-
-
-@torch.no_grad()
-@pytest.mark.usefixtures("flash_attention")
-@pytest.mark.parametrize("family", ["llava", "internvl", "idefics3"])
-def test_their_encoders_may_use_it(family: str) -> None:
-    model, inputs = flash_model(family, text="sdpa"), families.prompt(family, "image")
-    reader, plain = adapter(model), adapter(families.shared_model(family))
-    visuals = reader.visuals(inputs)
-    for cells in (None, choose(visuals)):
-        [ours], [theirs] = (one.encode(inputs, visuals, cells, (0.5,)) for one in (reader, plain))
-        assert (ours.tokens - theirs.tokens).abs().max() < 1e-4
-        assert (ours.attention[0.5] - theirs.attention[0.5]).abs().max() < 1e-5

@@ -177,6 +177,11 @@ class Adapter(ABC):
         return 0
 
     @property
+    def flash_attention(self) -> bool:
+        """Whether the language model uses FlashAttention, which takes no mask but that of the padding."""
+        return "flash" in (self.config.get_text_config()._attn_implementation or "")
+
+    @property
     def device(self) -> torch.device:
         """Where the prompt goes: the device of the word embeddings."""
         return execution_device(self.model.get_input_embeddings())

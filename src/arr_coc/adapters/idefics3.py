@@ -75,7 +75,9 @@ class Idefics3(TiledAdapter):
 
     def check(self) -> None:
         super().check()
-        if self.core.device.type == "meta" and not self.offloads:  # transformers moves the word embeddings to the device of the first weight
+        if (
+            self.core.device.type == "meta" and not self.offloads
+        ):  # transformers moves the word embeddings to the device of the first weight
             raise ModelError(
                 f"expected a device for model.vision_model of {self.family}, got it offloaded, with which transformers "
                 "cannot run it: give it a device in device_map"

@@ -61,13 +61,24 @@ class OnePositionPerToken(Adapter):
         self._check_attention()
 
     def _check_attention(self) -> None:
-        # Flash attention reads a gap in the positions of a single row as the start of another sequence.
-        chosen = self.config.get_text_config()._attn_implementation
-        if chosen and "flash" in chosen:
+        if self.flash_attention and not _flash_allows_gaps():
+            chosen = self.config.get_text_config()._attn_implementation
             raise ModelError(
-                f"expected attn_implementation='sdpa' for {self.family}, got {chosen!r}, which reads a gap in the positions "
-                "as the start of another text: load the model with attn_implementation='sdpa'"
+                f"expected attn_implementation='sdpa' for {self.family}, got {chosen!r}, with which this version of "
+                "transformers reads a gap in the positions as the start of another text: load the model with "
+                "attn_implementation='sdpa'"
             )
+
+
+@cache
+def _flash_allows_gaps() -> bool:
+    """Whether transformers gives FlashAttention a row of positions with a gap, from which tokens were dropped, as one text."""
+    try:
+        from transformers.modeling_flash_attention_utils import prepare_fa_kwargs_from_position_ids
+    except ImportError:
+        return False
+    (starts, _), _ = prepare_fa_kwargs_from_position_ids(torch.tensor([[2, 3, 7, 8]]))
+    return bool(starts.tolist() == [0, 4])
 
 
 @cache
