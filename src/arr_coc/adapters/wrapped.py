@@ -20,7 +20,7 @@ from torch import nn
 from arr_coc.errors import ModelError
 
 # Adapters that act inside the layers of the model, so that the model alone computes what the `PeftModel` does.
-PEFT_TYPES = ("LORA", "ADALORA", "LOHA", "LOKR", "OFT", "IA3", "VERA", "LN_TUNING")
+PEFT_TYPES = ("LORA", "ADALORA", "LOHA", "LOKR", "OFT", "IA3", "VERA")
 SAMPLED = 4  # values of each weight that are compared
 
 
