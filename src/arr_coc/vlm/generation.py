@@ -123,6 +123,7 @@ def follow_up(
             else "cannot continue this answer: the model's weights changed after it, so its cache is of another model: "
             "ask again"
         )
+    beams, options = _check_follow_up(adapter, options)
     said = (*turn.messages, user_message(question, 0, 0))
     prompt = prompter.render(said)
     if not prompt.startswith(turn.prompt):
@@ -135,7 +136,7 @@ def follow_up(
             "input_ids": torch.cat([turn.ids, fresh], 1),
             "attention_mask": torch.cat([turn.mask, torch.ones_like(fresh)], 1),
             "position_ids": torch.cat([turn.positions, new], -1),
-            "past_key_values": copy.deepcopy(turn.cache),  # `generate` writes to it; other follow-ups may start here
+            "past_key_values": _copied(turn.cache, beams),
         },
         names=("input_ids", "attention_mask", "position_ids", "past_key_values"),
         length=turn.ids.shape[1] + fresh.shape[1],
@@ -148,6 +149,27 @@ def follow_up(
     if remember is None:
         remember = not _not_rememberable(adapter, prepared, options)
     return generate(adapter, prompter, prepared, None, remember, options)[0]
+
+
+def _check_follow_up(adapter: Adapter, options: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
+    """The number of beams, and the options for a follow-up; raises for those that cannot continue a cache."""
+    plain = {"num_return_sequences": 1, "use_cache": True, "cache_implementation": "dynamic"}
+    for name in (*plain, "assistant_model", "prompt_lookup_num_tokens"):
+        value = adapter.generation_option(options, name)
+        if value is not None and value != plain.get(name):
+            wanted = f"{name}={plain[name]!r}" if name in plain else f"no {name}"
+            raise PromptError(f"a follow-up continues the cache of one answer: expected {wanted}, got {value!r}")
+    if adapter.generation_option(options, "cache_implementation") is not None:
+        options = {**options, "cache_implementation": None}  # `generate` takes it without a cache only
+    return int(adapter.generation_option(options, "num_beams") or 1), options
+
+
+def _copied(cache: Any, beams: int) -> Any:
+    """A copy for `generate`, which writes to it, for each beam: other follow-ups may start from the same answer."""
+    made = copy.deepcopy(cache)
+    if beams > 1:
+        made.batch_repeat_interleave(beams)
+    return made
 
 
 def _check_model(adapter: Adapter, options: Mapping[str, Any]) -> None:
@@ -194,8 +216,8 @@ def _turn(
     """State up to the answer's last token. The end token is left out: the next turn's template adds its own."""
     steps = torch.arange(1, len(ids) + 1, device=ids.device)
     length = prepared.length + len(ids)
-    if cache.get_seq_length() > length:
-        cache.crop(length)
+    if (more := int(cache.get_seq_length()) - length) > 0:
+        cache.crop(-more)
     answer = prompter.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return Turn(
         ids=torch.cat([inputs["input_ids"], ids[None]], 1),
