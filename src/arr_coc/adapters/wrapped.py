@@ -8,10 +8,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -133,9 +134,9 @@ class WeightsState:
     """Equal states mean equal weights, as far as versions and samples show."""
 
     adapters: tuple[str, ...]  # names of the active adapters
-    layers: tuple[Any, ...]  # of each layer with adapters: which are active, merged, and how they are scaled
+    layers: tuple[Any, ...] = field(repr=False)  # of each layer with adapters: the active and merged ones, their scales
     written: int  # how often weights were written, in total
-    values: bytes  # some values of each weight
+    values: str  # a hash of some values of each weight
 
     def __str__(self) -> str:
         return f"the adapter {', '.join(map(repr, self.adapters))}" if self.adapters else "no adapter"
@@ -177,11 +178,14 @@ def _adapter_state(module: Any) -> tuple[Any, ...]:
 
 
 @torch.no_grad()
-def _samples(weights: Sequence[torch.Tensor]) -> bytes:
-    """Some values of each weight, evenly spaced. One transfer for each device and dtype."""
+def _samples(weights: Sequence[torch.Tensor]) -> str:
+    """A hash of some values of each weight, evenly spaced. One transfer for each device and dtype."""
     groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for one in weights:
         if type(one) in (nn.Parameter, torch.Tensor) and one.device.type != "meta" and one.numel():
             flat = one.detach().flatten()
             groups.setdefault((one.device, one.dtype), []).append(flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED])
-    return b"".join(torch.cat(group).cpu().view(torch.uint8).numpy().tobytes() for group in groups.values())
+    digest = hashlib.blake2b(digest_size=8)
+    for group in groups.values():
+        digest.update(torch.cat(group).cpu().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
