@@ -10,7 +10,7 @@ import torch
 from arr_coc.errors import PromptError, SelectorError
 from arr_coc.selectors import Downscale, SelectionInput, Selector
 from tests.adapters.families import QWEN
-from tests.adapters.tiny_vlm import FLAT, GREEDY, picture, stock_inputs, wrapped
+from tests.adapters.tiny_vlm import FLAT, GREEDY, build, picture, stock_inputs, wrapped
 
 QUESTION = "What is this?"
 PICTURES = [picture(90, 40), picture(50, 77, 1)]
@@ -130,6 +130,14 @@ def test_a_video_of_llava_onevision() -> None:
 def test_a_video_where_only_images_are_read(family: str) -> None:
     with pytest.raises(PromptError, match=r"expected no videos for .*, got some: pass the frames as images"):
         wrapped(family).generate(None, "What?", videos=[[picture(), picture()]])
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "llava_onevision"])
+def test_a_video_without_a_video_processor(family: str) -> None:
+    vlm = build(family)
+    vlm.processor.video_processor = None
+    with pytest.raises(PromptError, match=r"expected a processor with a video processor for videos, got a .* without"):
+        vlm.ask(None, "What?", videos=[[picture(), picture()]])
 
 
 def test_a_smaller_picture_saves_nothing_where_the_grid_is_fixed() -> None:

@@ -32,10 +32,10 @@ def test_an_old_transformers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     check_transformers()
 
 
-def test_a_model_on_several_devices_is_refused() -> None:
+def test_a_model_without_weights_is_refused() -> None:
     model = tiny.model("qwen2_vl")
     model.lm_head = torch.nn.Linear(32, 128, bias=False, device="meta")
-    with pytest.raises(ModelError, match="spread over cpu, meta"):
+    with pytest.raises(ModelError, match="some on the device 'meta', which holds none"):
         arr_coc.wrap(model)
 
 
@@ -88,13 +88,6 @@ def test_a_language_model_without_rotary_positions_is_refused() -> None:
     )
     with pytest.raises(ModelError, match="expected a language model with rotary positions, got 'opt'"):
         arr_coc.wrap(built(config))
-
-
-def test_flash_attention_would_misread_the_positions() -> None:
-    model = tiny.model("llava")
-    model.config.get_text_config()._attn_implementation = "flash_attention_2"
-    with pytest.raises(ModelError, match="got 'flash_attention_2', which reads a gap in the positions"):
-        arr_coc.wrap(model)
 
 
 def test_other_vision_towers_are_refused_by_name() -> None:

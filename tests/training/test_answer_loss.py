@@ -190,6 +190,72 @@ def test_every_score_gets_a_gradient_and_the_model_none(family: str, method: str
     assert not any(module._forward_pre_hooks for module in vlm.model.modules())
 
 
+def checkpointed(family: str, **kwargs: Any) -> Any:
+    vlm = tiny_vlm.build(family)
+    vlm.model.train()
+    vlm.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kwargs)
+    return vlm
+
+
+def gradients(vlm: Any, look: Any, frozen: bool) -> list[torch.Tensor]:
+    """Of the scores, and of all weights that have one."""
+    scores = scored(cells(vlm, look)).requires_grad_()
+    answer_loss(vlm, look, QUESTION, ANSWER, log_gates(scores, 8, "log-gate"), frozen=frozen).backward()
+    found = [scores.grad, *(weights.grad for weights in vlm.model.parameters() if weights.grad is not None)]
+    return [grad.clone() for grad in found if grad is not None]
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl"])
+def test_gradient_checkpointing_changes_no_gradient(family: str, frozen: bool) -> None:
+    plain, ours = tiny_vlm.build(family), checkpointed(family, use_reentrant=False)
+    if frozen:
+        ours.model.requires_grad_(False)
+    calls: list[int] = []
+    ours.adapter.text_model.layers[0].input_layernorm.register_forward_pre_hook(lambda *_: calls.append(1))
+    expected, found = (gradients(vlm, vlm.look(picture(90, 40)), frozen) for vlm in (plain, ours))
+    assert len(calls) == 2  # the layer ran a second time for its gradient
+    assert (len(found) == 1) == frozen
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl"])
+def test_gradient_checkpointing_in_the_encoder_changes_no_gradient(family: str) -> None:
+    grads, counts = [], []
+    for vlm in (tiny_vlm.build(family), checkpointed(family, use_reentrant=False)):
+        calls: list[int] = []
+        norm = vlm.adapter.encoder.blocks[0].norm1 if family == "qwen2_5_vl" else vlm.adapter.blocks[0].layernorm_before
+        norm.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        prepared = vlm.prepare(picture(64, 64), QUESTION, glance=12, budget=9, selector="uniform", gradients=True)
+        vlm.model(**prepared, use_cache=False).logits.logsumexp(-1).sum().backward()
+        grads.append([weights.grad for weights in vlm.model.parameters() if weights.grad is not None])
+        counts.append(len(calls))
+    assert counts[1] == 2 * counts[0]
+    assert all(torch.allclose(one, other, rtol=1e-4, atol=1e-4) for one, other in zip(*grads, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_gradient_checkpointing_that_loses_gradients_is_refused() -> None:
+    vlm = checkpointed("qwen2_vl", use_reentrant=False)
+    with pytest.raises(ModelError, match=r"expected a frozen model .* call model.requires_grad_\(False\)"):
+        gradients(vlm, vlm.look(picture()), frozen=True)
+    reentrant = checkpointed("qwen2_vl", use_reentrant=True)
+    with pytest.raises(ModelError, match=r"got it with use_reentrant=True"):
+        gradients(reentrant, reentrant.look(picture()), frozen=False)
+    vlm.model.eval()  # nothing is run a second time
+    assert len(gradients(vlm, vlm.look(picture()), frozen=True)) == 1
+
+
+def test_a_model_that_checkpoints_gradients_does_not_generate() -> None:
+    """Its layers get no cache: every token after the first would see itself alone."""
+    vlm = checkpointed("qwen2_vl", use_reentrant=False)
+    with pytest.raises(ModelError, match=r"trains with gradient checkpointing, .*: call model.eval\(\) first"):
+        vlm.ask(picture(), QUESTION, **tiny_vlm.GREEDY)
+    vlm.model.eval()
+    plain = tiny_vlm.wrapped("qwen2_vl").ask(picture(), QUESTION, **tiny_vlm.GREEDY)
+    assert vlm.ask(picture(), QUESTION, **tiny_vlm.GREEDY).ids.tolist() == plain.ids.tolist()
+
+
 @pytest.mark.parametrize("method", ["log-gate", "straight-through"])
 def test_half_precision_gives_nearly_the_same_gradient(method: str) -> None:
     found = []

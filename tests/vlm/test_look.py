@@ -73,6 +73,9 @@ def test_a_follow_up_continues_from_the_pruned_cache(vlm: Any) -> None:
         ids["attention_mask"] = torch.ones_like(ids["input_ids"])
         expected = answer_of(vlm.model, masked(vlm.adapter, ids, keep))
         assert (second if answer is first else third).ids.tolist() == expected
+    beams = vlm.ask(None, "Sure?", after=second, num_beams=3, **GREEDY)
+    assert beams.ids.tolist() == answer_of(vlm.model, masked(vlm.adapter, ids, keep), num_beams=3)
+    assert beams.turn is None
 
 
 def test_two_follow_ups_may_start_from_one_answer(vlm: Any) -> None:

@@ -172,11 +172,72 @@ def test_what_cannot_be_remembered(options: dict[str, Any], complaint: str) -> N
         wrapped("qwen2_vl").ask(picture(), question, remember=True, **GREEDY | options)
 
 
-def test_a_follow_up_may_have_beams() -> None:
+SETTINGS = [
+    ({"num_beams": 2}, "num_beams=2", None),
+    ({"num_return_sequences": 2}, "num_return_sequences=2", "num_return_sequences=1, got 2"),
+    ({"use_cache": False}, "use_cache=False", "use_cache=True, got False"),
+    (
+        {"cache_implementation": "static"},
+        "cache_implementation='static'",
+        "cache_implementation='dynamic', got 'static'",
+    ),
+    ({"prompt_lookup_num_tokens": 3}, None, "no prompt_lookup_num_tokens, got 3"),
+]
+
+
+@pytest.mark.parametrize("where", ["generation_config=", "model.generation_config"])
+@pytest.mark.parametrize(("settings", "not_remembered", "not_continued"), SETTINGS)
+def test_settings_of_a_generation_config_are_seen(
+    settings: dict[str, Any], not_remembered: str | None, not_continued: str | None, where: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     vlm = wrapped("qwen2_vl")
     first = vlm.ask(picture(), "What?", remember=True, **GREEDY)
-    second = vlm.ask(None, "Why?", after=first, num_beams=1, **GREEDY)
+    options: dict[str, Any] = dict(GREEDY)
+    if where == "model.generation_config":
+        for name, value in settings.items():
+            monkeypatch.setattr(vlm.model.generation_config, name, value)
+    else:
+        options = {"generation_config": GenerationConfig(**settings, max_new_tokens=3, do_sample=False, pad_token_id=0)}
+    if not_remembered:
+        with pytest.raises(PromptError, match=not_remembered):
+            vlm.ask(picture(), "What?", remember=True, **options)
+    if not_continued:
+        with pytest.raises(
+            PromptError, match=f"a follow-up continues the cache of one answer: expected {not_continued}"
+        ):
+            vlm.ask(None, "Why?", after=first, **options)
+    else:
+        assert vlm.ask(None, "Why?", after=first, **options).turn is None
+    if settings.keys() & {"num_beams", "num_return_sequences"}:
+        with pytest.raises(PromptError, match="for a streamed answer, got 2"):
+            vlm.stream(picture(), "What?", **options)
+    else:
+        with pytest.raises(SelectorError, match="works inside the language model"):
+            vlm.ask(picture(), "What?", budget=9, selector="fastv", **options)
+
+
+def test_an_answer_that_was_looked_up_can_be_continued() -> None:
+    """Candidates that were not taken leave the cache."""
+    vlm = wrapped("qwen2_vl")
+    plain, looked_up = (
+        vlm.ask(picture(), "What? What?", remember=True, **GREEDY, **options)
+        for options in ({}, {"prompt_lookup_num_tokens": 3})
+    )
+    assert looked_up.ids.tolist() == plain.ids.tolist()
+    ours, expected = (vlm.ask(None, "Why?", after=first, **GREEDY) for first in (looked_up, plain))
+    assert ours.ids.tolist() == expected.ids.tolist()
+
+
+def test_a_dynamic_cache_may_be_named() -> None:
+    vlm = wrapped("qwen2_vl")
+    first = vlm.ask(picture(), "What?", remember=True, cache_implementation="dynamic", **GREEDY)
+    second = vlm.ask(None, "Why?", after=first, cache_implementation="dynamic", **GREEDY)
     assert second.turn is not None
+
+
+def test_a_follow_up_needs_a_remembered_answer() -> None:
+    vlm = wrapped("qwen2_vl")
     with pytest.raises(PromptError, match="remember=True"):
         vlm.ask(None, "Why?", after="something")
 

@@ -154,6 +154,7 @@ def causal_attention(
     """
     attention = layer.self_attn
     states = layer.input_layernorm(hidden)
+    cos, sin, queries = (part.to(states.device) for part in (cos, sin, queries))  # a layer may be on its own device
     query = _project(attention, "q", states[queries], cos[queries], sin[queries])
     key = _project(attention, "k", states, cos, sin).repeat_interleave(attention.num_key_value_groups, 0)
     scores = query @ key.transpose(1, 2) * attention.scaling

@@ -15,6 +15,14 @@ from typing import Any, ClassVar
 
 import torch
 
+from arr_coc.adapters.wrapped import (
+    WeightsState,
+    check_placement,
+    execution_device,
+    weights_loaded,
+    weights_state,
+    without_compilation,
+)
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.grid import Cells
 
@@ -65,6 +73,15 @@ class Encoded:
     def rows(self, keep: torch.Tensor) -> torch.Tensor:
         """The index of kept cells `[K]` among the encoded ones."""
         return torch.searchsorted(self.cells, keep)
+
+    def on(self, device: torch.device) -> Encoded:
+        return Encoded(
+            self.cells,
+            self.tokens.to(device),
+            tuple(level.to(device) for level in self.deep),
+            None if self.extra is None else self.extra.to(device),
+            {depth: values.to(device) for depth, values in self.attention.items()},
+        )
 
 
 class Adapter(ABC):
@@ -130,8 +147,10 @@ class Adapter(ABC):
             order = sorted((i for i, v in enumerate(visuals) if v.kind == kind), key=lambda i: visuals[i].number)
             if order:
                 some = None if cells is None else [cells[i] for i in order]
-                made = self.encode_kind(inputs, kind, [visuals[i] for i in order], some, depths)
-                encoded.update(zip(order, made, strict=True))
+                with weights_loaded(self.core):
+                    made = self.encode_kind(inputs, kind, [visuals[i] for i in order], some, depths)
+                # The encoder's last part may be on another device than the language model's first one.
+                encoded.update((i, one.on(self.device)) for i, one in zip(order, made, strict=True))
         return [encoded[i] for i in range(len(visuals))]
 
     @cached_property
@@ -158,8 +177,25 @@ class Adapter(ABC):
         return 0
 
     @property
+    def flash_attention(self) -> bool:
+        """Whether the language model uses FlashAttention, which takes no mask but that of the padding."""
+        return "flash" in (self.config.get_text_config()._attn_implementation or "")
+
+    @property
     def device(self) -> torch.device:
-        return self.model.get_input_embeddings().weight.device
+        """Where the prompt goes: the device of the word embeddings."""
+        return execution_device(self.model.get_input_embeddings())
+
+    def encoder_state(self) -> WeightsState:
+        """Changes with everything that encodings depend on: all weights outside the language model."""
+        return weights_state(self.model, without=(self.text_model, self.model.get_output_embeddings()))
+
+    def generation_option(self, options: Mapping[str, Any], name: str) -> Any:
+        """An option's value in `generate(**options)`: given, in a given `generation_config`, or in the model's own."""
+        if name in options:
+            return options[name]
+        given = getattr(options.get("generation_config"), name, None)
+        return getattr(self.model.generation_config, name, None) if given is None else given
 
     @property
     def max_positions(self) -> int | None:
@@ -218,12 +254,7 @@ class Adapter(ABC):
 
     def check(self) -> None:
         """Raise where this model cannot be wrapped."""
-        devices = {str(parameter.device) for parameter in self.model.parameters()}
-        if len(devices) > 1:
-            raise ModelError(
-                f"expected the model on one device, got it spread over {', '.join(sorted(devices))}: "
-                "load it with device_map={'': 'cuda:0'} or move it with model.to(...)"
-            )
+        check_placement(self.model)
         text = self.config.get_text_config()
         # A sliding window counts the tokens that are read: without the dropped ones it would reach further back.
         other = sorted(set(getattr(text, "layer_types", None) or ()) - {"full_attention"})
@@ -244,7 +275,8 @@ def pre_hooks(layers: Mapping[int, Any], hook: Callable[[int, tuple[Any, ...], d
 
     handles = [layer.register_forward_pre_hook(in_thread(number), with_kwargs=True) for number, layer in layers.items()]
     try:
-        yield
+        with without_compilation():
+            yield
     finally:
         for handle in handles:
             handle.remove()

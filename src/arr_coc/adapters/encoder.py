@@ -224,7 +224,7 @@ class TileRecorder(_BlockRecorder):
 
 def apply_rotary(heads: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     """Rotary positions applied to `[P, H, D]`, computed in float32 as the stock encoders do."""
-    cos, sin = (table.unsqueeze(-2).float() for table in rotary)
+    cos, sin = (table.to(heads.device).unsqueeze(-2).float() for table in rotary)
     wide = heads.float()
     first, second = wide.chunk(2, dim=-1)
     return (wide * cos + torch.cat([-second, first], dim=-1) * sin).to(heads.dtype)

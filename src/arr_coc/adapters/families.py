@@ -10,6 +10,7 @@ from arr_coc.adapters.internvl import InternVL
 from arr_coc.adapters.llava import Llava
 from arr_coc.adapters.llava_next import LlavaNext, LlavaOnevision
 from arr_coc.adapters.qwen2_vl import Qwen2VL, Qwen3VL, Qwen25VL
+from arr_coc.adapters.wrapped import unwrap
 from arr_coc.errors import ModelError
 
 OLDEST_TRANSFORMERS = (5, 18)
@@ -27,8 +28,9 @@ REFUSED: dict[str, str] = {
 
 
 def adapter(model: Any, image_processor: Any = None, batch_windows: bool = False) -> Adapter:
-    """The adapter of a model's family; raises with a list of the supported families."""
+    """The adapter of a model's family, whatever wraps the model; raises with a list of the supported families."""
     check_transformers()
+    model = unwrap(model)
     kind = getattr(getattr(model, "config", None), "model_type", None)
     if kind is None or not callable(getattr(model, "generate", None)):
         came = f"{type(model).__module__}.{type(model).__name__}"

@@ -6,6 +6,7 @@ Between two tiles of a row are two tokens, a border and a tag; a newline token a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ class Idefics3(TiledAdapter):
     family: ClassVar[str] = "Idefics3"
     model_types: ClassVar[tuple[str, ...]] = ("idefics3",)
     processor: ClassVar[str] = "Idefics3Processor"
+    offloads: ClassVar[bool] = False  # whether transformers can run it with an offloaded vision encoder
     images_by_row: ClassVar[bool] = True  # the pixels of a row's tiles are stored together
 
     @property
@@ -48,6 +50,11 @@ class Idefics3(TiledAdapter):
         ids = inputs["input_ids"].cpu()
         runs = self.image_runs(ids)
         tag = int(ids[runs[-1][0], runs[-1][1] - 1]) if runs else -1  # before every whole picture
+        placed = Counter(row for row, _, _ in runs)
+        self.check_tiles(
+            [count for tiles in inputs["pixel_values"] if (count := len(_shown(tiles)))],  # rows with pictures only
+            [placed[row] for row in sorted(placed)],
+        )
         found: list[Cells] = []
         tiles: list[tuple[int, int, int]] = []  # row, start and end of the tiles before the next whole picture
         for row, start, end in runs:
@@ -66,9 +73,18 @@ class Idefics3(TiledAdapter):
             tiles = []
         return found
 
+    def check(self) -> None:
+        super().check()
+        if (
+            self.core.device.type == "meta" and not self.offloads
+        ):  # transformers moves the word embeddings to the device of the first weight
+            raise ModelError(
+                f"expected a device for model.vision_model of {self.family}, got it offloaded, with which transformers "
+                "cannot run it: give it a device in device_map"
+            )
+
     def _tile_pixels(self, inputs: Inputs) -> torch.Tensor:
-        tiles = self.pixels(inputs).to(self.core.dtype).flatten(0, 1)
-        return tiles[(tiles != 0).flatten(1).any(1)]  # tiles of zeros are padding
+        return _shown(self.pixels(inputs).to(self.core.dtype).flatten(0, 1))
 
     def _encode_all(self, inputs: Inputs) -> torch.Tensor:
         mask = inputs.get("pixel_attention_mask")
@@ -88,10 +104,16 @@ class Idefics3(TiledAdapter):
         return self.core.connector.modality_projection(normed)
 
 
+def _shown(tiles: torch.Tensor) -> torch.Tensor:
+    """Tiles `[T, 3, H, W]` without those of zeros, which are padding."""
+    return tiles[(tiles != 0).flatten(1).any(1)]
+
+
 class SmolVLM(Idefics3):
     family: ClassVar[str] = "SmolVLM"
     model_types: ClassVar[tuple[str, ...]] = ("smolvlm",)
     processor: ClassVar[str] = "SmolVLMProcessor"
+    offloads: ClassVar[bool] = True
 
     def check(self) -> None:
         super().check()

@@ -47,7 +47,9 @@ class InternVL(TiledAdapter):
         if inputs.get("pixel_values") is None:
             return []
         found: list[Cells] = []
-        for number, (_, start, end) in enumerate(self.image_runs(inputs["input_ids"])):
+        runs = self.image_runs(inputs["input_ids"])
+        self.check_tiles([len(inputs["pixel_values"])], [sum(end - start for _, start, end in runs) // self.side**2])
+        for number, (_, start, end) in enumerate(runs):
             tiles, rest = divmod(end - start, self.side**2)
             if rest:
                 raise PromptError(

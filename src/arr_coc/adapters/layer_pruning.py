@@ -60,7 +60,8 @@ class LayerPruner:
             hidden = self._drop(number, hidden)
         stage = max((layer for layer in self.index if layer <= number), default=None)
         if stage is not None:
-            given = shorten_kwargs(given, self.index[stage], self.alive[stage], self.cells.shape[1], prefill)
+            length, flash = self.cells.shape[1], self.adapter.flash_attention
+            given = shorten_kwargs(given, self.index[stage], self.alive[stage], length, prefill, flash)
         if prefill:
             self.previous = (hidden, given)
         return hidden, given
@@ -140,9 +141,9 @@ class LayerPruner:
         """Row `b`'s attention in the layer before `number`: `[heads, Q, T]`."""
         assert self.previous is not None
         hidden, given = self.previous
-        cos, sin = (table[b if len(table) > 1 else 0, real] for table in given["position_embeddings"])
+        cos, sin = (table[b if len(table) > 1 else 0, real.to(table.device)] for table in given["position_embeddings"])
         layer = self.adapter.text_model.layers[number - 1]
-        return causal_attention(layer, hidden[b, real], cos, sin, queries.to(hidden.device))
+        return causal_attention(layer, hidden[b, real.to(hidden.device)], cos, sin, queries)
 
     def mean_cells_read(self, cells: torch.Tensor, row: int) -> float:
         """The number of a row's `cells` that a language layer reads, averaged over all layers."""
@@ -177,15 +178,20 @@ class LayerPruner:
         return tuple(out)
 
 
-def check_options(selector: Selector, options: Mapping[str, Any]) -> None:
+def check_options(adapter: Adapter, selector: Selector, options: Mapping[str, Any]) -> None:
     """Raise for options of `generate` that cannot be combined with dropping inside the model."""
-    config = options.get("generation_config")
     for name in ("assistant_model", "prompt_lookup_num_tokens", "prefill_chunk_size"):
-        if options.get(name, getattr(config, name, None)) is not None:
+        if adapter.generation_option(options, name) is not None:
             raise SelectorError(f"selector {selector.name!r} works inside the language model: leave {name} out")
-    if options.get("use_cache", getattr(config, "use_cache", True)) is False:
+    if adapter.generation_option(options, "use_cache") is False:
         raise SelectorError(
             f"selector {selector.name!r} works inside the language model: it needs the cache, leave use_cache on"
+        )
+    kind = adapter.generation_option(options, "cache_implementation")
+    if kind not in (None, "dynamic"):
+        raise SelectorError(
+            f"selector {selector.name!r} works inside the language model: it needs a dynamic cache, got "
+            f"cache_implementation={kind!r}"
         )
 
 
@@ -226,6 +232,11 @@ def _build_pruner(adapter: Adapter, prepared: Prepared, request: PruningRequest)
             totals[row] += allocation.n
         if any(len(rest) for rest in left.values()):
             raise incomplete
+        if cells[row, -1] >= 0:
+            raise SelectorError(
+                f"selector {request.selector.name!r} could drop the token that the answer starts from: expected text "
+                "after the last picture, got a prompt that ends in it"
+            )
     limits = _row_limits(request, prepared, totals)
     return LayerPruner(adapter, request, cells, totals, limits, prepared.source >= 0, layers)
 
@@ -258,11 +269,12 @@ def _row_limits(request: PruningRequest, prepared: Prepared, totals: list[int]) 
 
 
 def shorten_kwargs(
-    given: dict[str, Any], index: torch.Tensor, alive: torch.Tensor, length: int, prefill: bool
+    given: dict[str, Any], index: torch.Tensor, alive: torch.Tensor, length: int, prefill: bool, flash: bool = False
 ) -> dict[str, Any]:
     """A layer's keyword arguments for a prompt of `length` tokens, cut to the tokens `index` `[B, L']` that are left.
 
-    `alive` `[B, L']`: those that are not padding. `prefill`: the layer reads the prompt, not a generated token.
+    `alive` `[B, L']`: those that are not padding. `prefill`: the layer reads the prompt, not a generated token. `flash`:
+    the attention takes a mask `[B, T]` of what is not padding.
     """
     made = dict(given)
     cache = given.get("past_key_values")
@@ -279,7 +291,15 @@ def shorten_kwargs(
         )
         if isinstance(given.get("position_ids"), torch.Tensor) and given["position_ids"].ndim == 2:
             made["position_ids"] = given["position_ids"].expand(len(index), -1).gather(1, index)
-    made["attention_mask"] = _shorten_mask(given.get("attention_mask"), index, alive, length, prefill, cache)
+    mask = given.get("attention_mask")
+    if mask is not None and not isinstance(mask, torch.Tensor):
+        raise SelectorError(
+            "dropping tokens inside the language model needs attn_implementation='sdpa', 'eager' or FlashAttention, got "
+            f"one whose mask is a {type(mask).__name__}"
+        )
+    if mask is None and flash and not bool(alive.all()):
+        mask = torch.ones(len(alive), length + (0 if prefill else _generated(cache, length)), device=device).long()
+    made["attention_mask"] = _shorten_mask(mask, index, alive, length, prefill, cache)
     return made
 
 
@@ -292,8 +312,7 @@ def _shorten_mask(
         if prefill:
             square = torch.ones(index.shape[1], index.shape[1], dtype=torch.bool, device=index.device).tril()
             return _open_diagonal(square & alive[:, None, None])
-        generated = int(cache.get_seq_length()) - length  # the current token included: the first layer has cached it
-        new = torch.ones(len(alive), generated, dtype=torch.bool, device=index.device)
+        new = torch.ones(len(alive), _generated(cache, length), dtype=torch.bool, device=index.device)
         return torch.cat([alive, new], 1)[:, None, None]
     if mask.ndim == 2:
         return torch.cat([mask.gather(1, index) * alive, mask[:, length:]], 1)
@@ -305,6 +324,11 @@ def _shorten_mask(
         return torch.cat([columns, new.expand(len(index), -1, -1, -1)], 3)
     rows = columns.gather(2, index[:, None, :, None].expand(-1, 1, -1, columns.shape[3]))
     return _open_diagonal(rows) if mask.dtype == torch.bool else rows
+
+
+def _generated(cache: Any, length: int) -> int:
+    """Tokens generated after a prompt of `length`, the current one included: the first layer has cached it."""
+    return int(cache.get_seq_length()) - length
 
 
 def _open_diagonal(mask: torch.Tensor) -> torch.Tensor:

@@ -61,13 +61,24 @@ class OnePositionPerToken(Adapter):
         self._check_attention()
 
     def _check_attention(self) -> None:
-        # Flash attention reads a gap in the positions of a single row as the start of another sequence.
-        chosen = self.config.get_text_config()._attn_implementation
-        if chosen and "flash" in chosen:
+        if self.flash_attention and not _flash_allows_gaps():
+            chosen = self.config.get_text_config()._attn_implementation
             raise ModelError(
-                f"expected attn_implementation='sdpa' for {self.family}, got {chosen!r}, which reads a gap in the positions "
-                "as the start of another text: load the model with attn_implementation='sdpa'"
+                f"expected attn_implementation='sdpa' for {self.family}, got {chosen!r}, with which this version of "
+                "transformers reads a gap in the positions as the start of another text: load the model with "
+                "attn_implementation='sdpa'"
             )
+
+
+@cache
+def _flash_allows_gaps() -> bool:
+    """Whether transformers gives FlashAttention a row of positions with a gap, from which tokens were dropped, as one text."""
+    try:
+        from transformers.modeling_flash_attention_utils import prepare_fa_kwargs_from_position_ids
+    except ImportError:
+        return False
+    (starts, _), _ = prepare_fa_kwargs_from_position_ids(torch.tensor([[2, 3, 7, 8]]))
+    return bool(starts.tolist() == [0, 4])
 
 
 @cache
@@ -197,6 +208,15 @@ class TiledAdapter(OnePositionPerToken):
         edges = torch.nn.functional.pad((ids.cpu() == self.token_id("image")).int(), (1, 1)).diff(dim=1)
         starts, ends = (edges == 1).nonzero(), (edges == -1).nonzero()
         return [(row, start, end) for (row, start), (_, end) in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def check_tiles(self, shown: Sequence[int], placed: Sequence[int]) -> None:
+        """Raise unless the prompt has image tokens for the tiles that the pixels show, part by part."""
+        if list(shown) != list(placed):
+            counts = [" + ".join(map(str, part)) or "0" for part in (shown, placed)]
+            raise PromptError(
+                f"expected image tokens for the {counts[0]} tiles of pixel_values, got those of {counts[1]}: pass the "
+                "processor's whole output, not truncated"
+            )
 
     def tile_grid(self, rows: int, columns: int) -> Cells:
         """`rows` x `columns` tiles, row by row, and then a thumbnail: the whole picture squeezed into a tile."""

@@ -61,6 +61,11 @@ class PromptProcessor:
             if flat[f"{kind}s"] and kind not in self.placeholders:
                 hint = ": pass the frames as images" if kind == "video" else ""
                 raise PromptError(f"expected no {kind}s for {type(self.processor).__name__}, got some{hint}")
+        if flat["videos"] and not callable(getattr(self.processor, "video_processor", None)):
+            raise PromptError(
+                f"expected a processor with a video processor for videos, got a {type(self.processor).__name__} without: "
+                "load it with arr_coc.load(...), or pass the frames as images"
+            )
         shown = [(i, v) for i, v in zip(images, videos, strict=True) if i or v]  # rows without pictures are text only
         rows = [
             self.placeholders.get("image", "") * len(i) + self.placeholders.get("video", "") * len(v) for i, v in shown

@@ -25,6 +25,7 @@ from arr_coc.adapters.encoder import (
     index_patches,
     sort_by_window,
 )
+from arr_coc.adapters.wrapped import is_spread
 from arr_coc.errors import PromptError
 from arr_coc.types.grid import Cells, Grid
 
@@ -113,8 +114,15 @@ class Qwen2VL(Adapter):
         return made
 
     def _batches_segments(self, dense: bool) -> bool:
-        """Whether to run the blocks here: the stock loop over segments synchronises with the device in every layer."""
-        return self.encoder.config._attn_implementation == "sdpa" and (not dense or self.batch_windows)
+        """Whether to run the blocks here: the stock loop over segments synchronises with the device in every layer.
+
+        Blocks that are on several devices, or checkpoint their gradients, must be called whole.
+        """
+        encoder = self.encoder
+        if encoder.config._attn_implementation != "sdpa" or (dense and not self.batch_windows):
+            return False
+        checkpoints = encoder.training and encoder.is_gradient_checkpointing and torch.is_grad_enabled()
+        return not checkpoints and not is_spread(self.model, encoder)
 
     def _run(self, pixels: torch.Tensor, patches: PatchIndex, recorder: Recorder) -> Features:
         """Tokens and deep features of the patches `[P, C]`."""
@@ -189,7 +197,7 @@ class Qwen3VL(Qwen2VL):
         return super()._encoder_kwargs(patches) | {"interp_indices": corners, "interp_weights": weights}
 
     def _add_positions(self, hidden: torch.Tensor, patches: PatchIndex) -> torch.Tensor:
-        corners, weights = self._interpolation(patches)
+        corners, weights = (part.to(hidden.device) for part in self._interpolation(patches))
         return hidden + (self.encoder.pos_embed(corners) * weights[:, :, None]).sum(1).to(hidden.dtype)
 
     def _interpolation(self, patches: PatchIndex) -> tuple[torch.Tensor, torch.Tensor]:

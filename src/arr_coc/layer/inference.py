@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from arr_coc.embedding.encoder import fingerprint
 from arr_coc.errors import LayerError
@@ -325,14 +326,40 @@ class ModelParts(Protocol):
 def model_identity(adapter: ModelParts) -> str:
     """A model's name for its layers: its type, and a hash of the signs of some word embeddings and encoder weights.
 
-    Signs are the same in every precision that a model may be loaded in.
+    Signs are the same in every precision that a model may be loaded in. Quantised weights have signs of their own, and
+    adapters (peft) do not count.
     """
     words = adapter.model.get_input_embeddings().weight
-    language = {id(parameter) for parameter in adapter.text_model.parameters()} | {id(words)}
-    matrices = [p for p in adapter.model.parameters() if p.ndim == 2 and id(p) not in language]
+    other = {id(parameter) for parameter in adapter.text_model.parameters()} | {id(words)}
+    other |= {id(parameter) for module in adapted_modules(adapter.model) for parameter in adapter_weights(module)}
+    matrices = [p for p in adapter.model.parameters() if p.ndim == 2 and id(p) not in other]
     parts = {"words": words, **{f"encoder {place}": matrices[place] for place in (0, len(matrices) // 2, -1)}}
-    signs = {name: weights.detach()[:HASHED_ROWS].signbit() for name, weights in parts.items()}
+    if any(weights.device.type == "meta" for weights in parts.values()):
+        raise LayerError(
+            "expected the word embeddings and the encoder on a device, to check for which model a layer is, got them "
+            "offloaded: load the model without offloading, or without a layer"
+        )
+    signs = {name: _signs(weights) for name, weights in parts.items()}
     return f"{adapter.model.config.model_type}-{fingerprint(signs)}"
+
+
+def _signs(weights: torch.Tensor) -> torch.Tensor:
+    """The signs of a matrix's first rows; packed values (4 bits each) as they are."""
+    weights = weights.detach()
+    if is_traceable_wrapper_subclass(weights):  # torchao
+        weights = weights.dequantize()
+    return weights[:HASHED_ROWS] if weights.dtype == torch.uint8 else weights[:HASHED_ROWS].signbit()
+
+
+def adapted_modules(model: nn.Module) -> list[nn.Module]:
+    """The modules that peft put in the place of a model's own."""
+    return [module for module in model.modules() if hasattr(module, "_active_adapter")]
+
+
+def adapter_weights(module: nn.Module) -> list[nn.Parameter]:
+    """The weights of an adapted module's adapters, without its own."""
+    own = ("base_layer.", "original_module.")
+    return [weights for name, weights in module.named_parameters() if not name.startswith(own)]
 
 
 def config_for(adapter: ModelParts, **sizes: Any) -> LayerConfig:
@@ -347,6 +374,12 @@ def fit_to_model(layer: ArrCocLayer, adapter: ModelParts) -> ArrCocLayer:
     if layer.config.model != identity:
         raise LayerError(
             f"this layer was trained for {layer.config.model}, and the model is {identity}: train one with arr-coc train"
+        )
+    language = {id(module) for module in adapter.text_model.modules()} | {id(adapter.model.get_output_embeddings())}
+    if any(id(module) not in language for module in adapted_modules(adapter.model)):
+        raise LayerError(
+            "expected the encoder that this layer was trained with, got one with adapters in its encoder (peft): train a "
+            "layer for the merged model, or wrap the model without one"
         )
     return layer.to(adapter.device, torch.float32).eval()
 

@@ -114,6 +114,7 @@ def _logits(
     """The logits `[A + 1, V]` for the tokens `wanted`, with the cells' bias `[N]`."""
     given, _ = attention_probe.append_answer(prepared, wanted[:-1])
     if bias is not None:
+        _check_checkpointing(vlm, bias, frozen)
         given["attention_mask"] = _mask(vlm, prepared, given["input_ids"].shape[1], bias)
     with _frozen(vlm.model) if frozen else nullcontext(), _math_attention(bias):
         return _run(vlm, given, len(wanted))
@@ -147,6 +148,25 @@ def _mask(vlm: VLM, prepared: Prepared, length: int, bias: torch.Tensor) -> torc
     columns = torch.zeros(length, dtype=dtype, device=device).index_put((places.to(device),), bias)
     ahead = torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
     return columns.expand(length, length).masked_fill(ahead, torch.finfo(dtype).min)[None, None]
+
+
+def _check_checkpointing(vlm: VLM, bias: torch.Tensor, frozen: bool) -> None:
+    """Raise where gradient checkpointing would lose the bias's gradient, or run a layer differently the second time."""
+    layer = vlm.adapter.text_model.layers[0]
+    if not (bias.requires_grad and torch.is_grad_enabled() and layer.training):
+        return
+    if not getattr(layer, "gradient_checkpointing", False):
+        return
+    if getattr(layer._gradient_checkpointing_func, "keywords", {}).get("use_reentrant", True):
+        raise ModelError(
+            "expected gradient checkpointing without reentrance to train gates, got it with use_reentrant=True, which loses "
+            "their gradient: pass gradient_checkpointing_kwargs={'use_reentrant': False}"
+        )
+    if frozen and any(weights.requires_grad for weights in vlm.model.parameters()):
+        raise ModelError(
+            "expected a frozen model to train gates with gradient checkpointing, which runs its layers a second time, got "
+            "weights that require gradients: call model.requires_grad_(False), or pass frozen=False"
+        )
 
 
 def _math_attention(bias: torch.Tensor | None) -> AbstractContextManager[None]:

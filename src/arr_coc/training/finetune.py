@@ -217,6 +217,10 @@ def lora(
     """
     if whole_number(rank) is None:
         raise ArrCocError(f"expected a rank of 1 or more, got {rank!r}")
+    if vlm.model is not vlm.adapter.model:
+        raise ModelError(
+            f"expected a plain model to add LoRA to, got a {type(vlm.model).__name__}: wrap the model inside"
+        )
     peft = _import_peft()
     modules = (module for layer in _language_layers(vlm, layers) for module in layer.modules())
     linear = {id(module) for module in modules if isinstance(module, torch.nn.Linear)}

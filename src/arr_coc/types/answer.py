@@ -58,6 +58,7 @@ class Turn:
     mask: torch.Tensor  # [1, L]
     positions: torch.Tensor  # [1, L] or [3, 1, L]
     cache: Any
+    weights: Any  # the state of the model's weights that computed the cache: adapters can be switched
     messages: tuple[Mapping[str, Any], ...]
     prompt: str  # the prompt and the answer as text
     source: torch.Tensor  # [1, L]

@@ -16,8 +16,9 @@ import torch
 from arr_coc.adapters import layer_pruning
 from arr_coc.adapters.base import Adapter
 from arr_coc.adapters.processor import PromptProcessor, assistant_message, logits_callback, user_message
+from arr_coc.adapters.wrapped import weights_state
 from arr_coc.devices import Stopwatch, merge_timings
-from arr_coc.errors import PromptError
+from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.answer import Answer, Prepared, Turn
 from arr_coc.types.question import check_question
 
@@ -74,8 +75,9 @@ def generate(
     options: Mapping[str, Any],
 ) -> list[Answer]:
     """Run the model on a prepared prompt: one answer per row and returned sequence."""
-    if remember and (why := _not_rememberable(prepared, options)):
+    if remember and (why := _not_rememberable(adapter, prepared, options)):
         raise PromptError(why)
+    _check_model(adapter, options)
     watch = Stopwatch(adapter.device)
     inputs = prepared.make()
     active = nullcontext() if pruning is None else layer_pruning.prune_layers(adapter, prepared, pruning)
@@ -87,12 +89,12 @@ def generate(
     answers = []
     for number, sequence in enumerate(result.sequences):
         row = number // copies
-        ids = _answer_ids(adapter.model, sequence[prepared.length :], options)
+        ids = _answer_ids(adapter, sequence[prepared.length :], options)
         text = "" if prompter is None else prompter.decode(ids)
         turn = None
         if remember:
             assert prompter is not None
-            turn = _turn(prompter, prepared, inputs, result.past_key_values, ids)
+            turn = _turn(adapter, prompter, prepared, inputs, result.past_key_values, ids)
         mine = tuple(a for a in allocations if a.row == row)
         answers.append(Answer(text, mine, timings, ids, int((prepared.source[row] >= 0).sum()), turn))
     return answers
@@ -129,6 +131,15 @@ def follow_up(
     turn = answer.turn if isinstance(answer, Answer) else None
     if turn is None:
         raise PromptError("cannot continue this answer: call ask(..., remember=True)")
+    if (now := weights_state(adapter.model)) != turn.weights:
+        raise PromptError(
+            f"cannot continue this answer: its cache was computed with {turn.weights}, and now the model has {now}: "
+            "switch back, or ask again"
+            if turn.weights.adapters != now.adapters
+            else "cannot continue this answer: the model's weights changed after it, so its cache is of another model: "
+            "ask again"
+        )
+    beams, options = _check_follow_up(adapter, options)
     said = (*turn.messages, user_message(check_question(question), 0, 0))
     prompt = prompter.render(said)
     if not prompt.startswith(turn.prompt):
@@ -141,7 +152,7 @@ def follow_up(
             "input_ids": torch.cat([turn.ids, fresh], 1),
             "attention_mask": torch.cat([turn.mask, torch.ones_like(fresh)], 1),
             "position_ids": torch.cat([turn.positions, new], -1),
-            "past_key_values": copy.deepcopy(turn.cache),  # `generate` writes to it; other follow-ups may start here
+            "past_key_values": _copied(turn.cache, beams),
         },
         names=("input_ids", "attention_mask", "position_ids", "past_key_values"),
         length=turn.ids.shape[1] + fresh.shape[1],
@@ -152,16 +163,47 @@ def follow_up(
         texts=(prompt,),
     )
     if remember is None:
-        remember = not _not_rememberable(prepared, options)
+        remember = not _not_rememberable(adapter, prepared, options)
     return generate(adapter, prompter, prepared, None, remember, options)[0]
 
 
-def _not_rememberable(prepared: Prepared, options: Mapping[str, Any]) -> str:
+def _check_follow_up(adapter: Adapter, options: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
+    """The number of beams, and the options for a follow-up; raises for those that cannot continue a cache."""
+    plain = {"num_return_sequences": 1, "use_cache": True, "cache_implementation": "dynamic"}
+    for name in (*plain, "assistant_model", "prompt_lookup_num_tokens"):
+        value = adapter.generation_option(options, name)
+        if value is not None and value != plain.get(name):
+            wanted = f"{name}={plain[name]!r}" if name in plain else f"no {name}"
+            raise PromptError(f"a follow-up continues the cache of one answer: expected {wanted}, got {value!r}")
+    if adapter.generation_option(options, "cache_implementation") is not None:
+        options = {**options, "cache_implementation": None}  # `generate` takes it without a cache only
+    return int(adapter.generation_option(options, "num_beams") or 1), options
+
+
+def _copied(cache: Any, beams: int) -> Any:
+    """A copy for `generate`, which writes to it, for each beam: other follow-ups may start from the same answer."""
+    made = copy.deepcopy(cache)
+    if beams > 1:
+        made.batch_repeat_interleave(beams)
+    return made
+
+
+def _check_model(adapter: Adapter, options: Mapping[str, Any]) -> None:
+    """Raise where the model could not generate what it should."""
+    if adapter.model.training and adapter.model.is_gradient_checkpointing:
+        raise ModelError(
+            "expected a model in evaluation mode to generate, got one that trains with gradient checkpointing, which "
+            "keeps no KV cache: call model.eval() first"
+        )
+    if options.get("adapter_names") is not None:
+        raise PromptError("expected one active adapter for the whole batch, got adapter_names: call set_adapter(...)")
+
+
+def _not_rememberable(adapter: Adapter, prepared: Prepared, options: Mapping[str, Any]) -> str:
     """Why no follow-up question could continue from this answer; empty if one can."""
-    config = options.get("generation_config")
     plain = {"num_beams": 1, "num_return_sequences": 1, "use_cache": True, "cache_implementation": "dynamic"}
     for name, value in plain.items():
-        wanted = options.get(name, getattr(config, name, None))
+        wanted = adapter.generation_option(options, name)
         if wanted is not None and wanted != value:
             return f"an answer with {name}={wanted!r} cannot be remembered: expected one plain sequence"
     if prepared.rows > 1:
@@ -171,29 +213,34 @@ def _not_rememberable(prepared: Prepared, options: Mapping[str, Any]) -> str:
     return ""
 
 
-def _answer_ids(model: Any, ids: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+def _answer_ids(adapter: Adapter, ids: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
     """The answer's tokens up to its end token, without the padding of a batch."""
-    config = options.get("generation_config") or model.generation_config
-    ends = options.get("eos_token_id", config.eos_token_id)
+    ends = adapter.generation_option(options, "eos_token_id")
     ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
     stops = torch.isin(ids, torch.tensor(ends, device=ids.device)).nonzero() if ends else ids.new_zeros(0, 1)
     return ids[: int(stops[0, 0])] if len(stops) else ids
 
 
 def _turn(
-    prompter: PromptProcessor, prepared: Prepared, inputs: Mapping[str, Any], cache: Any, ids: torch.Tensor
+    adapter: Adapter,
+    prompter: PromptProcessor,
+    prepared: Prepared,
+    inputs: Mapping[str, Any],
+    cache: Any,
+    ids: torch.Tensor,
 ) -> Turn:
     """State up to the answer's last token. The end token is left out: the next turn's template adds its own."""
     steps = torch.arange(1, len(ids) + 1, device=ids.device)
     length = prepared.length + len(ids)
-    if cache.get_seq_length() > length:
-        cache.crop(length)
+    if (more := int(cache.get_seq_length()) - length) > 0:
+        cache.crop(-more)
     answer = prompter.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return Turn(
         ids=torch.cat([inputs["input_ids"], ids[None]], 1),
         mask=torch.cat([inputs["attention_mask"], torch.ones_like(ids)[None]], 1),
         positions=torch.cat([inputs["position_ids"], inputs["position_ids"][..., -1:] + steps], -1),
         cache=cache,
+        weights=weights_state(adapter.model),
         messages=(*prepared.messages[0], assistant_message(answer)),
         prompt=prepared.texts[0] + answer,
         source=torch.cat([prepared.source, (prepared.source.max() + steps.cpu())[None]], 1),

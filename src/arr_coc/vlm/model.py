@@ -20,8 +20,10 @@ import torch
 
 from arr_coc.adapters import layer_pruning
 from arr_coc.adapters.attention_probe import locate_answer
+from arr_coc.adapters.base import Adapter
 from arr_coc.adapters.families import adapter as adapter_of
 from arr_coc.adapters.processor import PromptProcessor
+from arr_coc.adapters.wrapped import check_peft
 from arr_coc.devices import Stopwatch
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import ModelError, PromptError, SelectorError
@@ -304,7 +306,7 @@ class VLM:
             raise PromptError(f"expected one question to stream an answer to, got {type(question).__name__}")
         generation.check_options(self.model, options, VLM.ask)
         for name in ("num_beams", "num_return_sequences"):
-            if (count := options.get(name, 1)) != 1:
+            if (count := self.adapter.generation_option(options, name)) not in (None, 1):
                 raise PromptError(f"expected {name}=1 for a streamed answer, got {count!r}: call ask instead")
 
         def run(streamer: Any, stop: Any) -> Answer:
@@ -322,12 +324,13 @@ class VLM:
 
     def _answer(self, request: Request, remember: bool, options: Mapping[str, Any]) -> list[Answer]:
         """request -> look -> glance -> encode -> gaze -> prompt (`_prepare`) -> generate -> answer."""
-        request, pruning = _split_layer_pruning(request, remember, options)
+        request, pruning = _split_layer_pruning(self.adapter, request, remember, options)
         prepared = self._prepare(request)
         return generation.generate(self.adapter, self._prompter, prepared, pruning, remember, options)
 
     def _prepare(self, request: Request, gradients: bool = False) -> Prepared:
         """request -> look -> glance -> encode -> gaze -> prompt."""
+        check_peft(self.model)
         watch = Stopwatch(self.device)
         with torch.set_grad_enabled(gradients):
             pruned: list[PrunedPrompt] = []
@@ -347,12 +350,12 @@ class VLM:
         look = request.look
         if look is None:
             look = self._take_look(request.images, request.videos, request.fps, watch)
-        elif look.model is not self.model:
+        elif look.model is not self.adapter.model:
             raise PromptError("this look was taken with another model: take one with this model's own look(...)")
         return prompt.contexts(self, request, look, watch)
 
     def _take_look(self, images: Sequence[Any], videos: Sequence[Any], fps: float, watch: Stopwatch) -> Look:
-        return take_look(self.model, self.prompter, images, videos, fps, watch, self.embeddings)
+        return take_look(self.adapter.model, self.prompter, images, videos, fps, watch, self.embeddings)
 
     @property
     def _frames_per_patch(self) -> int:
@@ -364,7 +367,7 @@ class VLM:
 
 
 def _split_layer_pruning(
-    request: Request, remember: bool, options: Mapping[str, Any]
+    adapter: Adapter, request: Request, remember: bool, options: Mapping[str, Any]
 ) -> tuple[Request, layer_pruning.PruningRequest | None]:
     """A selector that works inside the language model: keep everything before it, and prune during generation."""
     selection = request.selection
@@ -373,7 +376,7 @@ def _split_layer_pruning(
         return request, None
     if remember:
         raise SelectorError(f"selector {chosen.name!r} leaves a cache that cannot be continued: drop remember=True")
-    layer_pruning.check_options(chosen, options)
+    layer_pruning.check_options(adapter, chosen, options)
     everything = selector_of("all")
     glancing = everything if selection.glance_selector is chosen else selection.glance_selector
     before = replace(selection, selector=everything, glance_selector=glancing, budget="all", shared=False)

@@ -170,12 +170,25 @@ def downscale(context: PromptContext, plan: Plan) -> tuple[PromptContext, Plan]:
 def build(context: PromptContext, result: StageResult) -> PrunedPrompt:
     """The prompt without its dropped tokens, and the features of the kept ones."""
     keeps = [allocation.keep for allocation in result.allocations]
+    _check_last_token(context, keeps)
     with context.watch.stage("assemble"):
         packed, kept = assemble(
             context.adapter, context.inputs, context.visuals, result.encoded, keeps, result.features
         )
     places = tuple(visual.cell_places[keep] for visual, keep in zip(context.visuals, keeps, strict=True))
     return PrunedPrompt(packed, kept, tuple(result.allocations), places, context.conversations, context.prompts)
+
+
+def _check_last_token(context: PromptContext, keeps: Sequence[torch.Tensor]) -> None:
+    """Raise where the token that the answer starts from was dropped: the answer would start from another position."""
+    real = context.inputs["attention_mask"].bool()
+    for visual, keep in zip(context.visuals, keeps, strict=True):
+        last = int(real[visual.row].nonzero()[-1])
+        if visual.n and int(visual.cell_places[-1]) == last and visual.n - 1 not in keep:
+            raise PromptError(
+                f"expected text after the last picture, got a prompt that ends in it, and its last cell {visual.n - 1}, "
+                "from which the answer starts, was dropped: put the question after the picture, or keep that cell"
+            )
 
 
 def join(prompts: Sequence[PrunedPrompt], pad_token: int) -> PrunedPrompt:

@@ -160,9 +160,9 @@ def encode(context: PromptContext, plan: Plan) -> list[Encoded]:
     codec, look = context.codec, context.look
     if look is None or torch.is_grad_enabled():  # an autograd graph must not be shared
         return _decode(context, _run_encoder(context, plan.cells, depths))
-    weights = context.adapter.model.get_input_embeddings().weight
+    weights, state = context.adapter.model.get_input_embeddings().weight, context.adapter.encoder_state()
     chosen = None if plan.cells is None else tuple(cells.numpy().tobytes() for cells in plan.cells)
-    key = (chosen, weights.dtype, weights.device, None if codec is None else codec.key)
+    key = (chosen, weights.dtype, weights.device, state, None if codec is None else codec.key)
     known = look.encoded.get(key)
     if known is None or not set(depths) <= known.depths:
         wanted = set(depths) | set(look.attention_at) | (known.depths if known is not None else set())

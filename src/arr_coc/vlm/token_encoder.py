@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 
 from arr_coc.adapters.base import Encoded
+from arr_coc.adapters.wrapped import WeightsState, weights_state
 from arr_coc.embedding.encoder import Encoder, Mode, fingerprint, subject
 from arr_coc.types.grid import Cells
 from arr_coc.types.image import ImageLike
@@ -33,15 +32,21 @@ class VlmTokens(Encoder):
         self.device = vlm.device
         table = vlm.model.get_input_embeddings().weight
         self.dtype, self.width = table.dtype, int(table.shape[1])
+        self._later = (vlm.adapter.text_model.layers, vlm.adapter.model.get_output_embeddings())
+        self._identities: dict[WeightsState, str] = {}
 
-    @cached_property
+    @property
     def identity(self) -> str:
-        """A fingerprint of the weights as they are loaded, precision included."""
-        model = self.vlm.model
-        weights = {name: w for name, w in model.state_dict().items() if not any(part in name for part in LATER)}
-        seeing = getattr(self.vlm.processor, "image_processor", None)
-        settings = (model.config.model_type, "" if seeing is None else seeing.to_json_string())
-        return f"vlm-{fingerprint(weights, settings)}"
+        """A fingerprint of the weights as they are now, precision and active adapters included."""
+        model = self.vlm.adapter.model
+        state = weights_state(model, without=self._later)
+        if state not in self._identities:
+            weights = {name: w for name, w in model.state_dict().items() if not any(part in name for part in LATER)}
+            seeing = getattr(self.vlm.processor, "image_processor", None)
+            settings = (model.config.model_type, "" if seeing is None else seeing.to_json_string())
+            adapters = (str(state.layers),) if state.adapters else ()
+            self._identities = {**self._identities, state: f"vlm-{fingerprint(weights, (*settings, *adapters))}"}
+        return self._identities[state]
 
     def encode(self, pixels: torch.Tensor, mode: Mode) -> torch.Tensor:
         encoded, grid = encode_image(self.vlm, pixels)
