@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import signature
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +21,8 @@ from arr_coc.types.grid import Cells
 
 Inputs = Mapping[str, Any]  # what a processor returns
 Features = tuple[torch.Tensor, tuple[torch.Tensor, ...]]  # tokens [K, D], and [K, D] for each DeepStack level
+# Layers that read what is there: a window or chunk counts the tokens left, a state or convolution passes over them.
+REMOVING_LAYERS = {"sliding_attention", "chunked_attention", "linear_attention", "conv"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +78,9 @@ class Adapter(ABC):
     processor: ClassVar[str]  # the name of its processor class in transformers
     fixed_grid: ClassVar[bool] = False  # whether every picture has the same number of cells
     glances: ClassVar[bool] = True  # whether the encoder can run on some of the patches
+    records: ClassVar[bool] = True  # whether the encoder's attention can be recorded
+    replaces: ClassVar[bool] = True  # whether a selector's features can replace the encoder's (merging)
+    readable: ClassVar[bool] = True  # whether `attention_probe.py` computes this family's language attention
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # inputs that hold pixels
     kinds: ClassVar[tuple[str, ...]] = ("image",)
     images_by_row: ClassVar[bool] = False  # whether the processor takes each row's images as a list
@@ -106,6 +112,26 @@ class Adapter(ABC):
         """Every token's position in the dense prompt: `[B, T]`, or `[3, B, T]` for time, row and column."""
 
     # Shared by all families.
+
+    @cached_property
+    def semantics(self) -> str:
+        """What dropping a token means: "masked" at every layer, or "removed" before the first one.
+
+        With full attention everywhere both are the same, and "masked" is the stronger claim.
+        """
+        return "removed" if _other_layers(self.config.get_text_config()) else "masked"
+
+    @property
+    def probes(self) -> bool:
+        """Whether the language model's attention can be computed from a layer's input."""
+        return self.readable and self.semantics == "masked"
+
+    def token_kwargs(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Further arguments of the model that say something about each token of the pruned prompt `[B, L]`."""
+        return {}
+
+    def prove(self, inputs: Inputs) -> None:
+        """Raise where this adapter does not reproduce the stock model on `inputs`. Families of the table are tested."""
 
     def encoder_outputs(self, kept: Mapping[str, list[Features]]) -> dict[str, Any]:
         """The model's `mm_encoder_outputs` from each row's kept tokens and deep features, by kind."""
@@ -219,14 +245,27 @@ class Adapter(ABC):
                 f"expected the model on one device, got it spread over {', '.join(sorted(devices))}: "
                 "load it with device_map={'': 'cuda:0'} or move it with model.to(...)"
             )
-        text = self.config.get_text_config()
-        # A sliding window counts the tokens that are read: without the dropped ones it would reach further back.
-        other = sorted(set(getattr(text, "layer_types", None) or ()) - {"full_attention"})
-        if other or (not hasattr(text, "layer_types") and getattr(text, "sliding_window", None) is not None):
+        unknown = sorted(_other_layers(self.config.get_text_config()) - REMOVING_LAYERS)
+        if unknown:
             raise ModelError(
-                f"expected a language model with full attention in every layer, got {', '.join(other) or 'a sliding window'}: "
-                "dropping tokens would not be the same as masking them"
+                f"expected language layers of a known kind (full_attention, {', '.join(sorted(REMOVING_LAYERS))}), got "
+                f"{', '.join(unknown)}: what dropping tokens means there is not tested"
             )
+        if "mm_encoder_outputs" not in signature(self.model.forward).parameters:
+            import transformers
+
+            raise ModelError(
+                f"expected a {self.family} model that takes mm_encoder_outputs, got one of transformers "
+                f"{transformers.__version__} that does not: pip install -U transformers"
+            )
+
+
+def _other_layers(text: Any) -> set[str]:
+    """The kinds of a language model's layers that are not full attention."""
+    kinds = getattr(text, "layer_types", None)
+    if kinds is None:
+        return {"sliding_attention"} if getattr(text, "sliding_window", None) is not None else set()
+    return set(kinds) - {"full_attention"}
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from arr_coc.adapters.base import Adapter
+from arr_coc.adapters.generic_families import GENERIC
 from arr_coc.adapters.idefics3 import Idefics3, SmolVLM
 from arr_coc.adapters.internvl import InternVL
 from arr_coc.adapters.llava import Llava
@@ -15,7 +16,7 @@ from arr_coc.errors import ModelError
 OLDEST_TRANSFORMERS = (5, 18)
 
 FAMILIES: tuple[type[Adapter], ...] = (
-    Qwen2VL, Qwen25VL, Qwen3VL, Llava, LlavaNext, LlavaOnevision, InternVL, Idefics3, SmolVLM,
+    Qwen2VL, Qwen25VL, Qwen3VL, Llava, LlavaNext, LlavaOnevision, InternVL, Idefics3, SmolVLM, *GENERIC,
 )  # fmt: skip
 
 REFUSED: dict[str, str] = {

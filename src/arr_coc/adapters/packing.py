@@ -1,6 +1,7 @@
 """From kept cells to what the model reads: the prompt without its dropped tokens, and the features that fill it.
 
-The result equals masking the dropped tokens at every layer, because every kept token keeps its own position.
+Every kept token keeps its own position. With full attention the result equals masking the dropped tokens at every layer;
+other layers read the prompt as if they had never been there (`Adapter.semantics`).
 Rows of different length are padded on the left.
 """
 
@@ -56,6 +57,7 @@ def model_kwargs(adapter: Adapter, packed: Packed, kept: KeptFeatures) -> dict[s
         "attention_mask": packed.attention_mask,
         "position_ids": packed.position_ids,
     }
+    made |= adapter.token_kwargs(packed.input_ids)
     if kept:
         made["mm_encoder_outputs"] = adapter.encoder_outputs(kept)
     return made

@@ -1,0 +1,289 @@
+"""The families of the generic adapter and its relatives: a tiny random model each, and prompts made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+import transformers
+
+from arr_coc.adapters.families import adapter
+from arr_coc.errors import ModelError
+
+PAD, END, IMAGE, VIDEO, START, STOP, NEWLINE = 0, 1, 3, 4, 5, 6, 9
+TEXT = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 128, "max_position_embeddings": 4096, "head_dim": 8,
+    "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": 2,
+}  # fmt: skip
+TOKENS = {"image_token_id": IMAGE, "video_token_id": VIDEO}
+ENDS = {"vision_start_token_id": START, "vision_end_token_id": STOP}
+IMAGE_ENDS = {"image_start_token_id": START, "image_end_token_id": STOP}
+MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+VIT = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_hidden_layers": 3, "num_channels": 3}
+CLIP = VIT | {"model_type": "clip_vision_model", "image_size": 32, "patch_size": 8, "projection_dim": 16}
+SIGLIP = VIT | {"model_type": "siglip_vision_model", "image_size": 32, "patch_size": 8, "vision_use_head": False}
+PIXTRAL = VIT | {"model_type": "pixtral", "image_size": 64, "patch_size": 4, "head_dim": 16}
+LLAMA = TEXT | {"model_type": "llama"}
+QWEN2 = {k: v for k, v in TEXT.items() if k != "head_dim"} | {"model_type": "qwen2"}
+MISTRAL = TEXT | {"model_type": "mistral", "sliding_window": None}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+GLM_VISION = {
+    "depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 32, "patch_size": 4,
+    "image_size": 24, "attention_bias": True,
+}  # fmt: skip
+
+
+class Pictures:
+    """What a processor would return for the pictures of a prompt: `grid` in cells is from 2 x 2 to 3 x 4."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.dice = torch.Generator().manual_seed(seed)
+        self.grids: list[tuple[int, int]] = []
+        self.tensors: dict[str, list[torch.Tensor]] = {}
+
+    def add(self, **tensors: torch.Tensor) -> None:
+        for name, tensor in tensors.items():
+            self.tensors.setdefault(name, []).append(tensor)
+
+    def noise(self, *shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=self.dice)
+
+
+def square(tokens: int, side: int = 32) -> Callable[[Pictures, int, int], list[int]]:
+    """One view of `side` pixels with a fixed number of tokens."""
+
+    def picture(made: Pictures, h: int, w: int) -> list[int]:
+        made.add(pixel_values=made.noise(1, 3, side, side))
+        return [START, *[IMAGE] * tokens, STOP]
+
+    return picture
+
+
+def tiles(tokens: int, side: int = 32) -> Callable[[Pictures, int, int], list[int]]:
+    """As many views as a picture is high, one run of tokens."""
+
+    def picture(made: Pictures, h: int, w: int) -> list[int]:
+        made.add(pixel_values=made.noise(h, 3, side, side))
+        return [START, *[IMAGE] * tokens * h, STOP]
+
+    return picture
+
+
+def patches(width: int, **more: int) -> Callable[[Pictures, int, int], list[int]]:
+    """Flat patches of `width` numbers, 2 x 2 to a cell, with their `image_grid_thw`."""
+
+    def picture(made: Pictures, h: int, w: int) -> list[int]:
+        made.add(pixel_values=made.noise(4 * h * w, width), image_grid_thw=torch.tensor([[1, 2 * h, 2 * w]]))
+        made.add(**{name: torch.tensor([value]) for name, value in more.items()})
+        return [START, *[IMAGE] * (h * w), STOP]
+
+    return picture
+
+
+def square_patches(side: int) -> Callable[[Pictures, int, int], list[int]]:
+    """Patches `[3, side, side]`, 2 x 2 to a cell, row by row."""
+
+    def picture(made: Pictures, h: int, w: int) -> list[int]:
+        made.add(
+            pixel_values=made.noise(4 * h * w, 3, side, side), image_grid_thw=torch.tensor([[1, 2 * h, 2 * w]])
+        )
+        return [START, *[IMAGE] * (h * w), STOP]
+
+    return picture
+
+
+def sized(made: Pictures, h: int, w: int) -> list[int]:
+    """A picture of 8 pixels a cell on a canvas of 32 x 32."""
+    pixels = torch.zeros(1, 3, 32, 32)
+    pixels[..., : 8 * h, : 8 * w] = made.noise(1, 3, 8 * h, 8 * w)
+    made.add(pixel_values=pixels, image_sizes=torch.tensor([[8 * h, 8 * w]]))
+    return [START, *[IMAGE] * (h * w), STOP]
+
+
+@dataclass(frozen=True)
+class Tiny:
+    config: Callable[[], Any]
+    picture: Callable[[Pictures, int, int], list[int]]
+    semantics: str = "masked"
+    glances: bool = False
+    sees: Callable[[torch.Tensor], dict[str, torch.Tensor]] = field(default=lambda ids: {})  # from a prompt's ids
+
+
+def _mm_types(ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"mm_token_type_ids": (ids == IMAGE).int()}
+
+
+MORE: dict[str, Tiny] = {
+    "vipllava": Tiny(
+        lambda: transformers.VipLlavaConfig(
+            vision_config=CLIP, text_config=LLAMA, image_token_id=IMAGE, vision_feature_layers=[-1, -2]
+        ),
+        square(16),
+    ),
+    "video_llava": Tiny(
+        lambda: transformers.VideoLlavaConfig(vision_config=CLIP, text_config=LLAMA, **TOKENS), square(16)
+    ),
+    "deepseek_vl": Tiny(
+        lambda: transformers.DeepseekVLConfig(vision_config=SIGLIP, text_config=LLAMA, image_token_id=IMAGE), square(16)
+    ),
+    "janus": Tiny(
+        lambda: transformers.JanusConfig(
+            vision_config=VIT | {"model_type": "janus_vision_model", "image_size": 32, "patch_size": 8, "mlp_ratio": 1.5,
+                                 "projection_dim": 32, "depth": 2},
+            vq_config={"embed_dim": 8, "num_embeddings": 16, "latent_channels": 32, "base_channels": 32,
+                       "channel_multiplier": [1, 1], "num_res_blocks": 1, "num_hidden_layers": 1, "hidden_size": 32,
+                       "image_token_embed_dim": 32, "projection_dim": 32, "num_patches": 16},
+            text_config=LLAMA, image_token_id=IMAGE,
+        ),
+        square(16),
+    ),
+    "got_ocr2": Tiny(
+        lambda: transformers.GotOcr2Config(
+            vision_config={"hidden_size": 32, "output_channels": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+                           "image_size": 64, "patch_size": 4, "mlp_dim": 48, "window_size": 4, "global_attn_indexes": [1],
+                           "use_rel_pos": True, "num_pos_feats": 8},
+            text_config=QWEN2, image_token_id=IMAGE,
+        ),
+        tiles(16, 64),
+    ),
+    "qianfan_ocr": Tiny(
+        lambda: transformers.QianfanOCRConfig(
+            vision_config=VIT | {"model_type": "qianfan_ocr_vision", "image_size": [32, 32], "patch_size": [4, 4]},
+            text_config=TEXT | {"model_type": "qwen3"}, image_token_id=IMAGE,
+        ),
+        tiles(16),
+    ),
+    "aria": Tiny(
+        lambda: transformers.AriaConfig(
+            vision_config=VIT | {"model_type": "idefics3_vision", "image_size": 32, "patch_size": 8},
+            text_config=TEXT | {"model_type": "aria_text", "moe_num_experts": 4, "moe_topk": 2,
+                                "moe_num_shared_experts": 1},
+            image_token_id=IMAGE, projector_patch_to_query_dict={16: 6},
+        ),
+        square(6),
+    ),
+    "ovis2": Tiny(
+        lambda: transformers.Ovis2Config(
+            vision_config=VIT | {"image_size": 32, "patch_size": 4, "vocab_size": 40, "hidden_stride": 2,
+                                 "num_visual_indicator_tokens": 2},
+            text_config=QWEN2, image_token_id=IMAGE, visual_indicator_token_ids=[START, STOP], hidden_size=32,
+            vocab_size=128,
+        ),
+        tiles(16),
+    ),
+    "ernie4_5_vl_moe": Tiny(
+        lambda: transformers.Ernie4_5_VLMoeConfig(
+            vision_config={"depth": 2, "hidden_size": 32, "num_heads": 2, "patch_size": 4, "intermediate_size": 48},
+            text_config={k: v for k, v in TEXT.items() if k != "head_dim"}
+            | {"moe_intermediate_size": [16, 16], "moe_k": 2, "moe_num_experts": 4, "moe_num_shared_experts": 1,
+               "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]},
+               "mlp_layer_types": ["dense", "sparse", "sparse"]},
+            **TOKENS, **IMAGE_ENDS, video_start_token_id=7, video_end_token_id=8,
+        ),
+        patches(48),
+        sees=lambda ids: _mm_types(ids) | {"moe_mm_token_type_ids": (ids == IMAGE).int()},
+    ),
+    "video_llama_3": Tiny(
+        lambda: transformers.VideoLlama3Config(
+            vision_config=VIT | {"patch_size": 4}, text_config=QWEN2, **TOKENS
+        ),
+        patches(48, image_merge_sizes=2),
+    ),
+    "chameleon": Tiny(
+        lambda: transformers.ChameleonConfig(
+            **{k: v for k, v in TEXT.items() if k != "head_dim"},
+            vq_config={"embed_dim": 8, "num_embeddings": 16, "latent_channels": 32, "resolution": 32,
+                       "base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1},
+            vocabulary_map={"<image>": IMAGE} | {f"IMGIMG{chr(65 + i)}Z": 100 + i for i in range(16)}
+            | {chr(c): c for c in range(32, 100)},
+        ),
+        square(256),
+    ),
+    "emu3": Tiny(
+        lambda: transformers.Emu3Config(
+            vq_config={"embed_dim": 8, "codebook_size": 16, "latent_channels": 8, "base_channels": 32,
+                       "channel_multiplier": [1, 1], "num_res_blocks": 1, "attn_resolutions": [], "hidden_size": 32,
+                       "in_channels": 3, "out_channels": 3, "temporal_downsample_factor": 2},
+            text_config=TEXT | {"model_type": "emu3_text_model"},
+            vocabulary_map={"<image>": IMAGE, "<|extra_200|>": NEWLINE}
+            | {f"<|visual token {i:06}|>": 100 + i for i in range(16)} | {chr(c): c for c in range(32, 100)},
+            image_token_id=IMAGE,
+        ),
+        lambda made, h, w: [],
+    ),
+    "aya_vision": Tiny(
+        lambda: transformers.AyaVisionConfig(
+            vision_config=SIGLIP, image_token_id=IMAGE, adapter_layer_norm_eps=1e-6,
+            text_config=TEXT | {"model_type": "cohere2", "sliding_window": 12,
+                                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        ),
+        tiles(4),
+        semantics="removed",
+    ),
+    "gemma3": Tiny(
+        lambda: transformers.Gemma3Config(
+            vision_config=SIGLIP, image_token_id=IMAGE, mm_tokens_per_image=4, boi_token_index=START,
+            eoi_token_index=STOP,
+            text_config=TEXT | {"sliding_window": 12, "query_pre_attn_scalar": 8,
+                                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        ),
+        tiles(4),
+        semantics="removed",
+        sees=lambda ids: {"token_type_ids": (ids == IMAGE).long()},
+    ),
+}  # fmt: skip
+
+
+def model(family: str, attention: str = "sdpa", seed: int = 0) -> Any:
+    """A random model whose answers depend on the picture: the weights are large enough that attention is not flat."""
+    torch.manual_seed(seed)
+    built = transformers.AutoModelForImageTextToText.from_config(MORE[family].config(), attn_implementation=attention)
+    for name, weights in built.named_parameters():
+        _initialise(name, weights)
+    return built.eval()
+
+
+shared_model = lru_cache(model)
+
+
+def _initialise(name: str, weights: torch.Tensor) -> None:
+    if any(part in name for part in ("embed", "newline", "cls_token", "class_", "pos_emb", "query", "codebook")):
+        torch.nn.init.normal_(weights, std=0.5)
+    elif weights.ndim > 1:
+        torch.nn.init.normal_(weights, std=1.0 / weights[0].numel() ** 0.5)
+    elif "bias" in name:
+        torch.nn.init.normal_(weights, std=0.1)
+
+
+Row = list[Any]
+ROWS: dict[str, list[Row]] = {
+    "image": [[65, 66, (3, 4), 67, 68, 69]],
+    "ragged": [[65, 66, (2, 3), 67, 68, 69], [70, (3, 2), 71], [72, 73, 74, (2, 2), 75, (3, 4), 76, 77]],
+}
+
+
+def prompt(family: str, rows: str | Sequence[Row] = "ragged", side: str = "left", seed: int = 1) -> dict[str, Any]:
+    """What a processor would return; a tuple in a row is a picture of that many rows and columns of cells."""
+    made = Pictures(seed)
+    ids = []
+    for row in ROWS[rows] if isinstance(rows, str) else rows:
+        parts = [[part] if isinstance(part, int) else MORE[family].picture(made, *part) for part in row]
+        ids.append([token for part in parts for token in part])
+    length = max(map(len, ids))
+    padded = [[PAD] * (length - len(r)) + r if side == "left" else r + [PAD] * (length - len(r)) for r in ids]
+    inputs = {"input_ids": torch.tensor(padded)}
+    inputs["attention_mask"] = (inputs["input_ids"] != PAD).long()
+    return inputs | {name: torch.cat(parts) for name, parts in made.tensors.items()} | MORE[family].sees(inputs["input_ids"])
+
+
+def _known(family: str) -> bool:
+    """Whether the installed transformers has the family and the family takes encoder outputs."""
+    try:
+        adapter(model(family))
+    except (AttributeError, ModelError):
+        return False
+    return True
