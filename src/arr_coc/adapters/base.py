@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from arr_coc.errors import ModelError, PromptError
+from arr_coc.errors import ModelError, PromptError, SelectorError
 from arr_coc.types.grid import Cells
 
 Inputs = Mapping[str, Any]  # what a processor returns
@@ -149,6 +149,11 @@ class Adapter(ABC):
 
         With `depths`, also record the attention that each cell receives at those depths of the encoder.
         """
+        if depths and not self.records:
+            raise SelectorError(
+                f"expected a selector that does not read the vision encoder's attention, because {self.family}'s is not "
+                "recorded: choose another selector"
+            )
         if cells is not None and all(len(some) == visual.n for some, visual in zip(cells, visuals, strict=True)):
             cells = None  # all cells: the stock encoder, bit for bit
         encoded: dict[int, Encoded] = {}
@@ -209,6 +214,8 @@ class Adapter(ABC):
 
     def visuals(self, inputs: Inputs, sizes: Mapping[str, Sequence[tuple[int, int]]] | None = None) -> list[Visual]:
         """Every image and video of the batch, row by row, in the order of the prompt."""
+        if inputs.get("input_features") is not None:
+            raise PromptError("expected pictures and text, got sound (input_features): ask the model without it")
         found: list[Visual] = []
         ids = inputs["input_ids"].cpu()
         for kind in self.kinds:

@@ -9,22 +9,20 @@ from arr_coc.adapters.generic_families import GENERIC
 from arr_coc.adapters.idefics3 import Idefics3, SmolVLM
 from arr_coc.adapters.internvl import InternVL
 from arr_coc.adapters.llava import Llava
-from arr_coc.adapters.llava_next import LlavaNext, LlavaOnevision
-from arr_coc.adapters.qwen2_vl import Qwen2VL, Qwen3VL, Qwen25VL
+from arr_coc.adapters.glm4v import GLM
+from arr_coc.adapters.llava_next import Granite4Vision, LlavaNext, LlavaNextVideo, LlavaOnevision
+from arr_coc.adapters.qwen2_vl import Qwen2VL, Qwen3Omni, Qwen3VL, Qwen25Omni, Qwen25VL, Qwen35
+from arr_coc.adapters.strips import STRIPS, Pixtral
 from arr_coc.errors import ModelError
 
 OLDEST_TRANSFORMERS = (5, 18)
 
 FAMILIES: tuple[type[Adapter], ...] = (
-    Qwen2VL, Qwen25VL, Qwen3VL, Llava, LlavaNext, LlavaOnevision, InternVL, Idefics3, SmolVLM, *GENERIC,
+    Qwen2VL, Qwen25VL, Qwen3VL, Qwen35, Qwen25Omni, Qwen3Omni, *GLM, Llava, LlavaNext, LlavaNextVideo, LlavaOnevision,
+    InternVL, Idefics3, SmolVLM, Granite4Vision, *STRIPS, *GENERIC,
 )  # fmt: skip
 
-REFUSED: dict[str, str] = {
-    "gemma3": (
-        "Gemma 3 is not supported: most of its layers have a sliding window that counts the tokens read, so without the "
-        "dropped tokens they would attend further back than the stock model"
-    ),
-}
+REFUSED: dict[str, str] = {}
 
 
 def adapter(model: Any, image_processor: Any = None, batch_windows: bool = False) -> Adapter:
@@ -34,7 +32,10 @@ def adapter(model: Any, image_processor: Any = None, batch_windows: bool = False
     if kind is None or not callable(getattr(model, "generate", None)):
         came = f"{type(model).__module__}.{type(model).__name__}"
         raise ModelError(f"expected a transformers model that generates ({_supported()}), got {came}")
-    found = family(kind)(model, image_processor, batch_windows)
+    known = family(kind)
+    if kind == "llava" and model.config.vision_config.model_type == "pixtral":
+        known = Pixtral
+    found = known(model, image_processor, batch_windows)
     found.check()
     return found
 

@@ -19,7 +19,7 @@ import torch
 from arr_coc.adapters.base import Encoded, Inputs, Visual
 from arr_coc.adapters.llava import OnePositionPerToken
 from arr_coc.adapters.proof import prove
-from arr_coc.errors import ModelError, PromptError, SelectorError
+from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.grid import WHOLE, Cells, Grid, Mosaic
 
 COUNTS = "image_token_counts"  # added by `PromptProcessor`: the image tokens of each picture
@@ -142,11 +142,6 @@ class Generic(OnePositionPerToken):
         self, inputs: Inputs, kind: str, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None,
         depths: Sequence[float],
     ) -> list[Encoded]:  # fmt: skip
-        if depths:
-            raise SelectorError(
-                f"expected a selector that does not read the vision encoder's attention, because {self.family}'s is not "
-                "recorded: choose another selector"
-            )
         if cells is not None:
             return self.encode_some(inputs, kind, visuals, cells)
         tokens = self.stock_features(inputs, kind).split([len(visual.places) for visual in visuals])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from arr_coc.adapters.base import Inputs
-from arr_coc.adapters.generic import Generic, flat, whole_picture_cells
+from arr_coc.adapters.base import Encoded, Features, Inputs, Visual
+from arr_coc.adapters.generic import Generic, flat, run_lengths, whole_picture_cells
+from arr_coc.errors import PromptError
 from arr_coc.types.grid import Cells, Grid
 
 # Families whose encoder gives one tensor for all views of equal size, each a square of tokens.
@@ -117,27 +118,138 @@ class Ovis2(Square):
 # Families that give the features in `last_hidden_state`.
 
 
+class Llama4(Generic):
+    """The model projects the features itself: tokens are the projected ones, and the model gets the others."""
+
+    family: ClassVar[str] = "Llama 4"
+    model_types: ClassVar[tuple[str, ...]] = ("llama4",)
+    processor: ClassVar[str] = "Llama4Processor"
+    replaces: ClassVar[bool] = False
+
+    def encode_kind(
+        self, inputs: Inputs, kind: str, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None,
+        depths: Sequence[float],
+    ) -> list[Encoded]:  # fmt: skip
+        if cells is not None:
+            return self.encode_some(inputs, kind, visuals, cells)
+        features = flat(self.stock_output(inputs, kind).last_hidden_state)
+        tokens, counts = self.core.multi_modal_projector(features), [visual.n for visual in visuals]
+        parts = zip(counts, tokens.split(counts), features.split(counts), strict=True)
+        return [Encoded(torch.arange(n), projected, (raw,)) for n, projected, raw in parts]
+
+    def encoder_outputs(self, kept: Mapping[str, list[Features]]) -> dict[str, Any]:
+        return hidden_outputs({kind: [deep[0] for _, deep in rows] for kind, rows in kept.items()})
+
+    def token_id(self, kind: str) -> int:
+        return int(self.config.image_token_index)
+
+
 class Fuyu(Generic):
-    """Rows of patches, each with a newline token after it, which is text."""
+    """Patches without an encoder. The text has a newline token after each row of a picture."""
 
     family: ClassVar[str] = "Fuyu"
     model_types: ClassVar[tuple[str, ...]] = ("fuyu",)
     processor: ClassVar[str] = "FuyuProcessor"
 
+    def grids(self, inputs: Inputs, kind: str, sizes: Sequence[tuple[int, int]] | None) -> list[Cells]:
+        pixels = inputs.get("pixel_values")
+        if pixels is None:
+            return []
+        found: list[Cells] = []
+        runs = run_lengths(inputs["input_ids"], self.token_id(kind))
+        for patches in pixels:
+            width = runs[0] if runs else 0
+            if not width or len(patches) % width or runs[: len(patches) // width] != [width] * (len(patches) // width):
+                raise PromptError(
+                    f"expected {len(patches)} patches as rows of image tokens of equal length, got runs of {runs}"
+                )
+            found.append(Grid(1, len(patches) // width, width))
+            runs = runs[len(patches) // width :]
+        return found
 
-# Families with a picture's size in pixels.
+    def stock_features(self, inputs: Inputs, kind: str) -> torch.Tensor:
+        return flat(self.stock_output(inputs, kind).last_hidden_state)
+
+    def encoder_outputs(self, kept: Mapping[str, list[Features]]) -> dict[str, Any]:
+        return hidden_outputs({kind: [tokens for tokens, _ in rows] for kind, rows in kept.items()})
 
 
-class Sized(Generic):
-    """`image_sizes`: height and width in pixels; a cell is `merge` x `merge` patches."""
+def hidden_outputs(kept: Mapping[str, list[torch.Tensor]]) -> dict[str, Any]:
+    """Each row's features as the encoder's `last_hidden_state`; a kind without any is left out."""
+    from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+    joined = {kind: torch.cat(rows) for kind, rows in kept.items()}
+    return {kind: BaseModelOutputWithPooling(last_hidden_state=all_[None]) for kind, all_ in joined.items() if len(all_)}
+
+
+# Families with the height and width of every view in patches.
+
+
+class Shaped(Generic):
+    """`shapes`: the input with height and width of each view; `shrink` x `shrink` patches make a cell."""
+
+    shapes: ClassVar[str]
+
+    @property
+    def shrink(self) -> int:
+        raise NotImplementedError
 
     def views(self, inputs: Inputs, kind: str) -> list[Grid]:
-        sizes = inputs.get("image_sizes")
-        cell = self.config.vision_config.patch_size * (self.merge or 1)
-        return [] if sizes is None else [Grid(1, int(h) // cell, int(w) // cell) for h, w in sizes.tolist()]
+        shapes = inputs.get(self.shapes)
+        return [] if shapes is None else [Grid(1, h // self.shrink, w // self.shrink) for h, w in shapes.tolist()]
+
+
+class Lfm2VL(Shaped):
+    """Language layers are convolutions and full attention."""
+
+    family: ClassVar[str] = "LFM2-VL"
+    model_types: ClassVar[tuple[str, ...]] = ("lfm2_vl",)
+    processor: ClassVar[str] = "Lfm2VlProcessor"
+    shapes: ClassVar[str] = "spatial_shapes"
+
+    @property
+    def shrink(self) -> int:
+        return int(self.config.downsample_factor)
+
+
+class MiniCpmV46(Shaped):
+    """The language model is that of Qwen3.5. A picture is an overview and slices of it."""
+
+    family: ClassVar[str] = "MiniCPM-V 4.6"
+    model_types: ClassVar[tuple[str, ...]] = ("minicpmv4_6",)
+    processor: ClassVar[str] = "MiniCPMV4_6Processor"
+    shapes: ClassVar[str] = "target_sizes"
+
+    @property
+    def shrink(self) -> int:
+        config = self.config
+        merged = config.merge_kernel_size[0] ** config.merger_times
+        return int(merged * (1 if config.downsample_mode == "4x" else config.vision_config.window_kernel_size[0]))
+
+
+class Gemma4(Generic):
+    """`image_position_ids`: column and row of every patch, -1 for padding; patches are pooled to cells."""
+
+    family: ClassVar[str] = "Gemma 4"
+    model_types: ClassVar[tuple[str, ...]] = ("gemma4",)
+    processor: ClassVar[str] = "Gemma4Processor"
+
+    def views(self, inputs: Inputs, kind: str) -> list[Grid]:
+        places = inputs.get("image_position_ids")
+        if places is None:
+            return []
+        side = self.config.vision_config.pooling_kernel_size
+        sizes = (places.amax(1) + 1).tolist()  # columns and rows of patches
+        return [Grid(1, h // side, w // side) for w, h in sizes]
 
     def grids(self, inputs: Inputs, kind: str, sizes: Sequence[tuple[int, int]] | None) -> list[Cells]:
         return list(self.views(inputs, kind))
+
+    def token_kwargs(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"mm_token_type_ids": self.token_types(ids).long()}
+
+
+# Families with a picture's size in pixels.
 
 
 class Emu3(Generic):
@@ -195,6 +307,5 @@ class VideoLlama3(GridThw):
 
 GENERIC: tuple[type[Generic], ...] = (
     VipLlava, VideoLlava, DeepseekVL, Janus, GotOcr2, QianfanOcr, Chameleon, Aria, Ovis2, Emu3, Ernie45VL, VideoLlama3,
-    AyaVision, Gemma3,
+    Fuyu, AyaVision, Gemma3, Gemma4, Llama4, Lfm2VL, MiniCpmV46,
 )  # fmt: skip
-_ = flat

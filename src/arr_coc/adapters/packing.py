@@ -15,6 +15,7 @@ import torch
 
 from arr_coc.adapters.base import Adapter, Encoded, Features, Inputs, Visual
 from arr_coc.devices import to_device
+from arr_coc.errors import SelectorError
 
 KeptFeatures = dict[str, list[Features]]  # kind -> one entry for each row that has visuals of that kind
 
@@ -44,6 +45,11 @@ def assemble(
 
     `replaced`: features `[K, D]` to use in place of a visual's own. `positions`: every token's, where already known.
     """
+    if not adapter.replaces and any(features is not None for features in replaced or ()):
+        raise SelectorError(
+            f"expected a selector that keeps the encoder's features, because {adapter.family} reads others than its tokens, "
+            "got one that merges them: choose another selector"
+        )
     positions = adapter.positions(inputs) if positions is None else positions
     packed = pack(inputs["input_ids"], inputs["attention_mask"], positions, visuals, keeps, adapter.pad_token)
     features = gather_features(visuals, encoded, keeps, len(inputs["input_ids"]), replaced or [None] * len(visuals))
@@ -116,9 +122,10 @@ def gather_features(
         index = None if len(keep) == len(seen.cells) else to_device(seen.rows(keep), seen.tokens.device)
         tokens = seen.tokens if index is None else seen.tokens[index]
         tokens = tokens if features is None else features.to(seen.tokens)
-        if seen.extra is not None and visual.cells is not None:
-            tokens = _interleave(visual, seen.extra, tokens, keep)
         deep = seen.deep if index is None else tuple(level[index] for level in seen.deep)
+        if seen.extra is not None and visual.cells is not None:  # these tokens are the same at every level
+            tokens, *levels = (_interleave(visual, seen.extra, level, keep) for level in (tokens, *deep))
+            deep = tuple(levels)
         gathered.setdefault(visual.kind, [[] for _ in range(rows)])[visual.row].append((tokens, deep))
     return {kind: [_join(parts) for parts in by_row if parts] for kind, by_row in gathered.items()}
 
