@@ -80,7 +80,7 @@ class Adapter(ABC):
     glances: ClassVar[bool] = True  # whether the encoder can run on some of the patches
     records: ClassVar[bool] = True  # whether the encoder's attention can be recorded
     replaces: ClassVar[bool] = True  # whether a selector's features can replace the encoder's (merging)
-    readable: ClassVar[bool] = True  # whether `attention_probe.py` computes this family's language attention
+    readable: ClassVar[bool] = True  # whether language attention follows from a layer's input, projections and rotary tables
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # inputs that hold pixels
     kinds: ClassVar[tuple[str, ...]] = ("image",)
     images_by_row: ClassVar[bool] = False  # whether the processor takes each row's images as a list
@@ -121,10 +121,13 @@ class Adapter(ABC):
         """
         return "removed" if _other_layers(self.config.get_text_config()) else "masked"
 
-    @property
-    def probes(self) -> bool:
-        """Whether the language model's attention can be computed from a layer's input."""
-        return self.readable and self.semantics == "masked"
+    @cached_property
+    def probed_layers(self) -> list[int]:
+        """The language layers whose attention can be read: those with full attention."""
+        kinds = getattr(self.config.get_text_config(), "layer_types", None)
+        layers = enumerate(self.text_model.layers)
+        own = [number for number, layer in layers if hasattr(layer, "self_attn")]
+        return [number for number in own if kinds is None or kinds[number] == "full_attention"] or own
 
     def token_kwargs(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
         """Further arguments of the model that say something about each token of the pruned prompt `[B, L]`."""

@@ -105,9 +105,14 @@ class Ovis2(Square):
     model_types: ClassVar[tuple[str, ...]] = ("ovis2",)
     processor: ClassVar[str] = "Ovis2Processor"
 
-    def encoder_outputs(self, kept: Any) -> dict[str, Any]:
+    def encoder_outputs(self, kept: Mapping[str, list[Features]]) -> dict[str, Any]:
+        from transformers.modeling_outputs import BaseModelOutputWithPooling
+
         made = super().encoder_outputs(kept)
         core = self.core
+        if kept and not made:  # without cells, the indicators are still there
+            none = torch.zeros(0, 1, self.width, device=self.device, dtype=self.model.dtype)
+            made = {"image": BaseModelOutputWithPooling(pooler_output=none)}  # type: ignore[arg-type]
         first = core.visual_vocab_size - core.vision_tower.num_visual_indicator_tokens
         indicators = core.visual_embeddings_table(torch.arange(first, core.visual_vocab_size, device=self.device))
         for output in made.values():

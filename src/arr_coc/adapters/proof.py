@@ -54,7 +54,7 @@ def _difference(adapter: Adapter, inputs: Inputs) -> str:
     if not torch.equal(ours, expected):
         difference = float((ours.float() - expected.float()).abs().max())
         return f"keeping every token differs from the stock model by {difference:.2g}, where equality was expected"
-    keeps = [seen.cells[::2] for seen in encoded]
+    keeps = [seen.cells[::2].contiguous() for seen in encoded]
     packed, kept = assemble(adapter, inputs, visuals, encoded, keeps)
     some = adapter.model(**model_kwargs(adapter, packed, kept)).logits[:, -1].float()
     if adapter.semantics == "masked":

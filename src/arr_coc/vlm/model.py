@@ -319,6 +319,8 @@ class VLM:
     def _answer(self, request: Request, remember: bool, options: Mapping[str, Any]) -> list[Answer]:
         """request -> look -> glance -> encode -> gaze -> prompt (`_prepare`) -> generate -> answer."""
         request, pruning = _split_layer_pruning(request, remember, options)
+        if pruning is not None:
+            layer_pruning.check(self.adapter, pruning)
         prepared = self._prepare(request)
         return generation.generate(self.adapter, self._prompter, prepared, pruning, remember, options)
 
