@@ -83,6 +83,7 @@ class Adapter(ABC):
     readable: ClassVar[bool] = True  # whether language attention follows from a layer's input, projections and rotary tables
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # inputs that hold pixels
     kinds: ClassVar[tuple[str, ...]] = ("image",)
+    proved: bool = True  # whether it is known to reproduce its model
     images_by_row: ClassVar[bool] = False  # whether the processor takes each row's images as a list
 
     def __init__(self, model: Any, image_processor: Any = None, batch_windows: bool = False) -> None:
@@ -134,7 +135,7 @@ class Adapter(ABC):
         return {}
 
     def prove(self, inputs: Inputs) -> None:
-        """Raise where this adapter does not reproduce the stock model on `inputs`. Families of the table are tested."""
+        """Raise where this adapter does not reproduce the stock model on `inputs`. Listed families are tested instead."""
 
     def encoder_outputs(self, kept: Mapping[str, list[Features]]) -> dict[str, Any]:
         """The model's `mm_encoder_outputs` from each row's kept tokens and deep features, by kind."""

@@ -18,11 +18,10 @@ import torch
 
 from arr_coc.adapters.base import Encoded, Inputs, Visual
 from arr_coc.adapters.llava import OnePositionPerToken
+from arr_coc.adapters.processor import TOKEN_COUNTS
 from arr_coc.adapters.proof import prove
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.grid import WHOLE, Cells, Grid, Mosaic
-
-COUNTS = "image_token_counts"  # added by `PromptProcessor`: the image tokens of each picture
 
 
 class Generic(OnePositionPerToken):
@@ -81,7 +80,7 @@ class Generic(OnePositionPerToken):
         views = self.views(inputs, kind)
         if inputs.get(f"{kind}_grid_thw") is not None:
             return list(views)
-        counts = inputs.get(COUNTS) if kind == "image" else None
+        counts = inputs.get(TOKEN_COUNTS) if kind == "image" else None
         lengths = run_lengths(inputs["input_ids"], self.token_id(kind)) if counts is None else counts.tolist()
         ends = set(accumulate(lengths))
         found: list[Cells] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from arr_coc.adapters.families import check_transformers, family
+from arr_coc.adapters.families import check_transformers, family, processor_name
 from arr_coc.adapters.video_processor import QwenVideoProcessor, SquareVideoProcessor
 from arr_coc.errors import ModelError, raise_as
 
@@ -39,7 +39,7 @@ def load_processor(name: str | Path, model_type: str | None = None) -> Any:
 
     with raise_as(ModelError, f"cannot load the processor of {str(name)!r}"):
         kind = model_type or transformers.AutoConfig.from_pretrained(name).model_type
-        base = getattr(transformers, family(kind).processor)
+        base = getattr(transformers, processor_name(kind))
         made = without_video(base).from_pretrained(name, backend="pil")  # type: ignore[attr-defined]
     if kind.startswith("qwen"):
         made.video_processor = QwenVideoProcessor.from_settings(kind, made.image_processor, _video_settings(name))

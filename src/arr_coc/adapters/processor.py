@@ -16,6 +16,7 @@ from arr_coc.adapters.base import Adapter
 from arr_coc.errors import ModelError, PromptError, first_line
 
 Message = Mapping[str, Any]
+TOKEN_COUNTS = "image_token_counts"  # among the tensors of `VisionInputs`: the image tokens of each picture
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,7 @@ class PromptProcessor:
     def check(self, adapter: Adapter) -> None:
         """Raise where this is the processor of another model."""
         classes = [kind for kind in type(self.processor).__mro__ if kind.__module__.startswith("transformers.models.")]
-        if classes and adapter.processor not in {kind.__name__ for kind in classes}:
+        if classes and adapter.processor and adapter.processor not in {kind.__name__ for kind in classes}:
             raise ModelError(f"expected the {adapter.processor} of this model, got {classes[0].__name__}")
         for kind, token in self.placeholders.items():
             theirs, ours = self.tokenizer.convert_tokens_to_ids(token), adapter.token_id(kind)
@@ -85,6 +86,9 @@ class PromptProcessor:
                 texts[entry["type"]].append(entry["replacement"])
         text_keys = {"input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids"}
         made.pop("video_metadata", None)
+        if texts["image"]:
+            token = self.placeholders["image"]
+            made[TOKEN_COUNTS] = torch.tensor([text.count(token) for text in texts["image"]])
         return VisionInputs({key: value for key, value in made.items() if key not in text_keys}, texts)
 
     def render(self, messages: Sequence[Message]) -> str:
@@ -114,6 +118,14 @@ class PromptProcessor:
             filled, padding=True, padding_side="left", return_tensors="pt", add_special_tokens=not starts
         )
         return {key: made[key] for key in ("input_ids", "attention_mask")}
+
+    def sample(self) -> dict[str, Any]:
+        """A processor's output for one small picture and a question, for checks."""
+        from PIL import Image
+
+        noise = torch.randint(256, (96, 128, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        vision = self.process([[Image.fromarray(noise.numpy())]], [[]], 1.0)
+        return self.tokenize([f"{self.placeholders['image']}What is this?"], vision) | vision.tensors
 
     def ids(self, text: str) -> torch.Tensor:
         """The token ids of a text without special tokens around it: `[T]`."""

@@ -82,6 +82,8 @@ class VLM:
         )
         if self._prompter is not None:
             self._prompter.check(self.adapter)
+            if not self.adapter.proved:
+                self.adapter.prove(self._prompter.sample())
 
     @property
     def device(self) -> torch.device:
