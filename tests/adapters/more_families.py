@@ -44,7 +44,12 @@ GLM_VISION = {
 
 
 GLM_TEXT = {k: v for k, v in TEXT.items() if k != "head_dim"} | {
-    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 0], "partial_rotary_factor": 0.5}
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "mrope_section": [1, 1, 0],
+        "partial_rotary_factor": 0.5,
+    }
 }
 QWEN3_VISION = {
     "depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 32, "patch_size": 4,
@@ -113,9 +118,7 @@ def square_patches(side: int) -> Callable[[Pictures, int, int], list[int]]:
     """Patches `[3, side, side]`, 2 x 2 to a cell, row by row."""
 
     def picture(made: Pictures, h: int, w: int) -> list[int]:
-        made.add(
-            pixel_values=made.noise(4 * h * w, 3, side, side), image_grid_thw=torch.tensor([[1, 2 * h, 2 * w]])
-        )
+        made.add(pixel_values=made.noise(4 * h * w, 3, side, side), image_grid_thw=torch.tensor([[1, 2 * h, 2 * w]]))
         return [START, *[IMAGE] * (h * w), STOP]
 
     return picture
@@ -552,4 +555,4 @@ def _known(family: str) -> bool:
 
 
 # With the newest tested transformers all of them are there; older ones lack some.
-LISTED = [name for name in MORE if OLDEST_COMPLETE <= _version() or _known(name)]
+LISTED = [name for name in MORE if _version() >= OLDEST_COMPLETE or _known(name)]

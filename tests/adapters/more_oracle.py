@@ -131,9 +131,7 @@ def language_error(
     removing = found.adapter.semantics == "removed" and not masked
     truth = _removed(found, left) if removing else _masked(found, left)
     counts = [min(len(a), len(b)) for a, b in zip(rows, truth, strict=True)]
-    return max(
-        float((a[-count:] - b[-count:]).abs().max()) for a, b, count in zip(rows, truth, counts, strict=True)
-    )
+    return max(float((a[-count:] - b[-count:]).abs().max()) for a, b, count in zip(rows, truth, counts, strict=True))
 
 
 def _left(found: Case, keeps: list[torch.Tensor]) -> torch.Tensor:
@@ -191,7 +189,9 @@ def _padded(given: dict[str, torch.Tensor], length: int) -> dict[str, torch.Tens
 # The vision encoder.
 
 
-def encoder_error(found: Case, keeps: list[torch.Tensor], against: list[torch.Tensor] | None = None) -> tuple[float, float]:
+def encoder_error(
+    found: Case, keeps: list[torch.Tensor], against: list[torch.Tensor] | None = None
+) -> tuple[float, float]:
     """The largest difference from masking the dropped patches, and how much those patches matter."""
     seen = found.adapter.encode(found.inputs, found.visuals, keeps, ())
     truth = _masked_encoder(found, keeps if against is None else against)
@@ -256,4 +256,3 @@ def _patches(found: Case, visual: Visual, keep: torch.Tensor) -> torch.Tensor:
         return cells.repeat_interleave(merge**2)
     square = cells.view(grid.h, grid.w)
     return square.repeat_interleave(merge, 0).repeat_interleave(merge, 1).flatten()
-

@@ -49,7 +49,9 @@ def test_language_layers_of_an_unknown_kind_are_refused() -> None:
 def test_a_model_that_takes_no_encoder_outputs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny.model("llava")
     monkeypatch.setattr(model, "forward", lambda input_ids: None)
-    with pytest.raises(ModelError, match=r"LLaVA-1\.5 model that takes mm_encoder_outputs, .*pip install -U transformers"):
+    with pytest.raises(
+        ModelError, match=r"LLaVA-1\.5 model that takes mm_encoder_outputs, .*pip install -U transformers"
+    ):
         arr_coc.wrap(model)
 
 

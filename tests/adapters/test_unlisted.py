@@ -17,7 +17,9 @@ from tests.adapters.more_families import IMAGE, LISTED, model, prompt
 from tests.adapters.tiny_vlm import picture, tokenizer
 
 # Families of the generic adapter, as if transformers had only just added them: masked and removed, tensors and tuples.
-PROVABLE = [name for name in ("vipllava", "qianfan_ocr", "ernie4_5_vl_moe", "aya_vision", "paddleocr_vl") if name in LISTED]
+PROVABLE = [
+    name for name in ("vipllava", "qianfan_ocr", "ernie4_5_vl_moe", "aya_vision", "paddleocr_vl") if name in LISTED
+]
 # It cannot know these: features elsewhere, tokens that are no cells, a picture that is told by other arguments.
 REFUSABLE = {
     "llama4": "an image_token_id|differs|failed", "hunyuan_vl": "needs|fill", "gemma3": "differs from the stock model",

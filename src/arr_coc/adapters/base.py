@@ -80,10 +80,11 @@ class Adapter(ABC):
     glances: ClassVar[bool] = True  # whether the encoder can run on some of the patches
     records: ClassVar[bool] = True  # whether the encoder's attention can be recorded
     replaces: ClassVar[bool] = True  # whether a selector's features can replace the encoder's (merging)
-    readable: ClassVar[bool] = True  # whether language attention follows from a layer's input, projections and rotary tables
+    readable: ClassVar[bool] = (
+        True  # whether language attention follows from a layer's input, projections and rotary tables
+    )
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # inputs that hold pixels
     kinds: ClassVar[tuple[str, ...]] = ("image",)
-    proved: bool = True  # whether it is known to reproduce its model
     images_by_row: ClassVar[bool] = False  # whether the processor takes each row's images as a list
 
     def __init__(self, model: Any, image_processor: Any = None, batch_windows: bool = False) -> None:
@@ -133,9 +134,6 @@ class Adapter(ABC):
     def token_kwargs(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
         """Further arguments of the model that say something about each token of the pruned prompt `[B, L]`."""
         return {}
-
-    def prove(self, inputs: Inputs) -> None:
-        """Raise where this adapter does not reproduce the stock model on `inputs`. Listed families are tested instead."""
 
     def encoder_outputs(self, kept: Mapping[str, list[Features]]) -> dict[str, Any]:
         """The model's `mm_encoder_outputs` from each row's kept tokens and deep features, by kind."""

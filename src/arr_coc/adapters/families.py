@@ -7,10 +7,10 @@ from typing import Any
 from arr_coc.adapters.base import Adapter
 from arr_coc.adapters.generic import Unlisted
 from arr_coc.adapters.generic_families import GENERIC
+from arr_coc.adapters.glm4v import GLM
 from arr_coc.adapters.idefics3 import Idefics3, SmolVLM
 from arr_coc.adapters.internvl import InternVL
 from arr_coc.adapters.llava import Llava
-from arr_coc.adapters.glm4v import GLM
 from arr_coc.adapters.llava_next import Granite4Vision, LlavaNext, LlavaNextVideo, LlavaOnevision
 from arr_coc.adapters.qwen2_vl import Qwen2VL, Qwen3Omni, Qwen3VL, Qwen25Omni, Qwen25VL, Qwen35
 from arr_coc.adapters.refusals import REFUSED
@@ -23,6 +23,7 @@ FAMILIES: tuple[type[Adapter], ...] = (
     Qwen2VL, Qwen25VL, Qwen3VL, Qwen35, Qwen25Omni, Qwen3Omni, *GLM, Llava, LlavaNext, LlavaNextVideo, LlavaOnevision,
     InternVL, Idefics3, SmolVLM, Granite4Vision, *STRIPS, *GENERIC,
 )  # fmt: skip
+
 
 def adapter(model: Any, image_processor: Any = None, batch_windows: bool = False) -> Adapter:
     """The adapter of a model's family; raises with a list of the supported families."""
@@ -55,9 +56,9 @@ def family(model_type: str) -> type[Adapter]:
 
 def processor_name(model_type: str) -> str:
     """The name of a type's processor class in transformers."""
-    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
+    from transformers.models.auto import processing_auto
 
-    name = family(model_type).processor or PROCESSOR_MAPPING_NAMES.get(model_type)
+    name = family(model_type).processor or processing_auto.PROCESSOR_MAPPING_NAMES.get(model_type)  # type: ignore[attr-defined]
     if name is None:
         raise ModelError(f"expected a processor for model type {model_type!r}, got none: wrap the model with your own")
     return str(name)

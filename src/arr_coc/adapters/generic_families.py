@@ -184,7 +184,11 @@ def hidden_outputs(kept: Mapping[str, list[torch.Tensor]]) -> dict[str, Any]:
     from transformers.modeling_outputs import BaseModelOutputWithPooling
 
     joined = {kind: torch.cat(rows) for kind, rows in kept.items()}
-    return {kind: BaseModelOutputWithPooling(last_hidden_state=all_[None]) for kind, all_ in joined.items() if len(all_)}
+    return {
+        kind: BaseModelOutputWithPooling(last_hidden_state=tokens[None])  # type: ignore[arg-type]
+        for kind, tokens in joined.items()
+        if len(tokens)
+    }
 
 
 # Families with the height and width of every view in patches.

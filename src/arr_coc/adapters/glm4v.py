@@ -33,7 +33,11 @@ class Glm4v(Qwen2VL):
         if dense:
             return thw
         return torch.tensor(
-            [[1, grid.h * self.merge, grid.w * self.merge] for grid, some in zip(grids, cells, strict=True) if len(some)]
+            [
+                [1, grid.h * self.merge, grid.w * self.merge]
+                for grid, some in zip(grids, cells, strict=True)
+                if len(some)
+            ]
         )
 
 

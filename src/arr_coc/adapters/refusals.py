@@ -6,7 +6,9 @@ _DECODER = "a decoder reads the picture's tokens by cross-attention, and none of
 _CROSS = "its language layers read the picture by cross-attention, and none of its tokens is in the prompt"
 _NO_OUTPUTS = "its forward does not take mm_encoder_outputs, so that kept features cannot be passed to it"
 _LEARNED = "its tokens are learned queries of the whole picture before a language model with learned positions"
-_INDEXED = "its indexed layers choose themselves which tokens to attend to, so that dropping some changes which are left"
+_INDEXED = (
+    "its indexed layers choose themselves which tokens to attend to, so that dropping some changes which are left"
+)
 _TIMM = "its vision tower needs timm, which needs torchvision, so that it could not be tested"
 
 REFUSED: dict[str, str] = {

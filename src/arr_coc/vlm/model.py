@@ -21,6 +21,7 @@ import torch
 from arr_coc.adapters import layer_pruning
 from arr_coc.adapters.attention_probe import locate_answer
 from arr_coc.adapters.families import adapter as adapter_of
+from arr_coc.adapters.generic import Unlisted
 from arr_coc.adapters.processor import PromptProcessor
 from arr_coc.devices import Stopwatch
 from arr_coc.embedding.embeddings import Embeddings
@@ -82,7 +83,7 @@ class VLM:
         )
         if self._prompter is not None:
             self._prompter.check(self.adapter)
-            if not self.adapter.proved:
+            if isinstance(self.adapter, Unlisted):
                 self.adapter.prove(self._prompter.sample())
 
     @property
