@@ -85,6 +85,8 @@ class Adapter(ABC):
     )
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # inputs that hold pixels
     kinds: ClassVar[tuple[str, ...]] = ("image",)
+    other_placeholder: ClassVar[bool] = False  # whether a prompt marks a picture by another token than those it becomes
+    framed: ClassVar[bool] = False  # whether the processor wants a start and an end token around each placeholder
     images_by_row: ClassVar[bool] = False  # whether the processor takes each row's images as a list
 
     def __init__(self, model: Any, image_processor: Any = None, batch_windows: bool = False) -> None:
@@ -134,6 +136,10 @@ class Adapter(ABC):
     def token_kwargs(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
         """Further arguments of the model that say something about each token of the pruned prompt `[B, L]`."""
         return {}
+
+    def prompt_ending(self, tokenizer: Any) -> str:
+        """What the family's processor itself adds to the end of every prompt."""
+        return ""
 
     def encoder_outputs(self, kept: Mapping[str, list[Features]]) -> dict[str, Any]:
         """The model's `mm_encoder_outputs` from each row's kept tokens and deep features, by kind."""

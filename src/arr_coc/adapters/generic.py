@@ -30,6 +30,7 @@ class Generic(OnePositionPerToken):
     glances: ClassVar[bool] = False
     records: ClassVar[bool] = False
     readable: ClassVar[bool] = False
+    other_placeholder: ClassVar[bool] = True  # in some of these families
 
     @cached_property
     def core(self) -> Any:
@@ -59,6 +60,8 @@ class Generic(OnePositionPerToken):
         pixels = inputs.get("pixel_values" if kind == "image" else "pixel_values_videos")
         if pixels is None:
             return []
+        if not count:
+            raise PromptError(f"expected {kind} tokens for the pixels that came, got a prompt without any")
         many = math.prod(pixels.shape[:-3]) if pixels.ndim > 3 else len(pixels)
         return [square(count // many)] * many
 
@@ -143,7 +146,13 @@ class Generic(OnePositionPerToken):
     ) -> list[Encoded]:  # fmt: skip
         if cells is not None:
             return self.encode_some(inputs, kind, visuals, cells)
-        tokens = self.stock_features(inputs, kind).split([len(visual.places) for visual in visuals])
+        made, counts = self.stock_features(inputs, kind), [len(visual.places) for visual in visuals]
+        if len(made) != sum(counts):
+            raise PromptError(
+                f"expected {len(made)} {kind} tokens, as many as the encoder gives, got {sum(counts)}: "
+                "use the processor that belongs to the model"
+            )
+        tokens = made.split(counts)
         return [self.split_extra(visual, part) for visual, part in zip(visuals, tokens, strict=True)]
 
     def split_extra(self, visual: Visual, tokens: torch.Tensor) -> Encoded:

@@ -65,6 +65,9 @@ class Chameleon(Square):
     processor: ClassVar[str] = "ChameleonProcessor"
     fixed_grid: ClassVar[bool] = True
 
+    def prompt_ending(self, tokenizer: Any) -> str:
+        return str(tokenizer.sep_token or "")
+
 
 class AyaVision(Square):
     family: ClassVar[str] = "Aya Vision"

@@ -40,6 +40,11 @@ def load_processor(name: str | Path, model_type: str | None = None) -> Any:
     with raise_as(ModelError, f"cannot load the processor of {str(name)!r}"):
         kind = model_type or transformers.AutoConfig.from_pretrained(name).model_type
         base = getattr(transformers, processor_name(kind))
+        if getattr(base, "is_dummy", False):
+            raise ModelError(
+                f"expected torchvision, which {base.__name__} needs, got none: install it, or wrap the model without a "
+                "processor and call prepare(inputs=...)"
+            )
         made = without_video(base).from_pretrained(name, backend="pil")  # type: ignore[attr-defined]
     if kind.startswith("qwen"):
         made.video_processor = QwenVideoProcessor.from_settings(kind, made.image_processor, _video_settings(name))

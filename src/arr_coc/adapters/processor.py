@@ -40,13 +40,23 @@ class PromptProcessor:
         self.placeholders = {
             kind: token for kind in kinds if (token := getattr(processor, f"{kind}_token", None)) is not None
         }
+        self.units = dict(self.placeholders)  # kind -> a placeholder with the tokens that must be around it
+        self.fillers: dict[str, str] = {}  # kind -> the token that a picture's placeholder is replaced by
+        self.ending = ""  # what the processor itself adds to every prompt
 
     def check(self, adapter: Adapter) -> None:
         """Raise where this is the processor of another model."""
         classes = [kind for kind in type(self.processor).__mro__ if kind.__module__.startswith("transformers.models.")]
         if classes and adapter.processor and adapter.processor not in {kind.__name__ for kind in classes}:
             raise ModelError(f"expected the {adapter.processor} of this model, got {classes[0].__name__}")
+        self.ending = adapter.prompt_ending(self.tokenizer)
         for kind, token in self.placeholders.items():
+            if adapter.framed:
+                start, end = (getattr(self.processor, f"{kind}_{side}_token") for side in ("start", "end"))
+                self.units[kind] = f"{start}{token}{end}"
+            self.fillers[kind] = str(self.tokenizer.convert_ids_to_tokens(adapter.token_id(kind)))
+            if adapter.other_placeholder:
+                continue
             theirs, ours = self.tokenizer.convert_tokens_to_ids(token), adapter.token_id(kind)
             if theirs != ours:
                 raise ModelError(
@@ -64,7 +74,7 @@ class PromptProcessor:
                 raise PromptError(f"expected no {kind}s for {type(self.processor).__name__}, got some{hint}")
         shown = [(i, v) for i, v in zip(images, videos, strict=True) if i or v]  # rows without pictures are text only
         rows = [
-            self.placeholders.get("image", "") * len(i) + self.placeholders.get("video", "") * len(v) for i, v in shown
+            self.units.get("image", "") * len(i) + self.units.get("video", "") * len(v) for i, v in shown
         ]
         given: dict[str, Any] = {name: value for name, value in flat.items() if value}
         if flat["images"] and self.by_row:
@@ -87,7 +97,7 @@ class PromptProcessor:
         text_keys = {"input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids"}
         made.pop("video_metadata", None)
         if texts["image"]:
-            token = self.placeholders["image"]
+            token = self.fillers.get("image", self.placeholders["image"])
             made[TOKEN_COUNTS] = torch.tensor([text.count(token) for text in texts["image"]])
         return VisionInputs({key: value for key, value in made.items() if key not in text_keys}, texts)
 
@@ -112,7 +122,7 @@ class PromptProcessor:
                 raise PromptError(
                     f"the prompt has places for {count} {kind}s ({self.placeholders[kind]}), but {len(fillings[kind])} came"
                 )
-        filled = [pattern.sub(lambda match: fillings[match.lastgroup or ""].pop(0), text) for text in texts]
+        filled = [pattern.sub(lambda match: fillings[match.lastgroup or ""].pop(0), text) + self.ending for text in texts]
         starts = self.tokenizer.bos_token is not None and filled[0].startswith(self.tokenizer.bos_token)
         made = self.tokenizer(
             filled, padding=True, padding_side="left", return_tensors="pt", add_special_tokens=not starts
@@ -125,7 +135,7 @@ class PromptProcessor:
 
         noise = torch.randint(256, (96, 128, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
         vision = self.process([[Image.fromarray(noise.numpy())]], [[]], 1.0)
-        return self.tokenize([f"{self.placeholders['image']}What is this?"], vision) | vision.tensors
+        return self.tokenize([f"{self.units['image']}What is this?"], vision) | vision.tensors
 
     def ids(self, text: str) -> torch.Tensor:
         """The token ids of a text without special tokens around it: `[T]`."""

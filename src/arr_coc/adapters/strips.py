@@ -134,6 +134,7 @@ class HunyuanVL(Strips):
     family: ClassVar[str] = "HunyuanVL"
     model_types: ClassVar[tuple[str, ...]] = ("hunyuan_vl",)
     processor: ClassVar[str] = "HunYuanVLProcessor"
+    framed: ClassVar[bool] = True
 
     def token_count(self, grid: Cells) -> int:
         view = grid.views[0]
