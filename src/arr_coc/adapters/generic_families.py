@@ -81,6 +81,7 @@ class Gemma3(Square):
     family: ClassVar[str] = "Gemma 3"
     model_types: ClassVar[tuple[str, ...]] = ("gemma3",)
     processor: ClassVar[str] = "Gemma3Processor"
+    images_by_row: ClassVar[bool] = True
 
     def token_kwargs(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"token_type_ids": self.token_types(ids).long()}

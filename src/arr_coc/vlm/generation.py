@@ -113,6 +113,8 @@ def follow_up(
     turn = answer.turn if isinstance(answer, Answer) else None
     if turn is None:
         raise PromptError("cannot continue this answer: call ask(..., remember=True)")
+    if prompter.ending:
+        raise PromptError(f"cannot continue this answer: the processor ends every prompt with {prompter.ending!r}")
     said = (*turn.messages, user_message(question, 0, 0))
     prompt = prompter.render(said)
     if not prompt.startswith(turn.prompt):
