@@ -188,17 +188,39 @@ def anyres_picture(cells: int) -> Callable[[Pictures, int, int], list[int]]:
     return picture
 
 
+def film(stamps: bool, **more: float) -> Callable[[Pictures, int, int, int], list[int]]:
+    """A video of `t` frames as patches; with a timestamp before each frame, or as one run of tokens."""
+
+    def video(made: Pictures, t: int, h: int, w: int) -> list[int]:
+        made.add(
+            pixel_values_videos=made.noise(4 * t * h * w, 96), video_grid_thw=torch.tensor([[t, 2 * h, 2 * w]]),
+            **{name: torch.tensor([value]) for name, value in more.items()},
+        )  # fmt: skip
+        frame = [START, *[VIDEO] * (h * w), STOP]
+        runs = [[80 + number, *frame] for number in range(t)] if stamps else [[START, *[VIDEO] * (t * h * w), STOP]]
+        return [token for run in runs for token in run]
+
+    return video
+
+
+def square_film(made: Pictures, t: int, h: int, w: int) -> list[int]:
+    """Frames of 32 pixels, pooled to 2 x 2 cells."""
+    made.add(pixel_values_videos=made.noise(1, t, 3, 32, 32))
+    return [START, *[VIDEO] * (4 * t), STOP]
+
+
 @dataclass(frozen=True)
 class Tiny:
     config: Callable[[], Any]
     picture: Callable[[Pictures, int, int], list[int]]
     semantics: str = "masked"
     glances: bool = False
+    video: Callable[[Pictures, int, int, int], list[int]] | None = None
     sees: Callable[[torch.Tensor], dict[str, torch.Tensor]] = field(default=lambda ids: {})  # from a prompt's ids
 
 
 def _mm_types(ids: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {"mm_token_type_ids": (ids == IMAGE).int()}
+    return {"mm_token_type_ids": (ids == IMAGE).int() + 2 * (ids == VIDEO).int()}
 
 
 MORE: dict[str, Tiny] = {
@@ -367,14 +389,14 @@ MORE: dict[str, Tiny] = {
     ),
     "qwen3_5": Tiny(
         lambda: transformers.Qwen3_5Config(vision_config=QWEN3_VISION, text_config=QWEN35_TEXT, **TOKENS, **ENDS),
-        patches(96), semantics="removed", glances=True, sees=_mm_types,
+        patches(96), semantics="removed", glances=True, sees=_mm_types, video=film(stamps=True),
     ),
     "qwen3_5_moe": Tiny(
         lambda: transformers.Qwen3_5MoeConfig(
             vision_config=QWEN3_VISION,
             text_config=QWEN35_TEXT | EXPERTS | {"shared_expert_intermediate_size": 16}, **TOKENS, **ENDS,
         ),
-        patches(96), semantics="removed", glances=True, sees=_mm_types,
+        patches(96), semantics="removed", glances=True, sees=_mm_types, video=film(stamps=True),
     ),
     "qwen2_5_omni_thinker": Tiny(
         lambda: transformers.Qwen2_5OmniThinkerConfig(
@@ -384,7 +406,7 @@ MORE: dict[str, Tiny] = {
             audio_config=AUDIO, image_token_index=IMAGE, video_token_index=VIDEO, audio_token_index=10,
             vision_start_token_id=START, vision_end_token_id=STOP,
         ),
-        patches(96), glances=True,
+        patches(96), glances=True, video=film(stamps=False, video_second_per_grid=1.0),
     ),
     "qwen3_omni_moe_thinker": Tiny(
         lambda: transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe.Qwen3OmniMoeThinkerConfig(
@@ -393,7 +415,7 @@ MORE: dict[str, Tiny] = {
             audio_config=AUDIO | {"n_window_infer": 8, "downsample_hidden_size": 8, "conv_chunksize": 8},
             **TOKENS, audio_token_id=10, vision_start_token_id=START, vision_end_token_id=STOP, audio_start_token_id=11,
         ),
-        patches(96), glances=True,
+        patches(96), glances=True, video=film(stamps=False, video_second_per_grid=1.0),
     ),
     "glm4v": Tiny(
         lambda: transformers.Glm4vConfig(
@@ -480,11 +502,26 @@ MORE: dict[str, Tiny] = {
         ),
         fuyu_picture,
     ),
+    "llava_window": Tiny(
+        lambda: transformers.LlavaConfig(
+            vision_config=CLIP, text_config=MISTRAL | {"sliding_window": 12}, image_token_id=IMAGE
+        ),
+        square(16), semantics="removed",
+    ),
+    "qwen2_vl_window": Tiny(
+        lambda: transformers.Qwen2VLConfig(
+            vision_config={"depth": 2, "embed_dim": 32, "num_heads": 2, "hidden_size": 32, "patch_size": 4},
+            text_config={k: v for k, v in TEXT.items() if k != "head_dim"}
+            | {"rope_parameters": MROPE, "use_sliding_window": True, "sliding_window": 12, "max_window_layers": 1},
+            **TOKENS, **ENDS,
+        ),
+        patches(96), semantics="removed", sees=_mm_types,
+    ),
     "llava_next_video": Tiny(
         lambda: transformers.LlavaNextVideoConfig(
             vision_config=CLIP, text_config=LLAMA, image_grid_pinpoints=[[32, 64], [64, 64]], **TOKENS
         ),
-        anyres_picture(4),
+        anyres_picture(4), video=square_film,
     ),
     "granite4_vision": Tiny(
         lambda: transformers.Granite4VisionConfig(
@@ -524,6 +561,7 @@ def _initialise(name: str, weights: torch.Tensor) -> None:
 Row = list[Any]
 ROWS: dict[str, list[Row]] = {
     "image": [[65, 66, (3, 4), 67, 68, 69]],
+    "video": [[65, (2, 2, 3), 66, (3, 2), 67, 68], [70, (2, 3, 2), 71]],
     "ragged": [[65, 66, (2, 3), 67, 68, 69], [70, (3, 2), 71], [72, 73, 74, (2, 2), 75, (3, 4), 76, 77]],
 }
 
@@ -533,7 +571,7 @@ def prompt(family: str, rows: str | Sequence[Row] = "ragged", side: str = "left"
     made = Pictures(seed)
     ids = []
     for row in ROWS[rows] if isinstance(rows, str) else rows:
-        parts = [[part] if isinstance(part, int) else MORE[family].picture(made, *part) for part in row]
+        parts = [[part] if isinstance(part, int) else _visual(family, made, *part) for part in row]
         ids.append([token for part in parts for token in part])
     length = max(map(len, ids))
     padded = [[PAD] * (length - len(r)) + r if side == "left" else r + [PAD] * (length - len(r)) for r in ids]
@@ -545,6 +583,15 @@ def prompt(family: str, rows: str | Sequence[Row] = "ragged", side: str = "left"
     return inputs | MORE[family].sees(inputs["input_ids"])
 
 
+def _visual(family: str, made: Pictures, *size: int) -> list[int]:
+    """A picture of rows and columns, or a video of frames, rows and columns."""
+    if len(size) == 2:
+        return MORE[family].picture(made, *size)
+    video = MORE[family].video
+    assert video is not None
+    return video(made, *size)
+
+
 def _known(family: str) -> bool:
     """Whether the installed transformers has the family and the family takes encoder outputs."""
     try:
@@ -554,5 +601,6 @@ def _known(family: str) -> bool:
     return True
 
 
+VIDEOS = [name for name in MORE if MORE[name].video is not None]
 # With the newest tested transformers all of them are there; older ones lack some.
 LISTED = [name for name in MORE if _version() >= OLDEST_COMPLETE or _known(name)]

@@ -40,9 +40,9 @@ class Case:
 
 @lru_cache
 @torch.no_grad()
-def case(family: str, attention: str = "sdpa", dtype: torch.dtype = torch.float32) -> Case:
+def case(family: str, attention: str = "sdpa", dtype: torch.dtype = torch.float32, rows: str = "ragged") -> Case:
     stock = model(family, attention, dtype)
-    inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in prompt(family).items()}
+    inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in prompt(family, rows).items()}
     reader = adapter(stock)
     with _caught(reader.text_model) as calls:
         made = stock.generate(**dict(inputs), **GREEDY, output_logits=True, return_dict_in_generate=True)
@@ -214,13 +214,25 @@ def encoder_error(
 
 def _masked_encoder(found: Case, keeps: list[torch.Tensor]) -> list[tuple[torch.Tensor, list[torch.Tensor]]]:
     """Each picture's tokens and deep features, by the stock encoder with the dropped patches masked in every attention."""
-    heard = torch.cat([_patches(found, visual, keep) for visual, keep in zip(found.visuals, keeps, strict=True)])
+    made: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
+    for kind in found.adapter.kinds:
+        numbers = [number for number, visual in enumerate(found.visuals) if visual.kind == kind]
+        if numbers:
+            output = _masked_kind(found, kind, [(found.visuals[n], keeps[n]) for n in numbers])
+            made |= dict(zip(numbers, output, strict=True))
+    return [made[number] for number in range(len(found.visuals))]
+
+
+def _masked_kind(
+    found: Case, kind: str, pairs: list[tuple[Visual, torch.Tensor]]
+) -> list[tuple[torch.Tensor, list[torch.Tensor]]]:
+    heard = torch.cat([_patches(found, visual, keep) for visual, keep in pairs])
     core = found.adapter.core
     names = ("visual", "vision_tower", "vision_encoder")
     tower = next(getattr(core, name) for name in names if hasattr(core, name))
     if hasattr(tower, "window_size"):
         index, _ = get_vision_window_index(
-            found.inputs["image_grid_thw"], tower.spatial_merge_size, tower.window_size, tower.patch_size
+            found.inputs[f"{kind}_grid_thw"], tower.spatial_merge_size, tower.window_size, tower.patch_size
         )
         heard = heard.view(-1, 4)[index].flatten()
     at = 0
@@ -237,14 +249,13 @@ def _masked_encoder(found: Case, keeps: list[torch.Tensor]) -> list[tuple[torch.
         return (scores.masked_fill(~here, lowest).softmax(-1) @ value).transpose(1, 2), None
 
     names = ("pixel_values", "image_grid_thw", "image_sizes")
+    if kind == "video":
+        names = ("pixel_values_videos", "video_grid_thw")
     given = {name: found.inputs[name] for name in names if name in found.inputs}
     with attention_function(tower, attend):
-        output = core.get_image_features(**given, return_dict=True)
+        output = getattr(core, f"get_{kind}_features")(**given, return_dict=True)
     deep = getattr(output, "deepstack_features", None) or []
-    tokens = output.pooler_output
-    if isinstance(tokens, torch.Tensor):
-        tokens = tokens.split([visual.n for visual in found.visuals])
-    return [(part, [level[number] for level in deep]) for number, part in enumerate(tokens)]
+    return [(part, [level[number] for level in deep]) for number, part in enumerate(output.pooler_output)]
 
 
 def _patches(found: Case, visual: Visual, keep: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,21 @@ BOTH = {"image_token": "<image>", "video_token": "<video>"}
 
 def words(named: dict[int, str] | None = None, **attributes: str) -> Any:
     """A tokenizer: special tokens first, `named` by their number, then every printable character."""
-    special = ["<pad>", "</s>", "<s>", "<image>", "<video>", "<img>", "</img>", "<7>", "<8>", "\n", "<10>", "<11>", "<sep>"]
+    special = [
+        "<pad>",
+        "</s>",
+        "<s>",
+        "<image>",
+        "<video>",
+        "<img>",
+        "</img>",
+        "<7>",
+        "<8>",
+        "\n",
+        "<10>",
+        "<11>",
+        "<sep>",
+    ]
     for number, name in (named or {}).items():
         special[number] = name
     known = {name: number for number, name in enumerate(special)} | {chr(code): code for code in range(32, 127)}

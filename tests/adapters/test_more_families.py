@@ -12,7 +12,7 @@ import torch
 from arr_coc.adapters.attention_probe import attention_maps
 from arr_coc.adapters.families import adapter
 from arr_coc.adapters.packing import assemble, model_kwargs
-from tests.adapters.more_families import LISTED, MORE, model, prompt
+from tests.adapters.more_families import LISTED, MORE, VIDEOS, model, prompt
 from tests.adapters.more_oracle import (
     TOLERANCE,
     case,
@@ -110,6 +110,24 @@ def test_the_encoder_s_oracle_fails_on_wrong_places(family: str) -> None:
     keeps = choose(found)
     wrong = [(keep + 1) % visual.n for keep, visual in zip(keeps, found.visuals, strict=True)]
     assert encoder_error(found, [keep.sort().values for keep in wrong], against=keeps)[0] > 1e-2
+
+
+@torch.no_grad()
+@every_attention
+@pytest.mark.parametrize("family", [name for name in VIDEOS if name in LISTED])
+def test_videos_and_pictures_in_one_batch(family: str, attention: str) -> None:
+    found = case(family, attention, rows="video")
+    assert [visual.kind for visual in found.visuals] == ["video", "image", "video"]
+    assert torch.equal(last_logits(found, keyword_arguments(found)), found.logits)
+    assert torch.equal(generated(found, keyword_arguments(found)), found.answer)
+    keeps = choose(found)
+    assert language_error(found, keeps) < TOLERANCE
+    assert language_error(found, keeps, renumbered=True) > 1e-2
+    assert language_error(found, keeps, flipped=True) > 1e-2
+    if MORE[family].glances:
+        error, control = encoder_error(found, keeps)
+        assert error < 1e-5
+        assert control > 1e-3
 
 
 @torch.no_grad()

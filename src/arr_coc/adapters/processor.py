@@ -73,9 +73,7 @@ class PromptProcessor:
                 hint = ": pass the frames as images" if kind == "video" else ""
                 raise PromptError(f"expected no {kind}s for {type(self.processor).__name__}, got some{hint}")
         shown = [(i, v) for i, v in zip(images, videos, strict=True) if i or v]  # rows without pictures are text only
-        rows = [
-            self.units.get("image", "") * len(i) + self.units.get("video", "") * len(v) for i, v in shown
-        ]
+        rows = [self.units.get("image", "") * len(i) + self.units.get("video", "") * len(v) for i, v in shown]
         given: dict[str, Any] = {name: value for name, value in flat.items() if value}
         if flat["images"] and self.by_row:
             given["images"] = [list(row) for row, _ in shown]
@@ -122,7 +120,9 @@ class PromptProcessor:
                 raise PromptError(
                     f"the prompt has places for {count} {kind}s ({self.placeholders[kind]}), but {len(fillings[kind])} came"
                 )
-        filled = [pattern.sub(lambda match: fillings[match.lastgroup or ""].pop(0), text) + self.ending for text in texts]
+        filled = [
+            pattern.sub(lambda match: fillings[match.lastgroup or ""].pop(0), text) + self.ending for text in texts
+        ]
         starts = self.tokenizer.bos_token is not None and filled[0].startswith(self.tokenizer.bos_token)
         made = self.tokenizer(
             filled, padding=True, padding_side="left", return_tensors="pt", add_special_tokens=not starts
