@@ -39,46 +39,43 @@ def test_a_model_without_weights_is_refused() -> None:
         arr_coc.wrap(model)
 
 
-def test_sliding_windows_in_the_language_model_are_refused() -> None:
+def test_language_layers_of_an_unknown_kind_are_refused() -> None:
     model = tiny.model("qwen2_vl")
-    model.config.text_config.layer_types = ["full_attention", "sliding_attention"] * 2
-    with pytest.raises(ModelError, match="got sliding_attention"):
+    model.config.text_config.layer_types = ["full_attention", "indexed_attention"] * 2
+    with pytest.raises(ModelError, match=r"layers of a known kind .*, got indexed_attention"):
         arr_coc.wrap(model)
 
 
-def test_gemma3_is_refused_for_its_windows() -> None:
-    config = transformers.Gemma3Config(
-        text_config={
-            "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-            "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 64,
-        },
-        vision_config={
-            "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-            "image_size": 16, "patch_size": 8, "vision_use_head": False,
-        },
-        mm_tokens_per_image=4, image_token_index=60, boi_token_index=61, eoi_token_index=62,
-    )  # fmt: skip
-    model = transformers.AutoModelForImageTextToText.from_config(config)
-    with pytest.raises(ModelError, match=r"Gemma 3 is not supported: .* window .* \(supported: Qwen2-VL, .*LLaVA-1\.5"):
+def test_a_model_that_takes_no_encoder_outputs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny.model("llava")
+    monkeypatch.setattr(model, "forward", lambda input_ids: None)
+    with pytest.raises(
+        ModelError, match=r"LLaVA-1\.5 model that takes mm_encoder_outputs, .*pip install -U transformers"
+    ):
         arr_coc.wrap(model)
+
+
+def test_sound_is_refused() -> None:
+    inputs = tiny.prompt("qwen2_vl", "image") | {"input_features": torch.zeros(1, 8, 4)}
+    with pytest.raises(PromptError, match=r"got sound \(input_features\)"):
+        arr_coc.wrap(tiny.model("qwen2_vl")).prepare(inputs=inputs)
 
 
 def built(config: Any) -> Any:
     return transformers.AutoModelForImageTextToText.from_config(config)
 
 
-def test_a_language_model_with_a_window_is_refused() -> None:
+def test_with_a_window_dropped_tokens_are_removed() -> None:
     config = tiny.llava()
     config.text_config = transformers.MistralConfig(**tiny.TEXT, sliding_window=16)
-    with pytest.raises(ModelError, match="full attention in every layer, got a sliding window"):
-        arr_coc.wrap(built(config))
+    assert arr_coc.wrap(built(config)).adapter.semantics == "removed"
     config.text_config = transformers.Qwen2Config(
         **tiny.TEXT, use_sliding_window=True, sliding_window=16, max_window_layers=2
     )
-    with pytest.raises(ModelError, match="full attention in every layer, got sliding_attention"):
-        arr_coc.wrap(built(config))
+    assert arr_coc.wrap(built(config)).adapter.semantics == "removed"
     config.text_config = transformers.MistralConfig(**tiny.TEXT, sliding_window=None)
-    assert arr_coc.wrap(built(config)).adapter.family == "LLaVA-1.5"
+    vlm = arr_coc.wrap(built(config))
+    assert (vlm.adapter.family, vlm.adapter.semantics) == ("LLaVA-1.5", "masked")
 
 
 def test_a_language_model_without_rotary_positions_is_refused() -> None:
@@ -91,10 +88,10 @@ def test_a_language_model_without_rotary_positions_is_refused() -> None:
 
 
 def test_other_vision_towers_are_refused_by_name() -> None:
-    vision = transformers.PixtralVisionConfig(
-        hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=32, patch_size=8
+    vision = transformers.Dinov2Config(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=32, patch_size=8
     )
-    with pytest.raises(ModelError, match=r"expected a CLIP or SigLIP vision tower in LLaVA-1\.5, got 'pixtral'"):
+    with pytest.raises(ModelError, match=r"expected a CLIP or SigLIP vision tower in LLaVA-1\.5, got 'dinov2'"):
         arr_coc.wrap(built(tiny.llava(vision_config=vision)))
 
 

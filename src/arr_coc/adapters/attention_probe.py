@@ -2,11 +2,13 @@
 
 `prompt_attention` probes it before anything is generated: a partial prefill, stopped at the deepest layer asked for.
 `locate_answer` reads a finished answer again and finds the cells that its tokens attended to.
-The maps are computed from each layer's input, so they do not depend on the attention implementation.
+The maps are computed from each layer's input, so they do not depend on the attention implementation. Where a family
+projects or rotates in its own way, a copy of its attention module, which shares the weights, does so (`module_attention`).
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -19,6 +21,7 @@ from arr_coc.adapters.packing import assemble, model_kwargs
 from arr_coc.errors import PromptError
 from arr_coc.types.answer import Prepared
 
+PROBE = "arr_coc_probe"  # the name of an attention function
 ANSWER_DEPTH = 0.5  # layers from this depth on locate an answer: the earlier ones gather the question
 
 
@@ -41,20 +44,21 @@ def prompt_attention(
         [cells if i == number else cells[:0] for i in in_row],
         positions=adapter.positions(inputs)[..., row, :],
     )
-    layers = probe_layers(depths, len(adapter.text_model.layers))
+    layers = probe_layers(depths, len(adapter.text_model.layers), adapter.probed_layers)
     last = torch.tensor([packed.input_ids.shape[1] - 1], device=adapter.device)
     maps = attention_maps(adapter, model_kwargs(adapter, packed, kept), layers, last)
     places = torch.searchsorted(packed.source[0], visual.cell_places[cells])
     return torch.stack([maps[layer].mean((0, 1))[places] for layer in layers]).mean(0)
 
 
-def probe_layers(depths: Sequence[float], count: int) -> list[int]:
-    """The layers of `count` that are probed; the layers before the last of them run.
+def probe_layers(depths: Sequence[float], count: int, among: Sequence[int]) -> list[int]:
+    """Those layers `among` the `count` that are nearest to the depths; the layers before the last of them run.
 
-    >>> probe_layers((0.5, 2 / 3), 6)
-    [3, 4]
+    >>> probe_layers((0.5, 2 / 3), 6, range(6)), probe_layers((0.5, 2 / 3), 6, (1, 5))
+    ([3, 4], [1, 5])
     """
-    return sorted({min(round(depth * count), count - 1) for depth in depths})
+    wanted = {min(round(depth * count), count - 1) for depth in depths}
+    return sorted({min(among, key=lambda layer: abs(layer - place)) for place in wanted})
 
 
 def locate_answer(
@@ -85,13 +89,15 @@ def append_answer(prepared: Prepared, answer: torch.Tensor) -> tuple[dict[str, A
     given["input_ids"] = torch.cat([given["input_ids"], answer], 1)
     given["attention_mask"] = torch.cat([given["attention_mask"], torch.ones_like(answer)], 1)
     given["position_ids"] = torch.cat([given["position_ids"], given["position_ids"][..., -1:] + steps], -1)
+    for name in set(given) & {"token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids"}:  # the answer is text
+        given[name] = torch.cat([given[name], torch.zeros_like(answer, dtype=given[name].dtype)], 1)
     return given, steps + prepared.length - 2
 
 
-def late_layers(adapter: Adapter, since: float = ANSWER_DEPTH) -> range:
-    """The layers from depth `since` on."""
-    count = len(adapter.text_model.layers)
-    return range(round(since * (count - 1)), count)
+def late_layers(adapter: Adapter, since: float = ANSWER_DEPTH) -> list[int]:
+    """The layers from depth `since` on whose attention can be read; the last of them if there is none."""
+    first = round(since * (len(adapter.text_model.layers) - 1))
+    return [layer for layer in adapter.probed_layers if layer >= first] or adapter.probed_layers[-1:]
 
 
 def mean_attention(maps: Mapping[int, torch.Tensor]) -> torch.Tensor:
@@ -132,17 +138,57 @@ def record_attention(
 ) -> Iterator[dict[int, torch.Tensor]]:
     """Inside the `with`, a forward pass fills the dict with those maps; `stop`: it ends at the last of `layers`."""
     found: dict[int, torch.Tensor] = {}
+    plain = adapter.readable and adapter.semantics == "masked"
 
     def hook(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        hidden = args[0] if args else kwargs["hidden_states"]
-        cos, sin = (table[0] for table in kwargs["position_embeddings"])
         layer = adapter.text_model.layers[number]
-        found[number] = causal_attention(layer, hidden[0], cos, sin, queries).cpu()
+        if plain:
+            hidden = args[0] if args else kwargs["hidden_states"]
+            cos, sin = (table[0] for table in kwargs["position_embeddings"])
+            found[number] = causal_attention(layer, hidden[0], cos, sin, queries).cpu()
+        else:
+            found[number] = module_attention(layer.self_attn, args, kwargs, queries).cpu()
         if stop and number == max(layers):
             raise _DeepestLayerReached
 
-    with pre_hooks({number: adapter.text_model.layers[number] for number in layers}, hook):
+    chosen = {number: adapter.text_model.layers[number] for number in layers}
+    if not plain:
+        chosen = {number: layer.self_attn for number, layer in chosen.items()}
+    with pre_hooks(chosen, hook):
         yield found
+
+
+@torch.no_grad()
+def module_attention(
+    attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], queries: torch.Tensor
+) -> torch.Tensor:
+    """Attention `[heads, Q, T]` of an attention module called with these arguments, by a copy that shares its weights."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(PROBE, _probe_attention)
+    twin, config = copy.copy(attention), copy.copy(attention.config)
+    config._attn_implementation_internal = PROBE  # the setter would also change the parts of the configuration
+    twin.config, twin.probe_queries, twin.probe_found = config, queries, []
+    given = {name: value for name, value in kwargs.items() if name not in ("past_key_values", "use_cache")}
+    given |= {"past_key_values": None} if "past_key_values" in kwargs else {}
+    type(attention).forward(twin, *args, **given)  # not `twin(...)`, which would call the hook again
+    return twin.probe_found[0]
+
+
+def _probe_attention(
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any = None, *_: Any,
+    scaling: float | None = None, **__: Any,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """An attention function that keeps the weights of the twin's queries, for a prompt of one row."""
+    queries, length = module.probe_queries.to(query.device), key.shape[2]
+    scores = query[0][:, queries] @ key[0].repeat_interleave(query.shape[1] // key.shape[1], 0).transpose(1, 2)
+    scores = scores.float() * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    mask = attention_mask[0, 0, queries, :length] if attention_mask is not None and attention_mask.ndim == 4 else None
+    if mask is None:
+        mask = torch.arange(length, device=query.device)[None] <= queries[:, None]
+    scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    module.probe_found.append(scores.softmax(-1))
+    return value.new_zeros(1, query.shape[2], query.shape[1], value.shape[-1]), None
 
 
 def causal_attention(

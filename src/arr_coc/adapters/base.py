@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import signature
 from typing import Any, ClassVar
 
 import torch
@@ -23,11 +24,13 @@ from arr_coc.adapters.wrapped import (
     weights_state,
     without_compilation,
 )
-from arr_coc.errors import ModelError, PromptError
+from arr_coc.errors import ModelError, PromptError, SelectorError
 from arr_coc.types.grid import Cells
 
 Inputs = Mapping[str, Any]  # what a processor returns
 Features = tuple[torch.Tensor, tuple[torch.Tensor, ...]]  # tokens [K, D], and [K, D] for each DeepStack level
+# Layers that read what is there: a window or chunk counts the tokens left, a state or convolution passes over them.
+REMOVING_LAYERS = {"sliding_attention", "chunked_attention", "linear_attention", "conv"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +95,15 @@ class Adapter(ABC):
     processor: ClassVar[str]  # the name of its processor class in transformers
     fixed_grid: ClassVar[bool] = False  # whether every picture has the same number of cells
     glances: ClassVar[bool] = True  # whether the encoder can run on some of the patches
+    records: ClassVar[bool] = True  # whether the encoder's attention can be recorded
+    replaces: ClassVar[bool] = True  # whether a selector's features can replace the encoder's (merging)
+    readable: ClassVar[bool] = (
+        True  # whether language attention follows from a layer's input, projections and rotary tables
+    )
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # inputs that hold pixels
     kinds: ClassVar[tuple[str, ...]] = ("image",)
+    other_placeholder: ClassVar[bool] = False  # whether a prompt marks a picture by another token than those it becomes
+    framed: ClassVar[bool] = False  # whether the processor wants a start and an end token around each placeholder
     images_by_row: ClassVar[bool] = False  # whether the processor takes each row's images as a list
 
     def __init__(self, model: Any, image_processor: Any = None, batch_windows: bool = False) -> None:
@@ -124,6 +134,30 @@ class Adapter(ABC):
 
     # Shared by all families.
 
+    @cached_property
+    def semantics(self) -> str:
+        """What dropping a token means: "masked" at every layer, or "removed" before the first one.
+
+        With full attention everywhere both are the same, and "masked" is the stronger claim.
+        """
+        return "removed" if _other_layers(self.config.get_text_config()) else "masked"
+
+    @cached_property
+    def probed_layers(self) -> list[int]:
+        """The language layers whose attention can be read: those with full attention."""
+        kinds = getattr(self.config.get_text_config(), "layer_types", None)
+        layers = enumerate(self.text_model.layers)
+        own = [number for number, layer in layers if hasattr(layer, "self_attn")]
+        return [number for number in own if kinds is None or kinds[number] == "full_attention"] or own
+
+    def token_kwargs(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Further arguments of the model that say something about each token of the pruned prompt `[B, L]`."""
+        return {}
+
+    def prompt_ending(self, tokenizer: Any) -> str:
+        """What the family's processor itself adds to the end of every prompt."""
+        return ""
+
     def encoder_outputs(self, kept: Mapping[str, list[Features]]) -> dict[str, Any]:
         """The model's `mm_encoder_outputs` from each row's kept tokens and deep features, by kind."""
         from transformers.modeling_outputs import BaseModelOutputWithPooling
@@ -140,6 +174,11 @@ class Adapter(ABC):
 
         With `depths`, also record the attention that each cell receives at those depths of the encoder.
         """
+        if depths and not self.records:
+            raise SelectorError(
+                f"expected a selector that does not read the vision encoder's attention, because {self.family}'s is not "
+                "recorded: choose another selector"
+            )
         if cells is not None and all(len(some) == visual.n for some, visual in zip(cells, visuals, strict=True)):
             cells = None  # all cells: the stock encoder, bit for bit
         encoded: dict[int, Encoded] = {}
@@ -224,6 +263,8 @@ class Adapter(ABC):
 
     def visuals(self, inputs: Inputs, sizes: Mapping[str, Sequence[tuple[int, int]]] | None = None) -> list[Visual]:
         """Every image and video of the batch, row by row, in the order of the prompt."""
+        if inputs.get("input_features") is not None:
+            raise PromptError("expected pictures and text, got sound (input_features): ask the model without it")
         found: list[Visual] = []
         ids = inputs["input_ids"].cpu()
         for kind in self.kinds:
@@ -255,14 +296,27 @@ class Adapter(ABC):
     def check(self) -> None:
         """Raise where this model cannot be wrapped."""
         check_placement(self.model)
-        text = self.config.get_text_config()
-        # A sliding window counts the tokens that are read: without the dropped ones it would reach further back.
-        other = sorted(set(getattr(text, "layer_types", None) or ()) - {"full_attention"})
-        if other or (not hasattr(text, "layer_types") and getattr(text, "sliding_window", None) is not None):
+        unknown = sorted(_other_layers(self.config.get_text_config()) - REMOVING_LAYERS)
+        if unknown:
             raise ModelError(
-                f"expected a language model with full attention in every layer, got {', '.join(other) or 'a sliding window'}: "
-                "dropping tokens would not be the same as masking them"
+                f"expected language layers of a known kind (full_attention, {', '.join(sorted(REMOVING_LAYERS))}), got "
+                f"{', '.join(unknown)}: what dropping tokens means there is not tested"
             )
+        if "mm_encoder_outputs" not in signature(self.model.forward).parameters:
+            import transformers
+
+            raise ModelError(
+                f"expected a {self.family} model that takes mm_encoder_outputs, got one of transformers "
+                f"{transformers.__version__} that does not: pip install -U transformers"
+            )
+
+
+def _other_layers(text: Any) -> set[str]:
+    """The kinds of a language model's layers that are not full attention."""
+    kinds = getattr(text, "layer_types", None)
+    if kinds is None:
+        return {"sliding_attention"} if getattr(text, "sliding_window", None) is not None else set()
+    return set(kinds) - {"full_attention"}
 
 
 @contextmanager

@@ -167,8 +167,8 @@ class Recorder(_BlockRecorder):
             return
         block = self.blocks[number]
         with torch.no_grad():
-            parts = block.attn.qkv(block.norm1(hidden)).view(len(hidden), 3, block.attn.num_heads, -1)
-            query, key = (apply_rotary(parts[:, i], rotary).split(list(lengths)) for i in (0, 1))  # [P, H, D]
+            parts = project_qkv(block.attn, block.norm1(hidden))
+            query, key = (apply_rotary(part, rotary).split(list(lengths)) for part in parts[:2])  # [P, H, D]
             self._received[number] = torch.cat([received_attention(q, k) for q, k in zip(query, key, strict=True)])
 
     def _hook(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -220,6 +220,13 @@ class TileRecorder(_BlockRecorder):
         device = next(iter(self._received.values())).device if self._received else None
         none = torch.zeros(0, device=device)
         return {depth: self._received.get((number, tile), none) for depth, number in self.layers.items()}
+
+
+def project_qkv(attention: Any, hidden: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Queries, keys and values `[P, H, D]` of `[P, C]`, from one projection or from three."""
+    if hasattr(attention, "qkv"):
+        return attention.qkv(hidden).view(len(hidden), 3, attention.num_heads, -1).unbind(1)
+    return [getattr(attention, name)(hidden).view(len(hidden), attention.num_heads, -1) for name in "qkv"]
 
 
 def apply_rotary(heads: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

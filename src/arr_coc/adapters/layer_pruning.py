@@ -35,6 +35,15 @@ class PruningRequest:
     seed: int
 
 
+def check(adapter: Adapter, request: PruningRequest) -> None:
+    """Raise where tokens cannot be dropped between two layers."""
+    if not adapter.readable or adapter.semantics != "masked":
+        raise SelectorError(
+            f"expected a family whose layers take fewer tokens for selector {request.selector.name!r}, got {adapter.family}: "
+            "choose a selector that drops them before the language model"
+        )
+
+
 @dataclass(eq=False)
 class LayerPruner:
     """The state of one `generate` call: the cells that each row still holds, layer by layer."""

@@ -1,4 +1,4 @@
-"""LLaVA-NeXT (1.6) and LLaVA-OneVision: an overview and tiles of each picture.
+"""LLaVA-NeXT (1.6), LLaVA-NeXT-Video, LLaVA-OneVision and Granite 4 Vision: an overview and tiles of each picture.
 
 A picture's tokens are the overview's cells, then those of all tiles as one large grid, row by row, with a newline token
 after each row. Newline tokens are not cells: they always stay.
@@ -7,12 +7,13 @@ after each row. Newline tokens are not cells: they always stay.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, ClassVar
 
 import torch
 
-from arr_coc.adapters.base import Encoded, Inputs, Visual
+from arr_coc.adapters.base import Encoded, Features, Inputs, Visual
 from arr_coc.adapters.encoder import CLIP_BLOCK, TileRecorder
 from arr_coc.adapters.llava import TOWERS, OnePositionPerToken, check_tower
 from arr_coc.errors import ModelError
@@ -175,6 +176,82 @@ class LlavaOnevision(LlavaNext):
     def _pack(self, values: list[torch.Tensor], inputs: Inputs) -> list[torch.Tensor]:
         ratio = self.config.vision_aspect_ratio
         return self.core.pack_image_features(values, inputs["image_sizes"], vision_aspect_ratio=ratio)[0]
+
+
+class LlavaNextVideo(LlavaNext):
+    """Pictures as in LLaVA-NeXT; the frames of a video are pooled, without newline tokens."""
+
+    family: ClassVar[str] = "LLaVA-NeXT-Video"
+    model_types: ClassVar[tuple[str, ...]] = ("llava_next_video",)
+    processor: ClassVar[str] = "LlavaNextVideoProcessor"
+    records: ClassVar[bool] = False
+    kinds: ClassVar[tuple[str, ...]] = ("image", "video")
+    pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values", "pixel_values_videos")
+
+    def grids(self, inputs: Inputs, kind: str, sizes: Sequence[tuple[int, int]] | None) -> list[Cells]:
+        if kind == "image":
+            return super().grids(inputs, kind, sizes)
+        videos = inputs.get("pixel_values_videos")
+        side = self.cells_a_side // self.config.spatial_pool_stride
+        return [] if videos is None else [Grid(len(video), side, side) for video in videos]
+
+    def token_count(self, grid: Cells) -> int:
+        return super().token_count(grid) if isinstance(grid, Mosaic) else grid.n
+
+    def _features(self, inputs: Inputs, kind: str) -> Sequence[torch.Tensor]:
+        if kind == "image":
+            return super()._features(inputs, kind)
+        pixels = self.pixels(inputs, "pixel_values_videos")
+        return self.core.get_video_features(pixels, return_dict=True).pooler_output
+
+
+class Granite4Vision(LlavaNext):
+    """Pictures as in LLaVA-NeXT, with windows of patches pooled by learned queries, and features for several layers."""
+
+    family: ClassVar[str] = "Granite 4 Vision"
+    model_types: ClassVar[tuple[str, ...]] = ("granite4_vision",)
+    processor: ClassVar[str] = "Granite4VisionProcessor"
+    records: ClassVar[bool] = False
+    readable: ClassVar[bool] = False
+    replaces: ClassVar[bool] = False
+
+    @property
+    def cells_a_side(self) -> int:
+        return int(super().cells_a_side * Fraction(self.config.downsample_rate))
+
+    @property
+    def language_layers(self) -> list[int]:
+        """The language layers that take features, in the encoder's order."""
+        return [layer for _, layer in self.config.deepstack_layer_map] + list(self.config.spatial_target_layers)
+
+    def encode_kind(
+        self, inputs: Inputs, kind: str, visuals: Sequence[Visual], cells: Sequence[torch.Tensor] | None,
+        depths: Sequence[float],
+    ) -> list[Encoded]:  # fmt: skip
+        if cells is not None:
+            raise ModelError(f"{self.family} encodes whole pictures only: expected all cells, got some")
+        output = self.core.get_image_features(self.pixels(inputs), inputs["image_sizes"], return_dict=True)
+        levels = [packed for _, packed in output.deepstack_features]
+        encoded = []
+        for number, visual in enumerate(visuals):
+            at = self.cell_tokens(visual.grid).to(self.device)
+            newlines = torch.ones(len(visual.places), dtype=torch.bool, device=self.device)
+            newlines[at] = False
+            deep = tuple(level[number][at] for level in levels)
+            encoded.append(Encoded(torch.arange(visual.n), deep[0], deep, extra=levels[0][number][newlines]))
+        return encoded
+
+    def encoder_outputs(self, kept: Mapping[str, list[Features]]) -> dict[str, Any]:
+        from transformers.models.granite4_vision.modeling_granite4_vision import Granite4VisionImageFeaturesOutput
+
+        return {
+            kind: Granite4VisionImageFeaturesOutput(
+                deepstack_features=[
+                    (layer, [deep[number] for _, deep in rows]) for number, layer in enumerate(self.language_layers)
+                ]
+            )
+            for kind, rows in kept.items()
+        }
 
 
 def mosaic(size: Size, best: Size, side: int, cells: int, most: int | None) -> Mosaic:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from arr_coc.adapters.families import check_transformers, family
+from arr_coc.adapters.families import check_transformers, family, processor_name
 from arr_coc.adapters.video_processor import QwenVideoProcessor, SquareVideoProcessor
 from arr_coc.errors import ModelError, raise_as
 
@@ -49,7 +49,12 @@ def load_processor(name: str | Path, model_type: str | None = None, trust_remote
 
     with raise_as(ModelError, f"cannot load the processor of {str(name)!r}"):
         kind = model_type or read_config(name, trust_remote_code).model_type
-        base = getattr(transformers, family(kind).processor)
+        base = getattr(transformers, processor_name(kind))
+        if getattr(base, "is_dummy", False):
+            raise ModelError(
+                f"expected torchvision, which {base.__name__} needs, got none: install it, or wrap the model without a "
+                "processor and call prepare(inputs=...)"
+            )
         made = without_video(base).from_pretrained(  # type: ignore[attr-defined]
             name, backend="pil", trust_remote_code=trust_remote_code
         )

@@ -1,6 +1,7 @@
 """From kept cells to what the model reads: the prompt without its dropped tokens, and the features that fill it.
 
-The result equals masking the dropped tokens at every layer, because every kept token keeps its own position.
+Every kept token keeps its own position. With full attention the result equals masking the dropped tokens at every layer;
+other layers read the prompt as if they had never been there (`Adapter.semantics`).
 Rows of different length are padded on the left.
 """
 
@@ -14,6 +15,7 @@ import torch
 
 from arr_coc.adapters.base import Adapter, Encoded, Features, Inputs, Visual
 from arr_coc.devices import to_device
+from arr_coc.errors import SelectorError
 
 KeptFeatures = dict[str, list[Features]]  # kind -> one entry for each row that has visuals of that kind
 
@@ -43,6 +45,11 @@ def assemble(
 
     `replaced`: features `[K, D]` to use in place of a visual's own. `positions`: every token's, where already known.
     """
+    if not adapter.replaces and any(features is not None for features in replaced or ()):
+        raise SelectorError(
+            f"expected a selector that keeps the encoder's features, because {adapter.family} reads others than its tokens, "
+            "got one that merges them: choose another selector"
+        )
     positions = adapter.positions(inputs) if positions is None else positions
     packed = pack(inputs["input_ids"], inputs["attention_mask"], positions, visuals, keeps, adapter.pad_token)
     features = gather_features(visuals, encoded, keeps, len(inputs["input_ids"]), replaced or [None] * len(visuals))
@@ -56,6 +63,7 @@ def model_kwargs(adapter: Adapter, packed: Packed, kept: KeptFeatures) -> dict[s
         "attention_mask": packed.attention_mask,
         "position_ids": packed.position_ids,
     }
+    made |= adapter.token_kwargs(packed.input_ids)
     if kept:
         made["mm_encoder_outputs"] = adapter.encoder_outputs(kept)
     return made
@@ -114,9 +122,10 @@ def gather_features(
         index = None if len(keep) == len(seen.cells) else to_device(seen.rows(keep), seen.tokens.device)
         tokens = seen.tokens if index is None else seen.tokens[index]
         tokens = tokens if features is None else features.to(seen.tokens)
-        if seen.extra is not None and visual.cells is not None:
-            tokens = _interleave(visual, seen.extra, tokens, keep)
         deep = seen.deep if index is None else tuple(level[index] for level in seen.deep)
+        if seen.extra is not None and visual.cells is not None:  # these tokens are the same at every level
+            tokens, *levels = (_interleave(visual, seen.extra, level, keep) for level in (tokens, *deep))
+            deep = tuple(levels)
         gathered.setdefault(visual.kind, [[] for _ in range(rows)])[visual.row].append((tokens, deep))
     return {kind: [_join(parts) for parts in by_row if parts] for kind, by_row in gathered.items()}
 

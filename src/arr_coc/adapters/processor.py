@@ -16,6 +16,7 @@ from arr_coc.adapters.base import Adapter
 from arr_coc.errors import ModelError, PromptError, first_line, raise_as
 
 Message = Mapping[str, Any]
+TOKEN_COUNTS = "image_token_counts"  # among the tensors of `VisionInputs`: the image tokens of each picture
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,13 +40,23 @@ class PromptProcessor:
         self.placeholders = {
             kind: token for kind in kinds if (token := getattr(processor, f"{kind}_token", None)) is not None
         }
+        self.units = dict(self.placeholders)  # kind -> a placeholder with the tokens that must be around it
+        self.fillers: dict[str, str] = {}  # kind -> the token that a picture's placeholder is replaced by
+        self.ending = ""  # what the processor itself adds to every prompt
 
     def check(self, adapter: Adapter) -> None:
         """Raise where this is the processor of another model."""
         classes = [kind for kind in type(self.processor).__mro__ if kind.__module__.startswith("transformers.models.")]
-        if classes and adapter.processor not in {kind.__name__ for kind in classes}:
+        if classes and adapter.processor and adapter.processor not in {kind.__name__ for kind in classes}:
             raise ModelError(f"expected the {adapter.processor} of this model, got {classes[0].__name__}")
+        self.ending = adapter.prompt_ending(self.tokenizer)
         for kind, token in self.placeholders.items():
+            if adapter.framed:
+                start, end = (getattr(self.processor, f"{kind}_{side}_token") for side in ("start", "end"))
+                self.units[kind] = f"{start}{token}{end}"
+            self.fillers[kind] = str(self.tokenizer.convert_ids_to_tokens(adapter.token_id(kind)))
+            if adapter.other_placeholder:
+                continue
             theirs, ours = self.tokenizer.convert_tokens_to_ids(token), adapter.token_id(kind)
             if theirs != ours:
                 raise ModelError(
@@ -67,9 +78,7 @@ class PromptProcessor:
                 "load it with arr_coc.load(...), or pass the frames as images"
             )
         shown = [(i, v) for i, v in zip(images, videos, strict=True) if i or v]  # rows without pictures are text only
-        rows = [
-            self.placeholders.get("image", "") * len(i) + self.placeholders.get("video", "") * len(v) for i, v in shown
-        ]
+        rows = [self.units.get("image", "") * len(i) + self.units.get("video", "") * len(v) for i, v in shown]
         given: dict[str, Any] = {name: value for name, value in flat.items() if value}
         if flat["images"] and self.by_row:
             given["images"] = [list(row) for row, _ in shown]
@@ -90,6 +99,9 @@ class PromptProcessor:
                 texts[entry["type"]].append(entry["replacement"])
         text_keys = {"input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids"}
         made.pop("video_metadata", None)
+        if texts["image"]:
+            token = self.fillers.get("image", self.placeholders["image"])
+            made[TOKEN_COUNTS] = torch.tensor([text.count(token) for text in texts["image"]])
         return VisionInputs({key: value for key, value in made.items() if key not in text_keys}, texts)
 
     def render(self, messages: Sequence[Message]) -> str:
@@ -114,12 +126,22 @@ class PromptProcessor:
                 raise PromptError(
                     f"the prompt has places for {count} {kind}s ({self.placeholders[kind]}), but {len(fillings[kind])} came"
                 )
-        filled = [pattern.sub(lambda match: fillings[match.lastgroup or ""].pop(0), text) for text in texts]
+        filled = [
+            pattern.sub(lambda match: fillings[match.lastgroup or ""].pop(0), text) + self.ending for text in texts
+        ]
         starts = self.tokenizer.bos_token is not None and filled[0].startswith(self.tokenizer.bos_token)
         made = self.tokenizer(
             filled, padding=True, padding_side="left", return_tensors="pt", add_special_tokens=not starts
         )
         return {key: made[key] for key in ("input_ids", "attention_mask")}
+
+    def sample(self) -> dict[str, Any]:
+        """A processor's output for one small picture and a question, for checks."""
+        from PIL import Image
+
+        noise = torch.randint(256, (96, 128, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        vision = self.process([[Image.fromarray(noise.numpy())]], [[]], 1.0)
+        return self.tokenize([f"{self.units['image']}What is this?"], vision) | vision.tensors
 
     def ids(self, text: str) -> torch.Tensor:
         """The token ids of a text without special tokens around it: `[T]`."""

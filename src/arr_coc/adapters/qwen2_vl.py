@@ -1,4 +1,4 @@
-"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL.
+"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, and the thinkers of Qwen2.5-Omni and Qwen3-Omni.
 
 - The stock encoder takes precomputed positions and segment boundaries as keyword arguments, so it can run on some of the
   patches in an ordinary call.
@@ -23,6 +23,7 @@ from arr_coc.adapters.encoder import (
     apply_rotary,
     boundaries,
     index_patches,
+    project_qkv,
     sort_by_window,
 )
 from arr_coc.adapters.wrapped import is_spread
@@ -57,6 +58,11 @@ class Qwen2VL(Adapter):
         if not grids:
             rising = (mask.long().cumsum(-1) - 1).clamp_min(0)
             return rising.expand(3, *rising.shape)
+        return self._rope_index(inputs, ids, mask, grids)
+
+    def _rope_index(
+        self, inputs: Inputs, ids: torch.Tensor, mask: torch.Tensor, grids: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
         if inputs.get("second_per_grid_ts") is not None:
             grids["second_per_grid_ts"] = inputs["second_per_grid_ts"]
         kinds = sum((ids == self.token_id(kind)).int() * number for number, kind in enumerate(self.kinds, start=1))
@@ -90,7 +96,8 @@ class Qwen2VL(Adapter):
         else:
             keywords = {} if dense else self._encoder_kwargs(patches)
             with recorder.attached():
-                answer = encoder(pixels, grid_thw=thw.to(device), return_dict=True, **keywords)
+                sizes = self._segment_sizes(thw, grids, cells, dense).to(device)
+                answer = encoder(pixels, grid_thw=sizes, return_dict=True, **keywords)
             tokens, deep = answer.pooler_output, tuple(getattr(answer, "deepstack_features", None) or ())
         received = {depth: self._by_cell(values, patches).split(counts) for depth, values in recorder.cells().items()}
         return [
@@ -112,6 +119,12 @@ class Qwen2VL(Adapter):
             order, lengths = patches.windows
             made |= {"window_index": order.to(device), "cu_window_seqlens": boundaries(lengths, device)}
         return made
+
+    def _segment_sizes(
+        self, thw: torch.Tensor, grids: Sequence[Grid], cells: Sequence[torch.Tensor], dense: bool
+    ) -> torch.Tensor:
+        """The `grid_thw` for the encoder call; precomputed positions and boundaries replace what it would derive from it."""
+        return thw
 
     def _batches_segments(self, dense: bool) -> bool:
         """Whether to run the blocks here: the stock loop over segments synchronises with the device in every layer.
@@ -179,9 +192,11 @@ class Qwen3VL(Qwen2VL):
 
     @property
     def deep_layers(self) -> int:
-        return len(self.encoder.config.deepstack_visual_indexes)
+        return len(getattr(self.encoder.config, "deepstack_visual_indexes", ()))
 
     def encoder_outputs(self, kept: Mapping[str, list[Features]]) -> dict[str, Any]:
+        if not self.deep_layers:
+            return super().encoder_outputs(kept)
         from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 
         return {
@@ -219,10 +234,43 @@ class Qwen3VL(Qwen2VL):
         return corners.to(self.device), weights.to(self.device)
 
 
+class Qwen35(Qwen3VL):
+    """Most language layers are linear attention: dropped tokens are removed, not masked."""
+
+    family: ClassVar[str] = "Qwen3.5"
+    model_types: ClassVar[tuple[str, ...]] = ("qwen3_5", "qwen3_5_moe")
+    processor: ClassVar[str] = "Qwen3VLProcessor"
+
+
+class _Omni(Qwen2VL):
+    """The thinker of an omni model, which reads text and pictures; sound is refused."""
+
+    readable: ClassVar[bool] = False
+
+    def _rope_index(
+        self, inputs: Inputs, ids: torch.Tensor, mask: torch.Tensor, grids: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        seconds = inputs.get("video_second_per_grid")
+        positions, _ = self.core.get_rope_index(ids, attention_mask=mask, second_per_grids=seconds, **grids)
+        return positions.long()
+
+
+class Qwen25Omni(_Omni, Qwen25VL):
+    family: ClassVar[str] = "Qwen2.5-Omni"
+    model_types: ClassVar[tuple[str, ...]] = ("qwen2_5_omni_thinker",)
+    processor: ClassVar[str] = "Qwen2_5OmniProcessor"
+
+
+class Qwen3Omni(_Omni, Qwen3VL):
+    family: ClassVar[str] = "Qwen3-Omni"
+    model_types: ClassVar[tuple[str, ...]] = ("qwen3_omni_moe_thinker",)
+    processor: ClassVar[str] = "Qwen3OmniMoeProcessor"
+
+
 def _attend(
     attention: Any, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], segments: Segments
 ) -> torch.Tensor:
     """An encoder block's attention on `[P, D]`, all segments at once."""
-    query, key, value = attention.qkv(hidden).view(len(hidden), 3, attention.num_heads, -1).unbind(1)
+    query, key, value = project_qkv(attention, hidden)
     mixed = segments.attend(apply_rotary(query, rotary), apply_rotary(key, rotary), value)
     return attention.proj(mixed.reshape(len(hidden), -1))

@@ -35,6 +35,7 @@ class Allocation:
     strategy: str = ""
     fallback: str = ""  # why the selector's own choice was replaced; empty if it was used
     notes: tuple[str, ...] = ()
+    semantics: str = "masked"  # or "removed": what dropping a cell means to the language model
     read: float | None = None  # cells read per language layer on average, a probe included; None: the kept ones
 
     def __post_init__(self) -> None:
@@ -92,6 +93,7 @@ class Allocation:
             "tokens": {"all": self.n, "encoded": len(self.encoded), "kept": self.k},
             "keep": self.keep.tolist(),
             "selector": self.selector,
+            "semantics": self.semantics,
             "strategy": self.strategy,
             "fallback": self.fallback,
             "tensions": {name: float(value) for name, value in self.tensions.items()},

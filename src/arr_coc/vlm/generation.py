@@ -139,6 +139,8 @@ def follow_up(
             else "cannot continue this answer: the model's weights changed after it, so its cache is of another model: "
             "ask again"
         )
+    if prompter.ending:
+        raise PromptError(f"cannot continue this answer: the processor ends every prompt with {prompter.ending!r}")
     beams, options = _check_follow_up(adapter, options)
     said = (*turn.messages, user_message(check_question(question), 0, 0))
     prompt = prompter.render(said)

@@ -22,6 +22,7 @@ from arr_coc.adapters import layer_pruning
 from arr_coc.adapters.attention_probe import locate_answer
 from arr_coc.adapters.base import Adapter
 from arr_coc.adapters.families import adapter as adapter_of
+from arr_coc.adapters.generic import Unlisted
 from arr_coc.adapters.processor import PromptProcessor
 from arr_coc.adapters.wrapped import check_peft
 from arr_coc.devices import Stopwatch
@@ -84,6 +85,8 @@ class VLM:
         )
         if self._prompter is not None:
             self._prompter.check(self.adapter)
+            if isinstance(self.adapter, Unlisted):
+                self.adapter.prove(self._prompter.sample())
 
     @property
     def device(self) -> torch.device:
@@ -325,6 +328,8 @@ class VLM:
     def _answer(self, request: Request, remember: bool, options: Mapping[str, Any]) -> list[Answer]:
         """request -> look -> glance -> encode -> gaze -> prompt (`_prepare`) -> generate -> answer."""
         request, pruning = _split_layer_pruning(self.adapter, request, remember, options)
+        if pruning is not None:
+            layer_pruning.check(self.adapter, pruning)
         prepared = self._prepare(request)
         return generation.generate(self.adapter, self._prompter, prepared, pruning, remember, options)
 

@@ -87,7 +87,7 @@ class CellProbe:
     def __call__(self, cells: torch.Tensor, depths: tuple[float, ...]) -> torch.Tensor:
         context = self.context
         layers = len(context.adapter.text_model.layers)
-        self.cells_read += len(cells) * probe_layers(depths, layers)[-1] / layers
+        self.cells_read += len(cells) * probe_layers(depths, layers, context.adapter.probed_layers)[-1] / layers
         with context.watch.stage("probe"):
             return prompt_attention(
                 context.adapter, context.inputs, context.visuals, self.encoded, self.number, cells, depths
@@ -205,6 +205,7 @@ def gaze(context: PromptContext, plan: Plan, encoded: list[Encoded]) -> StageRes
                 strategy=choice.strategy or name,
                 fallback=plan.reasons[number],
                 notes=(*(() if source is None else source.notes), *plan.notes[number]),
+                semantics=context.adapter.semantics,
                 read=len(choice.keep) + read if read else None,
             )
         )
