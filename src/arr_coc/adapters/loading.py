@@ -25,6 +25,19 @@ def load_model(name: str | Path, **options: Any) -> Any:
         return AutoModelForImageTextToText.from_pretrained(name, **options).eval()
 
 
+def empty_model(name: str | Path) -> Any:
+    """The model of a folder or hub id without weights: its parameters are on the device "meta"."""
+    check_transformers()
+    import torch
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    with raise_as(ModelError, f"cannot load {str(name)!r}"):
+        config = AutoConfig.from_pretrained(name)
+        family(config.model_type)
+        with torch.device("meta"):
+            return AutoModelForImageTextToText.from_config(config).eval()
+
+
 def keep_quiet() -> None:
     """Turn off the progress bars and hints of transformers, for programs that print their own."""
     from transformers.utils import logging

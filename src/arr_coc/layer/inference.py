@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -327,12 +327,21 @@ def model_identity(adapter: ModelParts) -> str:
 
     Signs are the same in every precision that a model may be loaded in.
     """
+    return identity_of(adapter.model.config.model_type, identity_weights(adapter))
+
+
+def identity_weights(adapter: ModelParts) -> dict[str, torch.Tensor]:
+    """The matrices whose first `HASHED_ROWS` rows identify a model."""
     words = adapter.model.get_input_embeddings().weight
     language = {id(parameter) for parameter in adapter.text_model.parameters()} | {id(words)}
     matrices = [p for p in adapter.model.parameters() if p.ndim == 2 and id(p) not in language]
-    parts = {"words": words, **{f"encoder {place}": matrices[place] for place in (0, len(matrices) // 2, -1)}}
-    signs = {name: weights.detach()[:HASHED_ROWS].signbit() for name, weights in parts.items()}
-    return f"{adapter.model.config.model_type}-{fingerprint(signs)}"
+    return {"words": words, **{f"encoder {place}": matrices[place] for place in (0, len(matrices) // 2, -1)}}
+
+
+def identity_of(model_type: str, weights: Mapping[str, torch.Tensor]) -> str:
+    """The identity of a model from its `identity_weights`."""
+    signs = {name: values.detach()[:HASHED_ROWS].signbit() for name, values in weights.items()}
+    return f"{model_type}-{fingerprint(signs)}"
 
 
 def config_for(adapter: ModelParts, **sizes: Any) -> LayerConfig:
