@@ -68,7 +68,9 @@ class Pair:
         ]
         return self.vlm.prepare(images, question, allocation=given)
 
-    def expected(self, images: list[Image.Image], cells: list[list[int]] | None, question: str = QUESTION) -> torch.Tensor:
+    def expected(
+        self, images: list[Image.Image], cells: list[list[int]] | None, question: str = QUESTION
+    ) -> torch.Tensor:
         """Log-probabilities `[V]` of the first token in transformers."""
         with torch.no_grad():
             logits = self.vlm.model(**self.prepared(images, question, cells)).logits
@@ -83,7 +85,9 @@ class Pair:
     def run(self, prompts: list[dict[str, Any]], tokens: int = 1) -> list[Any]:
         from vllm import SamplingParams
 
-        return self.engine.generate(prompts, SamplingParams(temperature=0, max_tokens=tokens, logprobs=20), use_tqdm=False)
+        return self.engine.generate(
+            prompts, SamplingParams(temperature=0, max_tokens=tokens, logprobs=20), use_tqdm=False
+        )
 
     def encoded(self) -> list[int]:
         """A list that grows by the number of patches of each run of the encoder."""
@@ -234,6 +238,23 @@ def test_what_goes_by_whole_grids_is_refused_at_the_start(folder: Path, options:
 def test_bad_options_of_the_server(folder: Path, options: Any) -> None:
     with pytest.raises(ValueError, match="expected "):
         start(folder, options)
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+def test_two_ranks_of_tensor_parallelism(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_CPU_OMP_THREADS_BIND": "0|1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    both = Pair(folder, WHOLE, tensor_parallel_size=2)
+    try:
+        for images, cells in (CASES["some cells"], CASES["several pictures"]):
+            (output,) = both.run([both.prompt(images, cells=cells)])
+            assert difference(output, both.expected(images, cells)) < CLOSE
+    finally:
+        stop(both.__dict__.pop("engine"))
 
 
 ANSWERS = {

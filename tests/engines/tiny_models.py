@@ -16,7 +16,13 @@ from arr_coc import reader
 from recipes.reader import vocabulary
 from tests.adapters.families import QWEN_TOKENS, QWEN_VISION, TEXT, _initialise_qwen
 
-HEADS = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 1}
+HEADS = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
 MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [8, 4, 4]}
 VISION = QWEN_VISION | {"out_hidden_size": 64}
 PIXELS = {"patch_size": 4, "size": {"shortest_edge": 256, "longest_edge": 25600}}  # a cell is 8 x 8 px; 4 to 400 cells
@@ -46,7 +52,7 @@ def write(family: str, folder: Path) -> Path:
         shutil.copy(reader.WEIGHTS / name, folder / name)
     settings = json.loads((reader.WEIGHTS / "preprocessor_config.json").read_text())
     (folder / "preprocessor_config.json").write_text(json.dumps(settings | PIXELS))
-    assert vocabulary.VOCABULARY_SIZE == model.config.get_text_config().vocab_size
+    assert model.config.get_text_config().vocab_size == vocabulary.VOCABULARY_SIZE
     return folder
 
 

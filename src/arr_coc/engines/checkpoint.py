@@ -46,7 +46,7 @@ class Checkpoint:
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Word embeddings `[T, D]` of token ids `[T]`."""
         file, key = self._place(self._words)
-        with safe_open(file, "pt") as opened:  # type: ignore[no-untyped-call]
+        with safe_open(file, "pt") as opened:
             table = opened.get_slice(key)
             width = table.get_shape()[1]
             rows = [table[number : number + 1] for number in ids.tolist()]
@@ -54,7 +54,7 @@ class Checkpoint:
 
     def _head(self, name: str) -> torch.Tensor:
         file, key = self._place(name)
-        with safe_open(file, "pt") as opened:  # type: ignore[no-untyped-call]
+        with safe_open(file, "pt") as opened:
             return opened.get_slice(key)[:HASHED_ROWS]
 
     def _place(self, name: str) -> tuple[Path, str]:
@@ -76,7 +76,7 @@ class Checkpoint:
             return {name: self.folder / file for name, file in index.items()}
         if not (self.folder / WEIGHTS).is_file():
             return {}
-        with safe_open(self.folder / WEIGHTS, "pt") as opened:  # type: ignore[no-untyped-call]
+        with safe_open(self.folder / WEIGHTS, "pt") as opened:
             return dict.fromkeys(opened.keys(), self.folder / WEIGHTS)
 
 

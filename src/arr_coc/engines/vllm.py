@@ -266,7 +266,7 @@ class _Model:
         ordered = sorted(mm_features, key=lambda feature: feature.mm_position.offset)
         if not any(_is_cut(feature) for feature in ordered):
             return super().get_mrope_input_positions(input_tokens, mm_features)  # type: ignore[misc]
-        tokens, features, places = dense_prompt(input_tokens, ordered, self.visual.spatial_merge_size)
+        tokens, features, places = dense_prompt(input_tokens, ordered, self.config.vision_config.spatial_merge_size)
         positions, offset = super().get_mrope_input_positions(tokens, features)  # type: ignore[misc]
         return positions[:, places], offset + len(tokens) - len(input_tokens)
 
