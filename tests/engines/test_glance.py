@@ -49,7 +49,7 @@ def test_the_cells_are_those_of_an_answers_glance(learned: bool, tokenize: Any) 
     picture = arr_coc.pictures.receipt()
     vlm = arr_coc.load("reader", layer="auto" if learned else None)
     glance = made(tokenize, layer="auto" if learned else None)
-    assert glance.reads_question == learned
+    assert glance.reads_question(GlanceOptions(budget="25%")) == learned
     for budget in ("12.5%", "mass 50%", "auto"):
         expected = vlm.prepare(picture, TOTAL, glance=budget).allocations[0]
         grid = expected.grid.views[0]
@@ -68,7 +68,7 @@ def test_embeddings_relate_cells_to_the_question(tokenize: Any, monkeypatch: pyt
     known = Embeddings(Colours(), projection(Colours()))
     monkeypatch.setattr(glance_module, "Embeddings", {"colours": known}.__getitem__)
     glance = made(tokenize, layer=None, embeddings="colours")
-    assert glance.reads_question
+    assert glance.reads_question(GlanceOptions(budget=8))
     assert glance.identity == known.identity
     picture, grid, question = photo(), Grid(1, 6, 8), "Where is it red?"
     expected = arr_coc.realize(picture, question, grid, "25%", using=known)

@@ -27,6 +27,20 @@ def test_a_key_holds_the_cells_of_its_own_picture_alone() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "fixed"),
+    [
+        ({}, True),
+        ({"budget": "100%"}, True),
+        ({"cells": [[1]], "budget": 8}, True),
+        ({"budget": 8}, False),
+        ({"budget": "auto"}, False),
+    ],
+)
+def test_options_whose_cells_do_not_depend_on_the_question(given: dict[str, Any], fixed: bool) -> None:
+    assert GlanceOptions().merge(given).fixed == fixed
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         ("12.5%", r"expected the option arr_coc of a request as \{\"budget\": \"12.5%\"\}, got '12.5%'"),

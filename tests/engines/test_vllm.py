@@ -293,6 +293,13 @@ def test_the_readers_answers(shipped: Pair) -> None:
     assert len(half.prompt_token_ids) < 0.6 * len(outputs[0].prompt_token_ids)
 
 
+def test_a_second_question_about_all_cells_costs_no_encoding(shipped: Pair) -> None:
+    image, patches = [picture(300, 300)], shipped.encoded()
+    for question in ("What is the date?", "What is the total amount?"):
+        shipped.run([shipped.prompt(image, question, budget="all")])
+    assert len(patches) == 1
+
+
 def test_a_second_question_with_a_layer_encodes_its_own_cells(shipped: Pair) -> None:
     image, patches = [arr_coc.pictures.scene()], shipped.encoded()
     for question in ("What is the date?", "What is the total amount?", "What is the date?"):

@@ -65,10 +65,9 @@ class Glance:
         self.layer, self.embed = LayerPredictor(layer, torch.device("cpu")), checkpoint.embed
         self.identity += f" {layer_fingerprint(layer)}"
 
-    @property
-    def reads_question(self) -> bool:
+    def reads_question(self, options: GlanceOptions) -> bool:
         """Whether a choice can depend on the question. If not, one choice serves all questions about a picture."""
-        return self.layer is not None or self.embeddings is not None
+        return (self.layer is not None or self.embeddings is not None) and not options.fixed
 
     def choose(
         self, pictures: Sequence[Any], grids: Sequence[Grid], question: str, options: GlanceOptions

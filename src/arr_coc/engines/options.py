@@ -17,6 +17,7 @@ from arr_coc.relevance.selector import ArrCoc
 from arr_coc.types.budget import Budget, limit
 
 KEY = "arr_coc"  # among the engine's processor options
+MANY_CELLS = 10**6  # more than any picture has
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ class GlanceOptions:
             raise ArrCocError(f"expected a seed of 0 or more, got {self.seed!r}")
         if self.question is not None and not isinstance(self.question, str):
             raise ArrCocError(f"expected the question as text, got {type(self.question).__name__}")
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the cells are known without looking at the picture: all of them, or the caller's."""
+        return self.cells is not None or limit(self.budget, MANY_CELLS).everything
 
     def merge(self, given: object) -> GlanceOptions:
         """These options, changed by a request's."""

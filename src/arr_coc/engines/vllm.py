@@ -108,7 +108,7 @@ class _Processor:
                 )
             return super().apply(inputs, timing_ctx)  # type: ignore[misc]
         options = self._glance.options.defaults.merge(given.get(KEY, {}))
-        if not self._glance.reads_question:
+        if not self._glance.reads_question(options):
             options = replace(options, question="")
         elif options.question is None:
             prompt = self.info.get_tokenizer().decode(inputs.prompt, skip_special_tokens=False)
