@@ -54,6 +54,13 @@ def test_older_names_and_several_files(tmp_path: Path) -> None:
     assert torch.equal(checkpoint.embed(IDS).float(), arr_coc.load("reader", layer=None).adapter.embed(IDS))
 
 
+def test_a_model_without_files(tmp_path: Path) -> None:
+    with pytest.raises(
+        LayerError, match=r"expected the files of .*nowhere.* to look for a layer: .*; set \"layer\" to null"
+    ):
+        Checkpoint(str(tmp_path / "nowhere"))
+
+
 def test_weights_in_another_format_are_refused(tmp_path: Path) -> None:
     shutil.copy(reader.WEIGHTS / "config.json", tmp_path)
     with pytest.raises(

@@ -15,7 +15,7 @@ from arr_coc import reader
 from arr_coc.adapters.loading import load_processor
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.engines import glance as glance_module
-from arr_coc.engines.glance import CACHED_PICTURES, Glance
+from arr_coc.engines.glance import CACHED_PICTURES, Glance, last_question
 from arr_coc.engines.options import GlanceOptions, ServerOptions
 from arr_coc.errors import AllocationError, EncoderError, LayerError, SelectorError
 from arr_coc.layer import ArrCocLayer
@@ -118,6 +118,25 @@ def test_given_cells_and_counts(tokenize: Any) -> None:
         choose(glance, picture, grid, selector="resize", budget=8)
     with pytest.raises(SelectorError, match="cannot glance"):
         choose(glance, picture, grid, selector="visionzip", budget=8)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "question"),
+    [
+        ("<|user|><|vision_start|><|image_pad|><|vision_end|>What?<|assistant|>", "What?"),
+        ("<|user|>One?<|assistant|>1<|end|><|user|>Two?<|assistant|>", "Two?"),
+        (
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nA <|image_pad|>b\nc?<|im_end|>\n"
+            "<|im_start|>assistant\n",
+            "A b\nc?",
+        ),
+        ("<|im_start|>user\nOne?<|im_end|>\n<|im_start|>assistant\n1<|im_end|>\n<|im_start|>user\nTwo?", "Two?"),
+        ("<|image_pad|>Describe: a < b | c", "Describe: a < b | c"),
+        ("", ""),
+    ],
+)
+def test_the_question_is_the_last_user_turn(prompt: str, question: str) -> None:
+    assert last_question(prompt) == question
 
 
 def test_a_layer_of_another_model_is_refused(tokenize: Any, tmp_path: Path) -> None:

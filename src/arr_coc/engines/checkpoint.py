@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from arr_coc.adapters.families import adapter
 from arr_coc.adapters.loading import empty_model, model_folder
-from arr_coc.errors import LayerError
+from arr_coc.errors import LayerError, first_line
 from arr_coc.layer.inference import HASHED_ROWS, identity_of, identity_weights
 from arr_coc.layer.model import ArrCocLayer
 
@@ -25,7 +25,13 @@ class Checkpoint:
     """The files of a model: a folder, or a hub id in the local cache."""
 
     def __init__(self, model: str) -> None:
-        self.folder = model_folder(model)
+        try:
+            self.folder = model_folder(model)
+        except OSError as error:
+            raise LayerError(
+                f"expected the files of {model!r} in a folder or in the hub's cache, to look for a layer: {first_line(error)}; "
+                'set "layer" to null'
+            ) from None
         self._words = ""
 
     def fit(self, layer: ArrCocLayer) -> ArrCocLayer:

@@ -8,6 +8,7 @@ because it needs the encoder's tokens.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -34,6 +35,19 @@ from arr_coc.vlm.fallback import call_glance
 from arr_coc.vlm.look import image_source
 
 CACHED_PICTURES = 4  # whose textures are kept for the next question
+# Qwen's turns, and the shipped reader's.
+LAST_USER_TURN = re.compile(r".*(?:<\|im_start\|>user\n|<\|user\|>)(.*?)(?:<\|im_end\|>|<\|assistant\|>|$)", re.DOTALL)
+SPECIAL_TOKEN = re.compile(r"<\|[^|<>]*\|>")
+
+
+def last_question(prompt: str) -> str:
+    """The text of the last user turn of a chat prompt; of the whole prompt if it has no turns.
+
+    >>> last_question("<|im_start|>user\\n<|vision_start|><|image_pad|><|vision_end|>What?<|im_end|>\\n<|im_start|>assistant\\n")
+    'What?'
+    """
+    turn = LAST_USER_TURN.match(prompt)
+    return SPECIAL_TOKEN.sub("", turn.group(1) if turn else prompt).strip()
 
 
 class Glance:

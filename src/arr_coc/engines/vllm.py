@@ -13,7 +13,6 @@ Without the option `arr_coc` of the server, all classes behave as vLLM's own. Vi
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -29,15 +28,13 @@ from vllm.multimodal.parse import ImageProcessorItems
 from vllm.multimodal.processing import InputProcessingContext, PromptReplacement
 
 from arr_coc.adapters.encoder import PatchIndex, boundaries, index_patches, sort_by_window
-from arr_coc.engines.glance import Glance
+from arr_coc.engines.glance import Glance, last_question
 from arr_coc.engines.options import KEY, GlanceOptions, ServerOptions
 from arr_coc.errors import ArrCocError
 from arr_coc.types.grid import Grid
 
 CELLS = "arr_coc_cells"  # the field of a picture that holds its kept cells
 EVERYTHING = {KEY: {"budget": "all"}}
-LAST_USER_TURN = re.compile(r".*(?:<\|im_start\|>user\n|<\|user\|>)(.*?)(?:<\|im_end\|>|<\|assistant\|>|$)", re.DOTALL)
-SPECIAL_TOKEN = re.compile(r"<\|[^|<>]*\|>")
 
 
 def server_options(model_config: Any) -> ServerOptions | None:
@@ -53,16 +50,6 @@ def server_options(model_config: Any) -> ServerOptions | None:
     if multimodal.is_multimodal_pruning_enabled():
         raise ArrCocError("expected no video pruning of vLLM together with arr_coc: leave --video-pruning-rate out")
     return ServerOptions.parse(given[KEY])
-
-
-def last_question(prompt: str) -> str:
-    """The text of the last user turn of a chat prompt; of the whole prompt if it has no turns.
-
-    >>> last_question("<|im_start|>user\\n<|vision_start|><|image_pad|><|vision_end|>What?<|im_end|>\\n<|im_start|>assistant\\n")
-    'What?'
-    """
-    turn = LAST_USER_TURN.match(prompt)
-    return SPECIAL_TOKEN.sub("", turn.group(1) if turn else prompt).strip()
 
 
 class _Info:
