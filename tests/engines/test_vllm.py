@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -218,6 +219,33 @@ def test_without_the_option_vllm_is_as_it_was(folder: Path) -> None:
     with pytest.raises(ValueError, match="expected a server with the option arr_coc"):
         stock.run([stock.prompt(ONE, budget="25%")])
     stop(stock.__dict__.pop("engine"))
+
+
+def test_videos_are_left_alone(tmp_path: Path) -> None:
+    """Pictures before and after a video: equal to vLLM's own in every step, and only the pictures are cut."""
+    from vllm import SamplingParams
+
+    tiny_models.write("qwen3_vl", tmp_path)  # timestamps between its frames
+    frames = np.stack([np.asarray(picture(64, 48, seed)) for seed in range(4)])
+    metadata = {
+        "fps": 2.0,
+        "duration": 2.0,
+        "total_num_frames": 4,
+        "frames_indices": [0, 1, 2, 3],
+        "video_backend": "opencv",
+    }
+    parts = "".join(f"{letter}<|vision_start|><|{kind}_pad|><|vision_end|>" for letter, kind in zip("abc", ["image", "video", "image"], strict=True))  # fmt: skip
+    shown = {"image": [picture(128, 96), picture(64, 80, 5)], "video": [(frames, metadata)]}
+    prompt = {"prompt": f"<|user|>{parts}{QUESTION}<|assistant|>", "multi_modal_data": shown}
+    outputs = []
+    for options in (None, WHOLE, {"budget": "25%"}):
+        engine = start(tmp_path, options, limit_mm_per_prompt={"image": 2, "video": 1})
+        outputs += engine.generate([prompt], SamplingParams(temperature=0, max_tokens=3, logprobs=20), use_tqdm=False)
+        stop(engine)
+    stock, whole, cut = outputs
+    for before, after in zip(stock.outputs[0].logprobs, whole.outputs[0].logprobs, strict=True):
+        assert {n: one.logprob for n, one in before.items()} == {n: one.logprob for n, one in after.items()}
+    assert len(stock.prompt_token_ids) - len(cut.prompt_token_ids) == (192 + 80) * 3 / 4
 
 
 @pytest.mark.parametrize(
