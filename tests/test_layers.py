@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "arr_coc"
 LAYERS = (
     "errors", "files", "devices", "draw", "types", "texture", "frames", "embedding", "selectors", "layer", "relevance",
     "reader", "adapters", "vlm", "video", "evaluation", "training", "bench", "demo", "cli",
+    "engines",  # loaded by other programs: nothing in the package may import it
 )  # fmt: skip
 ANSWER_PATH = LAYERS[: LAYERS.index("vlm") + 1]  # packages that an answer runs through
 TOP = LAYERS.index("bench")  # from here on the package's own public names may be used: `import arr_coc`

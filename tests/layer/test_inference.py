@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -297,21 +298,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folders.write(build(TINY), tmp_path_factory.mktemp("model"), torch.float32)
 
 
-def test_load_with_and_without_a_layer(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["layer", "."])  # "." is where older versions wrote it
+def test_load_with_and_without_a_layer(place: str, folder: Path, tmp_path: Path) -> None:
     bare = arr_coc.load(folder)
     assert bare.layer is None
     layer = ArrCocLayer(config_for(bare.adapter, **squares.SHAPE))
-    layer.save_pretrained(tmp_path)
-    assert arr_coc.load(folder, layer=tmp_path).layer is not None
+    layer.save_pretrained(tmp_path / "alone")
+    assert arr_coc.load(folder, layer=tmp_path / "alone").layer is not None
     assert arr_coc.load(folder, layer=layer).layer is layer
-    layer.save_pretrained(folder)
-    try:
-        assert arr_coc.load(folder).layer is not None  # auto: it is in the model's folder
-        assert arr_coc.load(folder, dtype="bfloat16").layer is not None
-        assert arr_coc.load(folder, layer=None).layer is None
-    finally:
-        for name in ("layer.safetensors", "layer.json"):
-            (folder / name).unlink()
+    model = shutil.copytree(folder, tmp_path / "model")
+    layer.save_pretrained(model / place)
+    assert arr_coc.load(model).layer is not None  # auto: it is in the model's folder
+    assert arr_coc.load(model, dtype="bfloat16").layer is not None
+    assert arr_coc.load(model, layer=None).layer is None
+    assert ArrCocLayer.from_pretrained(model).config == layer.config
     with pytest.raises(LayerError, match="holds no learned layer"):
         arr_coc.load(folder, layer=tmp_path / "nowhere")
 

@@ -56,6 +56,7 @@ def test_transformers_loads_it_alone_in_half_precision() -> None:
     assert type(model).__name__ == "Qwen2VLForConditionalGeneration"
     assert model.dtype == torch.float16
     assert (reader.WEIGHTS / "model.safetensors").stat().st_size < 40e6
+    assert [file.name for file in reader.WEIGHTS.glob("*.safetensors")] == ["model.safetensors"]  # engines load all
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,19 @@ def read_config(name: str | Path, trust_remote_code: bool = False) -> Any:
     return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
 
 
+def empty_model(name: str | Path) -> Any:
+    """The model of a folder or hub id without weights: its parameters are on the device "meta"."""
+    check_transformers()
+    import torch
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    with raise_as(ModelError, f"cannot load {str(name)!r}"):
+        config = AutoConfig.from_pretrained(name)
+        family(config.model_type)
+        with torch.device("meta"):
+            return AutoModelForImageTextToText.from_config(config).eval()
+
+
 def keep_quiet() -> None:
     """Turn off the progress bars and hints of transformers, for programs that print their own."""
     from transformers.utils import logging

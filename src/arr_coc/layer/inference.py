@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -329,18 +329,26 @@ def model_identity(adapter: ModelParts) -> str:
     Signs are the same in every precision that a model may be loaded in. Quantised weights have signs of their own, and
     adapters (peft) do not count.
     """
+    return identity_of(adapter.model.config.model_type, identity_weights(adapter))
+
+
+def identity_weights(adapter: ModelParts) -> dict[str, torch.Tensor]:
+    """The matrices whose first `HASHED_ROWS` rows identify a model."""
     words = adapter.model.get_input_embeddings().weight
     other = {id(parameter) for parameter in adapter.text_model.parameters()} | {id(words)}
     other |= {id(parameter) for module in adapted_modules(adapter.model) for parameter in adapter_weights(module)}
     matrices = [p for p in adapter.model.parameters() if p.ndim == 2 and id(p) not in other]
-    parts = {"words": words, **{f"encoder {place}": matrices[place] for place in (0, len(matrices) // 2, -1)}}
-    if any(weights.device.type == "meta" for weights in parts.values()):
+    return {"words": words, **{f"encoder {place}": matrices[place] for place in (0, len(matrices) // 2, -1)}}
+
+
+def identity_of(model_type: str, weights: Mapping[str, torch.Tensor]) -> str:
+    """The identity of a model from its `identity_weights`."""
+    if any(values.device.type == "meta" for values in weights.values()):
         raise LayerError(
             "expected the word embeddings and the encoder on a device, to check for which model a layer is, got them "
             "offloaded: load the model without offloading, or without a layer"
         )
-    signs = {name: _signs(weights) for name, weights in parts.items()}
-    return f"{adapter.model.config.model_type}-{fingerprint(signs)}"
+    return f"{model_type}-{fingerprint({name: _signs(values) for name, values in weights.items()})}"
 
 
 def _signs(weights: torch.Tensor) -> torch.Tensor:

@@ -32,6 +32,7 @@ POOLINGS = ("learned", "max", "mean", "sum")
 BALANCES = ("sigmoid", "softmax")
 SCORE_NAMES = ("information", "salience", "coupling")
 WEIGHTS, CONFIG = "layer.safetensors", "layer.json"
+SUBFOLDER = "layer"  # of a model's folder: engines load every *.safetensors file that lies next to the model's own
 FORMAT, VERSION = "a learned ARR-COC layer", 3
 WAVES = (1.0, 2.0, 4.0, 8.0, 16.0)  # half periods over the image's width and height
 TONES = 8  # bins of the histogram for a cell's entropy
@@ -294,7 +295,8 @@ class LayerOutput:
 class ArrCocLayer(nn.Module):
     """Trained knowing and balancing for one vision-language model.
 
-    `save_pretrained(folder)` and `ArrCocLayer.from_pretrained(folder)` write and read `layer.safetensors` and `layer.json`.
+    `save_pretrained(folder)` and `ArrCocLayer.from_pretrained(folder)` write and read `layer.safetensors` and `layer.json`. In
+    the folder of a model, a layer has the subfolder `layer`.
     """
 
     mean: torch.Tensor  # [C, 1, 1] of the channels, over the training images
@@ -405,8 +407,8 @@ class ArrCocLayer(nn.Module):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> ArrCocLayer:
-        """Read what `save_pretrained` wrote: float32, on the CPU, in eval mode."""
-        path = Path(folder)
+        """Read what `save_pretrained` wrote: float32, on the CPU, in eval mode. `folder`: the layer's own, or its model's."""
+        path = find_layer(folder) or Path(folder)
         try:
             weights, note = storage.read(path / WEIGHTS)
         except OSError as error:
@@ -427,6 +429,12 @@ class ArrCocLayer(nn.Module):
     @property
     def parameter_count(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
+
+
+def find_layer(folder: str | Path) -> Path | None:
+    """Where a layer's files are: in the folder itself, as older versions wrote them into a model's folder, or in its subfolder."""
+    places = (Path(folder), Path(folder) / SUBFOLDER)
+    return next((place for place in places if (place / WEIGHTS).is_file()), None)
 
 
 def _position_waves(channels: torch.Tensor) -> torch.Tensor:

@@ -29,6 +29,7 @@ from arr_coc.adapters.loading import model_folder
 from arr_coc.errors import ArrCocError, ModelError, whole_number
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.inference import model_identity
+from arr_coc.layer.model import CONFIG, SUBFOLDER, WEIGHTS
 from arr_coc.training.answer_loss import answer_loss
 from arr_coc.training.batches import MAX_KEPT, MIN_KEPT, LayerTrainingSettings, collate
 from arr_coc.training.distributed import World
@@ -41,7 +42,7 @@ LEARNING_RATES = {"layers": 2e-5, "lora": 2e-4}
 LORA_SCALE = 2.0  # alpha / rank
 VALIDATION_QUESTIONS, VALIDATION_SHARE = 32, 0.125  # read before and after, from this share of the cells
 PROCESSOR_FILES = (".json", ".jinja", ".model", ".txt")
-WRITTEN_FILES = ("config.json", "generation_config.json", "layer.json")  # by the model and by the layer
+WRITTEN_FILES = ("config.json", "generation_config.json", CONFIG)  # by the model, and by the layers of older versions
 
 Pair = tuple[TrainingExample, ExampleQuestion]
 
@@ -183,13 +184,15 @@ def _validation_loss(looks: LookCache, layer: ArrCocLayer, examples: Sequence[Tr
 
 
 def save_model(vlm: VLM, name: str | Path, layer: ArrCocLayer, folder: Path) -> None:
-    """Write a stock model folder with the processor of the model `name`, and the layer in it."""
+    """Write a stock model folder with the processor of the model `name`, and the layer in a subfolder."""
     vlm.model.save_pretrained(folder)
     for file in sorted(model_folder(name).iterdir()):
         if file.suffix in PROCESSOR_FILES and file.name not in WRITTEN_FILES and not file.name.endswith(".index.json"):
             shutil.copyfile(file, folder / file.name)
     layer.config = replace(layer.config, model=model_identity(vlm.adapter))
-    layer.save_pretrained(folder)
+    layer.save_pretrained(folder / SUBFOLDER)
+    for old in (WEIGHTS, CONFIG):  # from an older version, which wrote them next to the model
+        (folder / old).unlink(missing_ok=True)
 
 
 @contextmanager

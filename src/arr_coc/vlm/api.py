@@ -16,7 +16,7 @@ from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.embedding.encoder import Encoder
 from arr_coc.errors import AllocationError, ArrCocError
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.model import WEIGHTS
+from arr_coc.layer.model import find_layer
 from arr_coc.relevance import cascade as cascades
 from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.relevance.selector import ArrCoc
@@ -88,7 +88,7 @@ def load(
     model = load_model(name, trust_remote_code, **chosen)
     processor = load_processor(name, model.config.model_type, trust_remote_code)
     if layer == "auto":
-        layer = name if (Path(name) / WEIGHTS).is_file() else None
+        layer = find_layer(name)
     return VLM(model, processor, batch_windows=batch_windows, embeddings=embeddings, layer=layer)
 
 
