@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 
 import httpx
 import pytest
@@ -29,47 +29,63 @@ sys.exit(main())
 """
 
 
-@contextmanager
-def serving(model: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    port = find_port("127.0.0.1", None, range(8300, 8400))
-    command = [sys.executable, "-c", SLOW, "serve", "--model", model, "--name", "tiny", "--port", str(port), *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}) as process:
-        try:
-            assert process.stdout
-            assert process.stdout.readline() == f"The endpoint is at http://127.0.0.1:{port}/v1 (Ctrl-C ends it).\n"
-            yield process, f"http://127.0.0.1:{port}/v1/chat/completions"
-        finally:
-            process.kill()
+@dataclass(frozen=True)
+class Served:
+    process: subprocess.Popen[str]
+    url: str
+
+    def ask(self, tokens: int) -> AbstractContextManager[httpx.Response]:
+        body = {
+            "model": "tiny",
+            "messages": [{"role": "user", "content": "What?"}],
+            "stream": True,
+            "max_tokens": tokens,
+        }
+        return httpx.stream("POST", f"{self.url}/chat/completions", json=body, timeout=60)
+
+    def end(self) -> tuple[int, str]:
+        """The exit code and what was written to stderr."""
+        assert self.process.stderr
+        return self.process.wait(20), self.process.stderr.read()
 
 
-def test_signals_during_a_request(model: str) -> None:
-    """The first signal lets the answer end; during the next one's answer a second signal ends the process at once."""
-    body = {"model": "tiny", "messages": [{"role": "user", "content": "What?"}], "stream": True, "max_tokens": 40}
-    with serving(model) as (process, url), httpx.stream("POST", url, json=body, timeout=60) as response:
+@pytest.fixture(scope="module")
+def two(model: str) -> Iterator[list[Served]]:
+    """Two processes, which start at the same time."""
+    with ExitStack() as stack:
+        served = []
+        for ports in (range(8300, 8350), range(8350, 8400)):
+            port = find_port("127.0.0.1", None, ports)
+            command = [sys.executable, "-c", SLOW, "serve", "--model", model, "--name", "tiny", "--port", str(port)]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            served.append(Served(process, f"http://127.0.0.1:{port}/v1"))
+        for one in served:
+            assert one.process.stdout
+            assert one.process.stdout.readline() == f"The endpoint is at {one.url} (Ctrl-C ends it).\n"
+        yield served
+
+
+def test_a_signal_lets_the_answer_end(two: list[Served]) -> None:
+    with two[0].ask(tokens=30) as response:
         lines = response.iter_lines()
         next(lines)
-        process.send_signal(signal.SIGTERM)
+        two[0].process.send_signal(signal.SIGTERM)
         rest = [line for line in lines if line]
-        assert rest[-1] == "data: [DONE]"
-        assert '"finish_reason":"' in rest[-2]
-        assert process.wait(20) == 0
-        assert process.stderr
-        assert process.stderr.read() == "arr-coc: the endpoint is closed\n"
+    assert rest[-1] == "data: [DONE]"
+    assert '"finish_reason":"' in rest[-2]
+    assert two[0].end() == (0, "arr-coc: the endpoint is closed\n")
 
 
-def test_a_second_interrupt_ends_at_once(model: str) -> None:
-    body = {"model": "tiny", "messages": [{"role": "user", "content": "What?"}], "stream": True, "max_tokens": 1000}
-    with serving(model) as (process, url), httpx.stream("POST", url, json=body, timeout=60) as response:
+def test_a_second_interrupt_ends_at_once(two: list[Served]) -> None:
+    with two[1].ask(tokens=1000) as response:
         lines = response.iter_lines()
         next(lines)
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.5)
-        assert process.poll() is None
-        start = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
-        assert time.monotonic() - start < 10
-        assert process.stderr
-        assert process.stderr.read() == "arr-coc: stopped without finishing what ran\n"
+        two[1].process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert two[1].process.poll() is None
+        two[1].process.send_signal(signal.SIGINT)
+        assert two[1].end() == (130, "arr-coc: stopped without finishing what ran\n")
         with pytest.raises(httpx.TransportError):
             list(lines)

@@ -167,7 +167,14 @@ def test_other_paths_are_refused(address: str, path: str) -> None:
 
 
 def test_harmless_fields_are_accepted(address: str) -> None:
-    harmless = {"user": "me", "n": 1, "tools": [], "logprobs": False, "response_format": {"type": "text"}, "store": None}
+    harmless = {
+        "user": "me",
+        "n": 1,
+        "tools": [],
+        "logprobs": False,
+        "response_format": {"type": "text"},
+        "store": None,
+    }
     assert post(address, ASKED | harmless | {"max_tokens": 1}).status_code == 200
 
 

@@ -165,7 +165,8 @@ async def _stream(completion: Completion, chat: ChatRequest, answer: _Answering,
     yield _sse(completion.chunk({"role": "assistant", "content": ""}))
     try:
         while isinstance(event, Piece):
-            yield _sse(completion.chunk({"content": event.text}))
+            if event.text:
+                yield _sse(completion.chunk({"content": event.text}))
             event = await answer.next()
     except Exception as error:  # the status was sent already: clients find the error in the stream
         yield _sse(as_request_error(error).to_dict())

@@ -22,9 +22,13 @@ class Metrics:
         self.running = Gauge("arr_coc_running", "requests that are being answered", registry=own)
         self.tokens = Counter("arr_coc_tokens", "tokens of prompts and of answers", ["kind"], registry=own)
         self.visual = Counter("arr_coc_visual_tokens", "visual tokens: all, encoded, kept", ["kind"], registry=own)
-        self.batch = Histogram("arr_coc_batch", "requests answered together", buckets=(1, 2, 4, 8, 16, 32), registry=own)
+        self.batch = Histogram(
+            "arr_coc_batch", "requests answered together", buckets=(1, 2, 4, 8, 16, 32), registry=own
+        )
         self.wait = Histogram("arr_coc_wait_seconds", "time in the queue", buckets=SECONDS, registry=own)
-        self.first = Histogram("arr_coc_first_token_seconds", "from arrival to first token", buckets=SECONDS, registry=own)
+        self.first = Histogram(
+            "arr_coc_first_token_seconds", "from arrival to first token", buckets=SECONDS, registry=own
+        )
         self.total = Histogram("arr_coc_request_seconds", "from arrival to last token", buckets=SECONDS, registry=own)
 
     def render(self) -> bytes:

@@ -15,7 +15,7 @@ from arr_coc.vlm.generation import INCOMPLETE
 
 @dataclass(frozen=True)
 class Piece:
-    """The next part of an answer's text."""
+    """The next part of an answer's text; the first one is empty."""
 
     text: str
 
@@ -57,7 +57,10 @@ class Row:
         """Take the next token, unless the row has ended."""
         if self.finish:
             return
-        self.first_token = self.first_token or time.monotonic()
+        if not self.first_token:
+            self.first_token = time.monotonic()
+            if self.stream:
+                self.emit(Piece(""))  # the stream begins, although the first token may show nothing
         if self.left.is_set():
             self.finish = "left"
         elif token in ends:

@@ -56,6 +56,7 @@ class Server(uvicorn.Server):
         # uvicorn would raise the signal once more at the end. After a graceful stop the exit code is 0.
         if self.should_exit:
             self.force_exit = True
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # tasks that are cancelled now are no news
         self.should_exit = True
 
 
