@@ -24,10 +24,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
-from page_load import _at, draw_receipt, memory
 
 from arr_coc.errors import ArrCocError
 from arr_coc.hosting import find_port
+from page_load import draw_receipt, memory
 
 QUESTION = "What is the total amount?"
 OPTIONS = {"arr_coc": {"budget": "25%", "glance": "50%"}}
@@ -97,7 +97,7 @@ def load(address: str, process: int, clients: int, requests: int) -> dict[str, A
     return {
         "clients": clients, "requests": count, "answered": len(done), "wrong": wrong[:5], "seconds": round(seconds, 1),
         "answers_per_s": round(count / seconds, 2), "median_s": round(statistics.median(done), 2), "slowest_s": round(max(done), 2),
-        "memory_mb": {f"{share:.1%}": round(_at(rss, share * count)) for share in (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)},
+        "memory_mb": {f"{share:.1%}": round(next(mb for number, mb in reversed(rss) if number <= share * count)) for share in (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)},
     }  # fmt: skip
 
 

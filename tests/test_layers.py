@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "arr_coc"
 
 LAYERS = (
     "errors", "devices", "draw", "types", "texture", "frames", "embedding", "selectors", "layer", "relevance",
-    "reader", "adapters", "vlm", "hosting", "video", "evaluation", "training", "bench", "serve", "demo", "cli",
+    "reader", "adapters", "vlm", "hosting", "video", "evaluation", "training", "bench", "serve", "ray", "demo", "cli",
 )  # fmt: skip
 ANSWER_PATH = LAYERS[: LAYERS.index("vlm") + 1]  # packages that an answer runs through
 TOP = LAYERS.index("bench")  # from here on the package's own public names may be used: `import arr_coc`

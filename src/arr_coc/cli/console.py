@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from arr_coc.errors import ArrCocError
 
 if TYPE_CHECKING:
+    from arr_coc.ray.workers import Workers
     from arr_coc.vlm.model import VLM
 
 MAX_LINES = 20  # problems that are printed one by one
@@ -60,6 +61,18 @@ def load_model(arguments: argparse.Namespace) -> VLM:
     vlm = arr_coc.load(arguments.model, embeddings=arguments.embeddings, layer=layer)
     vlm.model.to(arguments.device)
     return vlm
+
+
+def ray_workers(arguments: argparse.Namespace) -> Workers | None:
+    """The worker processes that --ray asks for; raises where ray is not installed."""
+    if arguments.ray is None:
+        return None
+    from arr_coc.ray.workers import Workers, import_ray
+
+    if arguments.ray < 1:
+        raise ArrCocError(f"expected --ray of at least 1 worker, got {arguments.ray}")
+    import_ray()
+    return Workers(arguments.ray, gpus=1.0 if arguments.device.startswith("cuda") else 0.0)
 
 
 def check_file(path: Path, example: str = "out.json") -> Path:
