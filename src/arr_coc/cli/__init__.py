@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from arr_coc import __version__
-from arr_coc.cli import ask, bench, channels, demo, eval, fit_embeddings, show, tour, train, video
+from arr_coc.cli import ask, bench, channels, demo, eval, fit_embeddings, serve, show, tour, train, video
 from arr_coc.errors import ArrCocError
 
 _EPILOG = """\
 start here:
   arr-coc tour                              answers about a bundled receipt, with pictures
   arr-coc demo                              a web page on this machine, to try everything
+  arr-coc serve                             an OpenAI-compatible endpoint
   arr-coc ask receipt.jpg "What is the total amount?" --where where.png
   arr-coc show receipt.jpg "What is the total amount?" -o why.png    which cells matter, and why
   arr-coc video clip.mp4 "Where is the dog?" --embeddings labels -o out.mp4    the same for a video
@@ -45,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"arr-coc {__version__}")
     parser.set_defaults(run=partial(_print_help, parser))  # without a command
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for module in (ask, show, video, eval, channels, fit_embeddings, train, bench, tour, demo):
+    for module in (ask, show, video, eval, channels, fit_embeddings, train, bench, tour, demo, serve):
         module.add_parser(commands)
     return parser
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from arr_coc.cli.progress import ProgressReport
+    from arr_coc.ray.workers import Workers
     from arr_coc.vlm.model import VLM
 
 MAX_LINES = 20  # problems that are printed one by one
@@ -72,6 +73,18 @@ def start_fast() -> None:
     That is a sixth of the time to the first answer. `main` switches it on again in any case.
     """
     gc.disable()
+
+
+def ray_workers(arguments: argparse.Namespace) -> Workers | None:
+    """The worker processes that --ray asks for; raises where ray is not installed."""
+    if arguments.ray is None:
+        return None
+    from arr_coc.ray.workers import Workers, import_ray
+
+    if arguments.ray < 1:
+        raise ArrCocError(f"expected --ray of at least 1 worker, got {arguments.ray}")
+    import_ray()
+    return Workers(arguments.ray, gpus=1.0 if arguments.device.startswith("cuda") else 0.0)
 
 
 def check_file(path: Path, example: str = "out.json", inputs: Iterable[str | Path] = ()) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arr_coc.cli.console import check_file, check_folder, print_problems, progress, save_text
+from arr_coc.cli.console import check_file, check_folder, print_problems, progress, ray_workers, save_text
 from arr_coc.errors import ArrCocError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ _NOT_WITH_SUITE: dict[str, tuple[str, Any]] = {
     "--evidence-only": ("evidence_only", False),
     "--tokens": ("tokens", 160),
     "--seeds": ("seeds", 3),
+    "--ray": ("ray", None),
 }
 _RUN_OPTIONS = (  # that distinguish one unfinished run from another
     "model", "device", "selectors", "budgets", "glance", "glance_selector", "format", "limit", "kinds", "seed", "seeds",
@@ -88,6 +89,7 @@ def add_parser(commands: Any) -> None:
     add("--tokens", type=int, default=160, metavar="N", help="longest answer in tokens (160)")
     add("--evidence-only", action="store_true", help="judge the kept cells, generate no answers")
     add("--device", default="cpu", help="cpu (the default) or cuda")
+    add("--ray", type=int, metavar="N", help="measure in N worker processes of Ray (in this process)")
     add("--json", type=Path, metavar="FILE", help="write all numbers as JSON")
     page = "write a page with plots and the worst and best cases, and report.json for arr-coc demo"
     add("--report", type=Path, metavar="DIR", help=page)
@@ -203,6 +205,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         seeds=arguments.seeds,
         tokens=arguments.tokens,
         answers=not arguments.evidence_only,
+        workers=ray_workers(arguments),
         run=arguments.run_folder or cache_folder() / fingerprint(settings, sources),
         fresh=arguments.fresh,
     )

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from arr_coc.cli.console import check_file, check_folder, print_json, progress
+from arr_coc.cli.console import check_file, check_folder, print_json, progress, ray_workers
 from arr_coc.errors import ArrCocError
 
 LISTED = 10  # unreadable files on stderr; the report has all
@@ -51,6 +51,7 @@ def add_parser(commands: Any) -> None:
     add("--questions", metavar="FILE", help="one per line, or a folder with samples.jsonl (everyday objects)")
     add("--text-weight", type=float, default=0.0, metavar="W", help="how much the questions steer the fit, 0 to 1 (0)")
     add("--workers", type=int, default=1, metavar="N", help="processes that encode (1)")
+    add("--ray", type=int, metavar="N", help="encode in N worker processes of Ray, in place of --workers")
     add("--device", default="cpu", help="cpu (default) or cuda")
     add("--seed", type=int, default=0, help="for --sample (0)")
     add("--report", type=Path, metavar="DIR", help="where to write the report (next to the output)")
@@ -77,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.report or output.with_name(f"{output.stem}_report")
     for place in (output.parent, folder):
         check_folder(place)
+    spread = ray_workers(arguments)
     questions = None if arguments.questions is None else fit.read_questions(arguments.questions)
     images = find_images(arguments.images)
     check_file(output, inputs=[*images, *([] if arguments.questions is None else [arguments.questions])])
@@ -101,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
                 questions=questions,
                 text_weight=arguments.text_weight,
                 step_up=not arguments.exactly,
-                workers=arguments.workers,
+                workers=arguments.workers if spread is None else spread,
                 state=state,
                 fresh=arguments.fresh,
                 progress=show,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from arr_coc import selectors as registry
+from arr_coc.adapters.loading import keep_quiet
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import ArrCocError, BudgetError, DataError, ImageError, SelectorError, whole_number
-from arr_coc.evaluation.data import Data
+from arr_coc.evaluation.data import Data, PictureQuestions
 from arr_coc.evaluation.entries import DENSE, RANDOM, Entry, make_entries
 from arr_coc.evaluation.measure import AttentionCost, EvalConfig, PictureRun, Trial, measure_attention_cost
 from arr_coc.evaluation.readers import read_data
@@ -24,6 +26,7 @@ from arr_coc.layer.inference import layer_fingerprint
 from arr_coc.selectors import SelectorLike
 from arr_coc.types.budget import Budget
 from arr_coc.types.budget import limit as limit_of
+from arr_coc.types.workers import WorkerMap
 from arr_coc.vlm.model import VLM
 
 BUDGETS = ("25%", "12.5%", "6.25%")
@@ -64,6 +67,7 @@ def evaluate(
     layer: str | Path | None = "auto",
     run: str | Path | None = None,
     fresh: bool = False,
+    workers: WorkerMap | None = None,
     tick: Tick | None = None,
     then: Callable[[Report], None] | None = None,
 ) -> Report:
@@ -93,6 +97,8 @@ def evaluate(
         layer: The folder of a learned layer, "auto" for the one in the model's folder, None for none.
         run: A folder for finished pictures; an interrupted run continues from there.
         fresh: Start again, even if `run` has finished pictures.
+        workers: Measures pictures in other processes, such as `arr_coc.ray.Workers(2)`, which load the model by its name.
+            Answers and cells are the same; times are those of busy processes.
         tick: Called with progress.
         then: Called with the report before the finished pictures in `run` are deleted, to save it.
     """
@@ -109,7 +115,12 @@ def evaluate(
     asked = replace(asked, notes=(*asked.notes, *notes))
     config = replace(config, metric=asked.metric)
     _check_entries(entries, asked, embeddings is not None or getattr(model, "embeddings", None) is not None)
-    vlm, name = _load_model(model, device, embeddings, layer)
+    if workers is not None and (isinstance(model, VLM) or isinstance(embeddings, Embeddings)):
+        raise ArrCocError(
+            "expected the names of model and embeddings for several workers, got objects: they load their own"
+        )
+    opened = (model, device, embeddings, layer)
+    vlm, name = _load_model(*opened)
     settings = {
         "model": name,
         "weights": _weights_digest(vlm),
@@ -123,7 +134,10 @@ def evaluate(
     mark = fingerprint(settings, [entry.source for entry in entries])
     records = Records(None if run is None else Path(run), mark, fresh)
     try:
-        unreadable = _measure_all(vlm, asked, trials, config, records, tick or (lambda done, total, what: None))
+        elsewhere = None if workers is None else partial(workers, partial(_open_model, *opened), measure_picture)
+        unreadable = _measure_all(
+            vlm, asked, trials, config, records, tick or (lambda done, total, what: None), elsewhere
+        )
         asked = _leave_out(asked, unreadable) if unreadable else asked
         names = [entry.name for entry in (*entries, *(trial.entry for trial in trials))]
         report = make_report(name, asked, records.done, config, names, resumed=records.resumed)
@@ -214,38 +228,84 @@ def _check_entries(entries: Sequence[Entry], data: Data, has_embeddings: bool) -
             )
 
 
+@dataclass(frozen=True, eq=False)
+class PictureTask:
+    """One picture with all trials: what a worker measures."""
+
+    picture: PictureQuestions
+    trials: Sequence[Trial]
+    config: EvalConfig
+    cost: AttentionCost
+    timed: int | None
+
+
+def measure_picture(
+    vlm: VLM, task: PictureTask, step: Callable[[str], None] = lambda name: None
+) -> list[dict[str, Any]] | ImageError:
+    """The rows of one picture, or why it cannot be decoded. `step` is called after each trial."""
+    name = task.picture.name
+    # Each picture has its own seed: one lucky draw must not decide a whole data set.
+    seeded = [replace(t, seed=zlib.crc32(f"{t.seed} {name}".encode())) for t in task.trials]
+    rows: list[dict[str, Any]] = []
+    try:
+        measured = PictureRun(vlm, task.picture, seeded, task.config, task.cost, task.timed)
+        for trial, some in zip(task.trials, measured.rows(), strict=True):
+            rows.extend(row | {"seed": trial.seed} for row in some)
+            step(name)
+    except ImageError as error:  # its header was valid, its pixels are not
+        return error
+    return rows
+
+
 def _measure_all(
-    vlm: VLM, data: Data, trials: Sequence[Trial], config: EvalConfig, records: Records, tick: Tick
+    vlm: VLM,
+    data: Data,
+    trials: Sequence[Trial],
+    config: EvalConfig,
+    records: Records,
+    tick: Tick,
+    elsewhere: Callable[[Sequence[PictureTask]], Iterator[list[dict[str, Any]] | ImageError]] | None,
 ) -> dict[str, str]:
-    """Fill the records; returns the pictures that could not be decoded, and why."""
+    """Fill the records, here or in other processes; returns the pictures that could not be decoded, and why."""
     waiting = [picture for picture in data.pictures if picture.name not in records.done]
     total = len(data.pictures) * len(trials)
     done = total - len(waiting) * len(trials)
     unreadable: dict[str, str] = {}
     timed = timed_questions(data)
-    cost: AttentionCost | None = None
     tick(done, total, "warming up" if waiting else "")
+
+    def step(name: str) -> None:
+        nonlocal done
+        done += 1
+        tick(done, total, name)
+
     try:
-        for number, picture in enumerate(waiting, start=1):
-            rows: list[dict[str, Any]] = []
-            # Each picture has its own seed: one lucky draw must not decide a whole data set.
-            seeded = [replace(t, seed=zlib.crc32(f"{t.seed} {picture.name}".encode())) for t in trials]
-            try:
-                if cost is None:
-                    cost = measure_attention_cost(vlm, picture, trials, config)
-                measured = PictureRun(vlm, picture, seeded, config, cost, timed.get(picture.name))
-                for trial, some in zip(trials, measured.rows(), strict=True):
-                    rows.extend(row | {"seed": trial.seed} for row in some)
-                    done += 1
-                    tick(done, total, picture.name)
-            except ImageError as error:  # its header was valid, its pixels are not
-                unreadable[picture.name] = str(error)
-                done = total - (len(waiting) - number) * len(trials)
-                continue
-            records.add(picture.name, rows)
+        cost = _first_attention_cost(vlm, waiting, trials, config)
+        tasks = [PictureTask(picture, trials, config, cost, timed.get(picture.name)) for picture in waiting]
+        found = (measure_picture(vlm, task, step) for task in tasks) if elsewhere is None else elsewhere(tasks)
+        for number, (picture, rows) in enumerate(zip(waiting, found, strict=True), start=1):
+            done = total - (len(waiting) - number) * len(trials)
+            if elsewhere is not None:
+                tick(done, total, picture.name)
+            if isinstance(rows, ImageError):
+                unreadable[picture.name] = str(rows)
+            else:
+                records.add(picture.name, rows)
     except KeyboardInterrupt:
         raise Interrupted(len(records.done), len(data.pictures), records.path and records.path.parent) from None
     return unreadable
+
+
+def _first_attention_cost(
+    vlm: VLM, pictures: Sequence[PictureQuestions], trials: Sequence[Trial], config: EvalConfig
+) -> AttentionCost:
+    """Measured on the first picture that can be read."""
+    for picture in pictures:
+        try:
+            return measure_attention_cost(vlm, picture, trials, config)
+        except ImageError:  # `measure_picture` will say so
+            continue
+    return {}
 
 
 def timed_questions(data: Data) -> dict[str, int]:
@@ -289,6 +349,12 @@ def _load_model(
     if device is not None:
         vlm.model.to(device)
     return vlm, name
+
+
+def _open_model(*opened: Any) -> VLM:
+    """The model in a worker process."""
+    keep_quiet()
+    return _load_model(*opened)[0]
 
 
 def _weights_digest(vlm: VLM) -> list[Any]:

@@ -20,6 +20,7 @@ from arr_coc.errors import DataError, ProjectionError, whole_number
 from arr_coc.evaluation.data import read_samples
 from arr_coc.training.projection.gather import CellSampling, Progress, gather_moments
 from arr_coc.training.projection.quality import ProjectionQuality, QualityThresholds, compare_projections
+from arr_coc.types.workers import WorkerMap
 
 MORE_DIMS = 32  # tried if fewer miss a threshold
 MAX_HELD_OUT = 64  # images
@@ -76,7 +77,7 @@ def fit_images(
     text_weight: float = TEXT_WEIGHT,
     thresholds: QualityThresholds = QualityThresholds(),  # noqa: B008
     step_up: bool = True,
-    workers: int = 1,
+    workers: int | WorkerMap = 1,
     state: Path | None = None,
     fresh: bool = False,
     progress: Progress | None = None,

@@ -21,6 +21,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from arr_coc.embedding import storage
 from arr_coc.embedding.encoder import Encoder, Mode
 from arr_coc.embedding.projection import Moments
 from arr_coc.errors import ArrCocError, DataError, ImageError
+from arr_coc.types.workers import WorkerMap
 
 BLOCK = 8  # images
 SAVE_EVERY = 10.0  # seconds
@@ -87,7 +89,7 @@ def gather_moments(
     encoder: Encoder,
     sampling: CellSampling = CellSampling(),  # noqa: B008
     *,
-    workers: int = 1,
+    workers: int | WorkerMap = 1,
     make: Callable[[], Encoder] | None = None,
     state: Path | None = None,
     fresh: bool = False,
@@ -95,10 +97,10 @@ def gather_moments(
 ) -> tuple[GatheredMoments, int]:
     """The moments of the cells of `images`, and how many images an interrupted run had done before.
 
-    `workers` processes share the work; `make` opens the encoder once in each. `state` is a file that keeps what is done
+    `workers` processes share the work, or those of a `WorkerMap`; `make` opens the encoder once in each. `state` is a file that keeps what is done
     for a later run; `fresh` ignores it.
     """
-    if workers > 1 and make is None:
+    if workers != 1 and make is None:
         raise ArrCocError("several workers each open their own encoder: pass make=, a function that opens one")
     blocks = [images[start : start + BLOCK] for start in range(0, len(images), BLOCK)]
     run = _run_id(images, encoder.identity, sampling)
@@ -140,15 +142,22 @@ def block_moments(images: Sequence[Path], encoder: Encoder, sampling: CellSampli
     return GatheredMoments(features, len(images) - len(unreadable), tuple(unreadable))
 
 
+def _block_moments_by(sampling: CellSampling, encoder: Encoder, images: Sequence[Path]) -> GatheredMoments:
+    return block_moments(images, encoder, sampling)
+
+
 def _encode_blocks(
     blocks: Sequence[Sequence[Path]],
     encoder: Encoder,
     sampling: CellSampling,
-    workers: int,
+    workers: int | WorkerMap,
     make: Callable[[], Encoder] | None,
 ) -> Generator[GatheredMoments]:
     """The blocks' moments in order, computed here or in worker processes."""
-    if make is None or workers <= 1 or len(blocks) <= 1:
+    if make is not None and not isinstance(workers, int):
+        yield from workers(make, partial(_block_moments_by, sampling), blocks)
+        return
+    if make is None or not isinstance(workers, int) or workers <= 1 or len(blocks) <= 1:
         for block in blocks:
             yield block_moments(block, encoder, sampling)
         return
