@@ -68,7 +68,9 @@ class SessionImage:
     def find_reused(self, vlm: VLM, timings: Mapping[str, float], cells: int) -> tuple[str, ...]:
         """The stages whose results an earlier question had computed, given the times and the encoded cells of this one."""
         keys = {stage: (id(vlm.model), stage, cells if stage == "encode" else 0) for stage in REUSABLE_STAGES}
-        reused = [stage for stage, key in keys.items() if key in self._built and timings.get(stage, 0.0) < MAX_LOOKUP_MS]
+        reused = [
+            stage for stage, key in keys.items() if key in self._built and timings.get(stage, 0.0) < MAX_LOOKUP_MS
+        ]
         self._built |= {key for stage, key in keys.items() if stage in timings}
         return tuple(reused)
 

@@ -14,8 +14,8 @@ from arr_coc.errors import ArrCocError
 
 TABS = ("ask", "compare", "channels", "knowing", "report")
 # The stops of the sliders for budget and glance: a fuller slider means more tokens. `auto` is a switch next to them.
-SLIDER_STOPS = ("2%", "3%", "4.5%", "6.25%", "9%", "12.5%", "18%", "25%", "35%", "50%", "70%", "all")
-STRIP_BUDGETS = ("3%", "6.25%", "12.5%", "25%", "50%", "all")  # budgets at which an example is answered
+SLIDER_STOPS = ("1%", "2%", "3%", "4.5%", "6.25%", "9%", "12.5%", "18%", "25%", "35%", "50%", "70%", "all")
+STRIP_BUDGETS = ("1%", "3%", "6.25%", "12.5%", "25%", "all")  # budgets at which an example is answered
 MAX_SELECTORS = 4
 MAX_NUMBER = 100  # of whole numbers: percent, or a pyramid level
 _QUESTION_FIELDS = ("image", "question", "model", "layer", "budget")

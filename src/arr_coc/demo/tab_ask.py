@@ -21,7 +21,7 @@ from arr_coc.evaluation.metrics import exact
 from arr_coc.relevance import explanation as why
 from arr_coc.selectors import selector as selector_of
 from arr_coc.types.answer import Answer
-from arr_coc.vlm.model import VLM
+from arr_coc.vlm.model import VLM, AskOptions
 
 ROUNDS = 2  # of timing; each runs both once, and the order alternates
 
@@ -29,12 +29,17 @@ ROUNDS = 2  # of timing; each runs both once, and the order alternates
 def run(request: PageRequest) -> Iterator[Output]:
     """The answer, and for an example the answer at each budget. `run_timing` continues with the answer from all tokens."""
     state, image, question = request.state, request.image, request.question
-    vlm, tokens = request.vlm, request.app.limits.tokens
+    vlm = request.vlm
     check_selector(state.selector, request.app.models.embeddings)
-    yield {"ask_answer": macros.answer("", "reading ..."), "ask_dense": "", "ask_strip": "", "ask_facts": "", "ask_live": ""}
+    yield {
+        "ask_answer": macros.answer("", "reading ..."),
+        "ask_dense": "",
+        "ask_strip": "",
+        "ask_facts": "",
+        "ask_live": "",
+    }
     text = ""
-    options = {"budget": state.budget, "glance": state.glance, "selector": state.selector, "max_new_tokens": tokens}
-    with vlm.stream(image.look(vlm), question, **options, output_logits=True) as stream:  # type: ignore[typeddict-item]
+    with vlm.stream(image.look(vlm), question, **_options(request)) as stream:
         for piece in stream:
             text += piece
             yield {"ask_answer": macros.answer(text, "")}
@@ -77,8 +82,13 @@ def run_preview(request: PageRequest) -> Iterator[Output]:
         note = f"{state.selector} chooses inside the language model: press Ask to see what it keeps."
         yield {"ask_live": "", "ask_message": macros.message(note)}
         return
-    settings = {"budget": state.budget, "glance": state.glance, "selector": state.selector}
-    prepared = vlm.prepare(look=request.image.look(vlm), text=request.question, **settings)  # type: ignore[arg-type]
+    prepared = vlm.prepare(
+        look=request.image.look(vlm),
+        text=request.question,
+        budget=state.budget,
+        glance=state.glance,
+        selector=state.selector,
+    )
     yield {"ask_live": macros.live(cells.live_data(request, prepared.allocations[0])), "ask_message": ""}
 
 
@@ -93,16 +103,8 @@ class Rounds:
 
     def add(self, request: PageRequest, dense: bool) -> None:
         """Answer once from the plain image: everything is computed."""
-        state = request.state
-        chosen = {} if dense else {"budget": state.budget, "glance": state.glance, "selector": state.selector}
         start = time.perf_counter()
-        answer = request.vlm.ask(
-            request.image.image,
-            request.question,
-            **chosen,  # type: ignore[arg-type]
-            max_new_tokens=request.app.limits.tokens,
-            output_logits=True,
-        )
+        answer = request.vlm.ask(request.image.image, request.question, **_options(request, dense))
         self.totals[dense].append(1e3 * (time.perf_counter() - start))
         self.stages[dense].append(dict(answer.timings))
         if dense:
@@ -129,6 +131,15 @@ class Rounds:
             "milliseconds_from_all_tokens": round(self.total(True), 1),
             "speed_up": round(self.speed_up, 3),
         }
+
+
+def _options(request: PageRequest, dense: bool = False) -> AskOptions:
+    """The options of the answer that the page's settings ask for, or of the one from all tokens."""
+    state = request.state
+    found: AskOptions = {"max_new_tokens": request.app.limits.tokens, "output_logits": True}
+    if not dense:
+        found |= {"budget": state.budget, "glance": state.glance, "selector": state.selector}
+    return found
 
 
 def is_right(request: PageRequest, text: str) -> bool | None:
@@ -159,9 +170,11 @@ def _answer(request: PageRequest, answer: Answer, kind: str = "") -> Markup:
         else f"from {counts['kept']} of {counts['all']} tokens, {counts['encoded']} encoded"
     )
     if least is not None:
-        about += f"; least certain: “{least[0]}” with {least[1]:.0%}"
+        about += "; every token above 99%" if least[1] > 0.99 else f"; least certain: “{least[0]}” with {least[1]:.0%}"
     mark = macros.verdict(is_right(request, answer.text), known[0] if known else "")
-    return macros.answer(answer.text, about, kind, mark, sure)
+    return macros.answer(
+        answer.text, about, kind, mark, sure, "all tokens" if kind == "dense" else request.state.selector
+    )
 
 
 def _strip(request: PageRequest) -> Iterator[Output]:

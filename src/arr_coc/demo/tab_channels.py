@@ -85,7 +85,11 @@ def _why_empty(texture: TextureArray) -> str:
     needs: dict[str, int] = {}
     for channel in texture.channels:
         if channel.name in texture.absent:
-            need = "an image-text encoder" if channel.name.startswith("embedding") else "earlier frames, or the viewer's gaze"
+            need = (
+                "an image-text encoder"
+                if channel.name.startswith("embedding")
+                else "earlier frames, or the viewer's gaze"
+            )
             needs[need] = needs.get(need, 0) + 1
     reasons = " and ".join(f"{count} need {need}" for need, count in needs.items())
     return f"{len(texture.absent)} channels are empty, because one image does not supply them: {reasons}."

@@ -1,4 +1,4 @@
-"""The tab Compare: two to four selectors and all tokens on the same question, from the same encoding."""
+"""The tab Compare: one to four selectors and all tokens on the same question, from the same encoding."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class ComparedSelector:
 def run(request: PageRequest) -> Iterator[Output]:
     state, image, question = request.state, request.image, request.question
     names = [name for name in state.selectors if name != REFERENCE]
-    if not 2 <= len(names) <= MAX_SELECTORS or len(set(names)) != len(names):
-        raise ArrCocError(f"expected two to {MAX_SELECTORS} different selectors, got {len(names)}: choose others")
+    if not 1 <= len(names) <= MAX_SELECTORS or len(set(names)) != len(names):
+        raise ArrCocError(f"expected one to {MAX_SELECTORS} different selectors, got {len(names)}: choose others")
     for name in names:
         check_selector(name, request.app.models.embeddings)
     names = [REFERENCE, *names]
@@ -124,7 +124,9 @@ def _answer(request: PageRequest, name: str, budget: str | int, evidence: Eviden
     allocation = answer.allocation
     found = evidence_cells(evidence, allocation.grid, request.image.image.size) if evidence else []
     known = request.known_answers
-    return ComparedSelector(name, answer, recall(allocation.keep, found), bool(exact(answer.text, known)) if known else None)
+    return ComparedSelector(
+        name, answer, recall(allocation.keep, found), bool(exact(answer.text, known)) if known else None
+    )
 
 
 def _title(name: str) -> str:

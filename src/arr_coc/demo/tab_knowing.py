@@ -14,6 +14,8 @@ from arr_coc.relevance.balancing import SCORES
 from arr_coc.types.allocation import Allocation
 
 WEIGHT = "weight of "
+
+
 def run(request: PageRequest) -> Iterator[Output]:
     state, image, vlm = request.state, request.image, request.vlm
     allocation = arr_coc.realize(

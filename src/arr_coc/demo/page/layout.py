@@ -23,7 +23,7 @@ STALE = {  # what to do about a result that no longer fits the settings
     "ask": "The settings have changed since this answer: press Ask.",
     "compare": "The settings have changed since this comparison: press Compare.",
     "channels": "The image has changed: press Show the channels.",
-    "knowing": "The settings have changed since these scores: press Show the scores.",
+    "knowing": "The settings have changed since these scores: press Show scores.",
     "report": "Another report is chosen: press Open.",
 }
 
@@ -88,7 +88,7 @@ def add_question_bar(controls: Controls, parts: Parts) -> None:
                 max_lines=4,
                 scale=8,
             )
-            for tab, label in (("ask", "Ask"), ("compare", "Compare"), ("knowing", "Show the scores")):
+            for tab, label in (("ask", "Ask"), ("compare", "Compare"), ("knowing", "Show scores")):
                 go = {"variant": "primary", "scale": 1, "min_width": 96, "elem_classes": used_by(tab)}
                 parts.add(gr.Button, f"{tab}_go", label, **go)
         parts.add_html("questions", js_on_load=BOARD)
@@ -136,7 +136,9 @@ def add_budget(controls: Controls, parts: Parts, name: str, title: str, tabs: Se
     with gr.Group(elem_classes=["stops", *used_by(*tabs)]):
         with gr.Row(elem_classes="setting-row"):
             gr.HTML(macros.setting(name, title, explain(name)))
-            parts.add(gr.Checkbox, f"{name}_auto", True, label="auto", container=False, elem_classes="switch", min_width=70)
+            parts.add(
+                gr.Checkbox, f"{name}_auto", True, label="auto", container=False, elem_classes="switch", min_width=70
+            )
         last = len(SLIDER_STOPS) - 1
         slider = {"label": title, "show_label": False, "elem_classes": "stop", "buttons": []}
         parts.add(gr.Slider, f"{name}_stop", 0, last, value=FIRST_STOP, step=1, **slider)
@@ -150,7 +152,14 @@ def add_ask_tab(app: AppState, controls: Controls, parts: Parts) -> None:
     with gr.Row():
         with gr.Column(scale=3, min_width=300, elem_id="ask-viewer"):
             controls.add(
-                gr.Slider, "heat", 0, 100, value=DEFAULT.heat, step=5, label="Strength of the colours, percent", buttons=[]
+                gr.Slider,
+                "heat",
+                0,
+                100,
+                value=DEFAULT.heat,
+                step=5,
+                label="Strength of the colours, percent",
+                buttons=[],
             )
             parts.add_html("ask_pictures")
         with gr.Column(scale=2, min_width=280, elem_classes="result"):
@@ -167,7 +176,7 @@ def add_compare_tab(app: AppState, controls: Controls, parts: Parts) -> None:
         value=list(DEFAULT.selectors),
         multiselect=True,
         max_choices=MAX_SELECTORS,
-        label="Two to four selectors, compared with all tokens",
+        label="One to four selectors, compared with all tokens",
     )
     parts.add_html("compare_note", "compare_columns", elem_classes="result")
     with gr.Accordion("Mark the answer: draw a box around it", open=True):

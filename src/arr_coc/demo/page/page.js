@@ -2,6 +2,7 @@
 window.arrcoc = {
   shown: {},  // the link of the result that each tab shows
   runs: {},   // the settings that it was made with
+  loaded: false,
   limit: Infinity,
 
   // The address bar shows the link of the last result. Another tab, image or question is a new entry of the history.
@@ -26,13 +27,19 @@ window.arrcoc = {
     else history.replaceState(null, "", address);
   },
 
-  // A tab was opened, by a click or by a link.
+  // A tab was opened, by a click or by a link. Before the link is read, gradio opens the first one.
   open(tab) {
+    if (!this.loaded) return tab;
     document.documentElement.dataset.tab = tab;
     if ((new URLSearchParams(location.search).get("tab") || "ask") !== tab) {
       this.put(new URLSearchParams(this.shown[tab] || "?tab=" + tab), true);
     }
     return tab;
+  },
+
+  start(tab) {
+    this.loaded = true;
+    document.documentElement.dataset.tab = tab;
   },
 
   // Back, and files that are too large, reach the server through a hidden component.
@@ -105,7 +112,7 @@ window.arrcoc = {
   budget(name, text, stop, stops) {
     const wanted = (text || "").trim().toLowerCase() || "auto";
     const readout = document.getElementById(`${name}-readout`);
-    if (readout) readout.textContent = wanted;
+    if (readout) readout.textContent = wanted === "auto" ? "" : wanted;
     const slider = document.querySelector(`#${name}-stop input[type=range]`);
     slider?.setAttribute("aria-valuetext", wanted);
     document.getElementById(`${name}-stop`)?.classList.toggle("idle", wanted === "auto");

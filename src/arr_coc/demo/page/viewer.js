@@ -164,7 +164,7 @@ window.viewer = {
     const panels = this.panels(one), names = panels.map((panel) => panel.dataset.layer);
     const together = one.element.classList.contains("together");
     panels.forEach((panel, number) => {
-      const [title, about] = [panel.querySelector("figcaption b"), panel.querySelector("figcaption span")];
+      const [title, about] = [panel.querySelector("figcaption b"), panel.querySelector("figcaption > span")];
       const text = together ? names.map((name) => this.title(one, name)).join(" | ") : this.title(one, names[number]);
       if (title.textContent.toLowerCase() !== text.toLowerCase()) title.textContent = text;
       about.textContent = together ? "drag the line to move the border" : this.about(one, names[number]);
