@@ -95,5 +95,5 @@ def channel_values(texture: TextureArray, grid: Cells, names: Sequence[str]) -> 
     boxes = grid.boxes(torch.arange(grid.n), (1, 1)).double()  # [N, 4] as fractions
     middle = (boxes[:, :2] + boxes[:, 2:]) / 2
     size = texture.size[1] * (boxes[:, 2] - boxes[:, 0]), texture.size[0] * (boxes[:, 3] - boxes[:, 1])  # pixels
-    level = torch.maximum(*size).clamp(min=1).log2()
+    level = (torch.maximum(*size) / 4).clamp(min=1).log2()  # pooled over the middle of the cell
     return texture.sample(middle, level, names).detach().float().cpu().T
