@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import sys
+import time
 
 import pytest
 
 from arr_coc.demo.app import AppState
-from arr_coc.demo.server import Address, find_port, import_gradio, serve
+from arr_coc.demo.server import Address, end_by_signal, find_port, import_gradio, serve
 from arr_coc.errors import ArrCocError
 
 
@@ -25,6 +28,43 @@ def test_a_port_must_be_free_and_possible() -> None:
 def test_an_unknown_host_raises(app: AppState) -> None:
     with pytest.raises(ArrCocError, match="cannot listen on nowhere"), serve(app, Address("nowhere.invalid", 7999)):
         pass
+
+
+@pytest.mark.parametrize("port", [None, 7999])
+def test_an_address_of_another_machine_is_not_called_a_taken_port(port: int | None) -> None:
+    with pytest.raises(ArrCocError, match=r"cannot listen on 192\.0\.2\.7: this machine has no such address"):
+        find_port("192.0.2.7", port)  # an address for documentation: no machine has it
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_the_page_like_ctrl_c_and_a_second_one_waits(number: int) -> None:
+    before = signal.getsignal(number)
+    cleaned = []
+
+    def serve_and_clean() -> None:
+        with end_by_signal():
+            try:
+                os.kill(os.getpid(), number)
+                time.sleep(5)
+            finally:
+                os.kill(os.getpid(), number)  # while it cleans up
+                time.sleep(0.05)
+                cleaned.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        serve_and_clean()
+    assert cleaned
+    assert signal.getsignal(number) == before
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with end_by_signal():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_missing_gradio_raises(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -14,6 +17,7 @@ from arr_coc.demo import tab_ask, tab_channels, tab_compare, tab_knowing, tab_re
 from arr_coc.demo.app import AppState
 from arr_coc.demo.inputs import Upload
 from arr_coc.demo.markup import escape
+from arr_coc.demo.state import STRIP_BUDGETS
 from arr_coc.errors import ArrCocError
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.model import LayerConfig
@@ -24,21 +28,50 @@ def table_rows(html: str) -> list[list[str]]:
     return [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in re.findall(r"<tr>(.*?)</tr>", html)]
 
 
+def viewer_of(html: str) -> dict[str, Any]:
+    """The data of the first viewer in some HTML."""
+    match = re.search("data-cells='(.*?)'", html)
+    assert match
+    found: dict[str, Any] = json.loads(unescape(match.group(1)))
+    return found
+
+
+def kept_cells(data: dict[str, Any]) -> list[int]:
+    return [cell for cell, state in enumerate(base64.b64decode(data["states"])) if state == 2]
+
+
 def test_an_answer_is_streamed_and_then_explained(make_request: MakeRequest) -> None:
-    steps = list(tab_ask.run(make_request(question="What is the name of the company?")))
+    request = make_request(question="What is the name of the company?")
+    steps = list(tab_ask.run(request))
     matches = [re.search("<output>(.*?)</output>", step["ask_answer"]) for step in steps if "ask_answer" in step]
     texts = [match.group(1) for match in matches if match]
     assert texts[-1] == "HARBOUR MILL BAKERY"
     assert len(texts) > 8
     assert all(texts[-1].startswith(text.removesuffix("&nbsp;")) for text in texts)
     found = last_outputs(iter(steps))
-    assert "HARBOUR MILL BAKERY" in found["ask_dense"]
-    assert found["ask_pictures"].count("<img") == 3  # the image, its overlay, the kept cells
-    for expected in ("860 in total, 516 encoded", "over all tokens, both from scratch", "relevance: the most relevant"):
-        assert expected in found["ask_facts"]
+    assert "✓ right" in found["ask_answer"]
     made = json.loads(found["ask_json"])
-    assert made["answer"] == made["dense"]["answer"] == "HARBOUR MILL BAKERY"
+    assert made["answer"] == "HARBOUR MILL BAKERY"
     assert made["tokens"]["kept"] < 400
+    assert "".join(piece for piece, _ in made["token_probabilities"]) == "HARBOUR MILL BAKERY"
+    assert found["ask_answer"].count("class='token'") == len(made["token_probabilities"])
+    for expected in ("860 in total, 516 encoded", "relevance</span>: the most relevant"):
+        assert expected in found["ask_facts"]
+    data = viewer_of(found["ask_pictures"])
+    assert kept_cells(data) == made["keep"]
+    assert data["views"] == [[0, 0, 1, 1, 43, 20]]
+    assert found["ask_pictures"].count("<canvas") == 2
+
+
+def test_an_example_is_answered_at_each_budget(make_request: MakeRequest) -> None:
+    strip = last_outputs(tab_ask.run(make_request(selector="uniform", glance="all", budget="25%")))["ask_strip"]
+    cells = re.findall(r"class='stop-cell (\w+)' data-budget='([^']+)'.*?<span>(.*?)</span>", strip)
+    assert [budget for _, budget, _ in cells] == list(STRIP_BUDGETS)
+    assert all((verdict == "right") == (text == "37.40") for verdict, _, text in cells)
+    assert {verdict for verdict, _, _ in cells} == {"right", "wrong"}  # every eleventh cell does not show the total
+    unknown = last_outputs(tab_ask.run(make_request(question="Where?", budget="3%")))
+    assert unknown["ask_strip"] == ""
+    assert "right" not in unknown["ask_answer"]
 
 
 def test_a_second_question_reuses_the_encoding(make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,16 +84,42 @@ def test_a_second_question_reuses_the_encoding(make_request: MakeRequest, monkey
     assert "12/03/2026" in second["ask_answer"]
 
 
-def test_the_time_from_scratch_includes_reused_stages(make_request: MakeRequest) -> None:
-    found = last_outputs(tab_ask.run(make_request(glance="all", budget="25%", dense=True)))
+def test_both_answers_are_timed_in_turns_with_nothing_reused(
+    make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = make_request(budget="12.5%", glance="25%")
+    asked: list[Any] = []
+    real = type(request.vlm).ask
+
+    def ask(vlm: Any, image: Any, question: str, **options: Any) -> Any:
+        asked.append((type(image), options.get("budget", "all")))
+        return real(vlm, image.resize((140, 225)), question, **options)
+
+    monkeypatch.setattr(type(request.vlm), "ask", ask)
+    found = last_outputs(tab_ask.run_timing(request))
+    assert [budget for _, budget in asked] == ["all", "12.5%", "12.5%", "all"]
+    assert all(issubclass(kind, Image.Image) for kind, _ in asked)  # a look would remember the encoding
+    made = json.loads(found["ask_json"])
+    assert made["timing"]["rounds"] == 2
     rows = {row[0]: row for row in table_rows(found["ask_facts"]) if len(row) == 3}
-    encode_ms = float(rows["encode"][1])
-    assert rows["encode"][2].startswith("reused")
-    assert float(rows["total from scratch"][2]) > encode_ms  # all tokens need the encoding, too
-    compared = {"budget": "25%", "image": "scene"}
-    last_outputs(tab_compare.run(make_request(**compared, selectors=("random", "uniform"), question="Where?")))
-    after = last_outputs(tab_ask.run(make_request(**compared, glance="all", dense=False, question="Who?")))
-    assert "encode" in after["ask_facts"].split("<th scope=row>reused")[1].split("computed for")[0]
+    assert float(rows["total"][1]) == pytest.approx(made["timing"]["milliseconds"], abs=0.6)
+    assert "median of 2 rounds in turns" in found["ask_facts"]
+    assert list(tab_ask.run_timing(make_request(dense=False))) == []
+
+
+def test_the_preview_keeps_what_the_answer_keeps(make_request: MakeRequest) -> None:
+    settings = {"budget": "6.25%", "glance": "50%"}
+    live = last_outputs(tab_ask.run_preview(make_request(**settings)))["ask_live"]
+    match = re.search("data-live='(.*?)'", live)
+    assert match
+    data = json.loads(unescape(match.group(1)))
+    answered = last_outputs(tab_ask.run(make_request(**settings)))
+    assert kept_cells(data) == json.loads(answered["ask_json"])["keep"]
+    assert data["layers"]["relevance"] == {
+        key: viewer_of(answered["ask_pictures"])["layers"]["relevance"][key] for key in ("low", "high", "data")
+    }
+    inside = last_outputs(tab_ask.run_preview(make_request(selector="fastv")))
+    assert "press Ask to see what it keeps" in inside["ask_message"]
 
 
 def test_selectors_are_compared(make_request: MakeRequest) -> None:
@@ -72,7 +131,12 @@ def test_selectors_are_compared(make_request: MakeRequest) -> None:
     assert made["arr-coc"]["evidence_recall"] == made["oracle"]["evidence_recall"] == 1
     assert made["uniform"]["evidence_recall"] < 0.5
     assert made["resize"]["tokens"]["kept"] <= 108
-    assert found["compare_columns"].count("<figure>") == 4
+    assert list(made) == ["all", *names]
+    assert made["all"]["tokens"]["kept"] == 860
+    assert made["all"]["right"] is True
+    assert made["uniform"]["right"] is False
+    assert found["compare_columns"].count("✗ wrong: it is 37.40") == sum(not one["right"] for one in made.values())
+    assert found["compare_columns"].count("<canvas") == 5
     assert "waiting" in steps[1]["compare_columns"]
 
 
@@ -80,8 +144,8 @@ def test_an_error_of_one_selector_is_shown_in_its_column(make_request: MakeReque
     request = make_request(selectors=("oracle", "uniform"), budget="auto", question="Where?")
     found = last_outputs(tab_compare.run(request))
     made = json.loads(found["compare_json"])["selectors"]
-    assert "draw a box" in made[0]["error"]
-    assert "answer" in made[1]
+    assert "draw a box" in made[1]["error"]
+    assert "answer" in made[2]
     assert "as many cells as arr-coc finds enough" in found["compare_note"]
 
 
@@ -89,14 +153,16 @@ def test_a_drawn_box_is_the_evidence(make_request: MakeRequest) -> None:
     request = make_request(selectors=("centre", "uniform"), budget="12.5%", box="280, 600, 230, 640")
     made = json.loads(last_outputs(tab_compare.run(request))["compare_json"])
     assert made["evidence"] == [[[230, 600, 280, 640]]]
-    assert made["selectors"][0]["evidence_recall"] == 1
+    assert made["selectors"][1]["evidence_recall"] == 1
     with pytest.raises(ArrCocError, match="empty or outside"):
         last_outputs(tab_compare.run(make_request(box="9000, 9000, 9100, 9100")))
 
 
 def test_the_channels_of_an_image(make_request: MakeRequest) -> None:
     found = last_outputs(tab_channels.run(make_request(channel="text", level=2, point="0.8, 0.62")))
-    assert found["channels_gallery"].count("<button") == 40
+    shown, _, folded = found["channels_gallery"].partition("<details")
+    assert (shown.count("<button"), folded.count("<button")) == (17, 23)
+    assert "23 channels are empty" in folded
     assert "likelihood that a pixel" in found["channels_about"]
     made = json.loads(found["channels_json"])
     texture = arr_coc.TextureArray.from_image(arr_coc.pictures.receipt())
@@ -109,7 +175,7 @@ def test_the_channels_of_an_image(make_request: MakeRequest) -> None:
 
 def test_weights_can_be_set(make_request: MakeRequest) -> None:
     found = last_outputs(tab_knowing.run(make_request(budget="100")))
-    assert found["knowing_pictures"].count("<figure>") == 5
+    assert found["knowing_pictures"].count("<canvas") == 5
     assert 0 < found["knowing_coupling"] <= 1
     changed = last_outputs(tab_knowing.run(make_request(budget="100", weights="coupling 0")))
     assert changed["knowing_coupling"] == 0
@@ -161,7 +227,7 @@ def test_a_layer_of_another_model_is_refused(make_request: MakeRequest, files: P
     with pytest.raises(ArrCocError, match="trained for another-model"):
         last_outputs(tab_ask.run(make_request(layer="other-layer")))
     without = last_outputs(tab_ask.run(make_request(layer="none", dense=False, budget="12.5%")))
-    assert "coupling by probe" in without["ask_facts"]
+    assert "coupling by probe" in re.sub("<[^>]*>", "", without["ask_facts"])
 
 
 def test_html_and_templates_in_a_question_stay_text(make_request: MakeRequest) -> None:

@@ -41,7 +41,9 @@ def column(*values: Any) -> np.ndarray:
 def test_images_of_every_kind_and_bad_rows(stage: Ask, paths: list[str]) -> None:
     buffer = io.BytesIO()
     receipt("7.35").save(buffer, "PNG")
-    images = column(paths[0], buffer.getvalue(), np.asarray(receipt("96.04")), "/no/where.png", b"GIF89a", paths[1], paths[2])
+    images = column(
+        paths[0], buffer.getvalue(), np.asarray(receipt("96.04")), "/no/where.png", b"GIF89a", paths[1], paths[2]
+    )
     texts = column(QUESTION, QUESTION, QUESTION, QUESTION, QUESTION, None, "<|image_pad|>")
     made = stage({"image": images, "question": texts, "id": np.arange(7)})
     assert made["answer"].tolist() == [TOTALS[0], "7.35", "96.04", "", "", "", ""]
@@ -106,7 +108,9 @@ def test_two_workers_give_the_rows_of_one_process_in_order_although_one_is_kille
     assert (tmp_path / "died").exists()
     assert len({row.pop("process") for row in found}) >= 2
     rows = rows_of(paths)
-    batches = [stage({name: column(*(row[name] for row in rows[i : i + 2])) for name in rows[0]}) for i in range(0, 10, 2)]
+    batches = [
+        stage({name: column(*(row[name] for row in rows[i : i + 2])) for name in rows[0]}) for i in range(0, 10, 2)
+    ]
     alone = [{name: batch[name][i] for name in batch} for batch in batches for i in range(2)]
     assert [{name: str(row[name]) for name in row} for row in found] == [
         {name: str(row[name]) for name in row} for row in alone

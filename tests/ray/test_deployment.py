@@ -32,7 +32,8 @@ def test_the_endpoint_as_a_deployment(ray: Any) -> None:
         with ThreadPoolExecutor(4) as pool:
             made = list(
                 pool.map(
-                    lambda total: known.chat.completions.create(**asked, messages=user(QUESTION, receipt(total))), totals
+                    lambda total: known.chat.completions.create(**asked, messages=user(QUESTION, receipt(total))),
+                    totals,
                 )
             )
         assert [one.choices[0].message.content for one in made] == totals

@@ -92,7 +92,7 @@ def load_app(
     known = bundled_examples() | dict(examples or {})
     pool = ModelPool(models, root, device, embeddings)
     for name in pool.names:
-        pool.get(name).ask(known["scene"].load().resize((240, 160)), "?", max_new_tokens=1)
+        pool.get(name).ask(known["receipt"].load(), "?", budget="12.5%", max_new_tokens=1)
     return AppState(pool, known, limits, root, SessionStore(limits))
 
 
@@ -133,6 +133,12 @@ class PageRequest:
         """The questions of the chosen example."""
         example = self.app.examples.get(self.state.image)
         return [] if example is None else list(dict.fromkeys(sample.question for sample in example.samples))
+
+    @property
+    def known_answers(self) -> tuple[str, ...]:
+        """The right answers to the question, where the chosen example knows them."""
+        example = self.app.examples.get(self.state.image)
+        return () if example is None else example.answers(self.state.question.strip())
 
     @property
     def evidence(self) -> Evidence:

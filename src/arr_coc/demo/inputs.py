@@ -40,17 +40,21 @@ def read_upload(path: Path, name: str, folder: Path, limits: Limits) -> Upload:
         raise ImageError(f"expected an uploaded file, got {shown!r} from another folder")
     try:
         size = path.stat().st_size
-        if size > limits.megabytes * 1e6:
-            raise ImageError(
-                f"expected a file of at most {limits.megabytes:g} MB, got {shown!r} with {size / 1e6:.1f} MB: "
-                "send a smaller file"
-            )
+        check_file_size(shown, size, limits)
         if size == 0:
             raise ImageError(f"{shown!r} is empty (0 bytes)")
         data = path.read_bytes()
     except OSError as error:
         raise ImageError(f"{shown!r} did not arrive ({error.strerror}): send it again") from None
     return Upload(shown, _decode(data, shown, limits))
+
+
+def check_file_size(name: str, size: float, limits: Limits) -> None:
+    if size > limits.megabytes * 1e6:
+        raise ImageError(
+            f"expected a file of at most {limits.megabytes:g} MB, got {name!r} with {size / 1e6:.1f} MB: "
+            "send a smaller file"
+        )
 
 
 def _decode(data: bytes, name: str, limits: Limits) -> Image.Image:
@@ -89,6 +93,10 @@ class ExampleImage:
         """Boxes around the answer to one of its questions; empty where they are unknown."""
         return next((sample.evidence for sample in self.samples if sample.question == question), ())
 
+    def answers(self, question: str) -> tuple[str, ...]:
+        """The right answers to one of its questions; empty where they are unknown."""
+        return next((sample.answers for sample in self.samples if sample.question == question), ())
+
 
 def bundled_examples() -> dict[str, ExampleImage]:
     """The images that ship with the package, by name."""
@@ -113,9 +121,10 @@ def read_examples(folder: Path) -> tuple[dict[str, ExampleImage], list[str]]:
     for picture in data.pictures:
         if picture.kind != "image" or not isinstance(picture.still, Path):
             continue
-        path = picture.still.resolve()
         name = f"{data.name}/{picture.name}"
-        examples[name] = ExampleImage(name, partial(_load_local, path), repr(str(path)), picture.samples)
+        # The code names the path as the host gave it: a relative one does not show the host's folders.
+        code = repr(str(picture.still))
+        examples[name] = ExampleImage(name, partial(_load_local, picture.still.resolve()), code, picture.samples)
     if not examples:
         raise ArrCocError(f"expected still images in {str(folder)!r}, found none")
     return examples, [*data.problems, *data.notes]

@@ -12,15 +12,11 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
-import torch
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from arr_coc.draw import overlay
-from arr_coc.types.allocation import Allocation
-from arr_coc.types.image import read_picture
+from arr_coc.demo.glossary import explain, split_terms
 
 SIDE = 900  # pixels of a shown image's longer side
 JPEG_QUALITY = 82
@@ -42,6 +38,7 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+_environment.globals |= {"explain": explain, "split_terms": split_terms}
 _source = files("arr_coc.demo.page").joinpath("components.html").read_text(encoding="utf-8")
 macros: Any = _environment.from_string(_source).module  # each escapes its arguments and returns `Markup`
 
@@ -70,29 +67,15 @@ def data_url(image: Image.Image) -> Markup:
     return Markup(f"data:image/{kind};base64,{base64.b64encode(data.getvalue()).decode()}")
 
 
-def picture(image: Image.Image, alt: str, *, over: Image.Image | None = None) -> Markup:
-    """An image, with an optional overlay whose opacity the page's slider sets."""
-    return macros.picture(data_url(shrink(image)), alt, "" if over is None else data_url(over))
+def viewer(image: Image.Image, data: str, panels: Sequence[tuple[str, str, str]], choose: bool = False) -> Markup:
+    """An image with layers of cell values: `data` of `cells.viewer_data`, and the layer, title, caption of each panel."""
+    small = shrink(image)
+    return macros.viewer(data_url(small), small.size, data, panels, choose)
 
 
 def alert(text: str) -> Markup:
     """An error as a sentence: with a capital letter and a full stop."""
     return macros.message(text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else "."), "alert")
-
-
-def heat_layer(allocation: Allocation, values: torch.Tensor, size: tuple[int, int]) -> Image.Image:
-    """Values `[N]` from 0 to 1 as a warm RGBA overlay for an image of `size`; transparent where they are 0."""
-    width, height = fit_size(size)
-    plane = overlay.plane(allocation.pieces(values.detach().float().cpu().clamp(0, 1)), (height, width))
-    colours = overlay.colourise(plane, "ember", 0.0, 1.15)
-    alpha = (plane.clamp(0, 1).sqrt() * 255).round().byte().numpy()
-    return Image.fromarray(np.concatenate([colours, alpha[..., None]], axis=-1), "RGBA")
-
-
-def dim_by_value(allocation: Allocation, image: Image.Image, values: torch.Tensor) -> Image.Image:
-    """The image with each cell as bright as its value `[N]`: text stays readable where the value is high."""
-    brightness = 0.12 + 0.88 * values.detach().float().cpu().clamp(0, 1)
-    return overlay.lit(read_picture(shrink(image)).pixels, allocation.pieces(brightness))
 
 
 def box_editor(image: Image.Image, boxes: Iterable[Sequence[float]]) -> Markup:

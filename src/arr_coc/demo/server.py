@@ -1,10 +1,16 @@
-"""Serve the page on a port. Everything is local; uploaded files are in a folder that is deleted at the end."""
+"""Serve the page on a port. Everything is local; uploaded files are in a folder that is deleted at the end.
+
+The end is the end of the `with` block: a signal that asks the process to end (SIGTERM, SIGHUP) ends it like Ctrl-C.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.demo.app import AppState
+from arr_coc.demo.security import SecurityMiddleware
 from arr_coc.errors import ArrCocError
 
 PORTS = range(7860, 7880)  # tried in order where none is given
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 @dataclass(frozen=True)
@@ -39,33 +47,69 @@ def import_gradio() -> Any:
 
 
 def find_port(host: str, port: int | None) -> int:
-    """The given port, or the first free one; raises where it is not free."""
+    """The given port, or the first free one; raises where none is free, or the host is not this machine."""
+    if port is not None and not 0 < port < 65536:
+        raise ArrCocError(f"expected a port from 1 to 65535, got {port}")
     for number in PORTS if port is None else [port]:
-        if port is not None and not 0 < port < 65536:
-            raise ArrCocError(f"expected a port from 1 to 65535, got {port}")
         try:
             with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((host, number))
             return number
         except OSError as error:
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                raise ArrCocError(
+                    f"cannot listen on {host}: this machine has no such address: "
+                    "expected 127.0.0.1 (this machine only), 0.0.0.0 (every network) or an address of this machine"
+                ) from None
+            if error.errno != errno.EADDRINUSE:
+                raise ArrCocError(f"cannot listen on {host} port {number}: {error.strerror or error}") from None
             if port is not None:
-                raise ArrCocError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
+                raise ArrCocError(
+                    f"cannot listen on {host} port {port}: it is in use: give another one with --port"
+                ) from None
     raise ArrCocError(f"cannot listen on {host}: ports {PORTS[0]} to {PORTS[-1]} are all in use: give one with --port")
+
+
+@contextmanager
+def end_by_signal() -> Iterator[None]:
+    """Inside the `with`, SIGTERM and SIGHUP raise `KeyboardInterrupt` as Ctrl-C does; while it ends, all three wait.
+
+    A signal that is ignored, as SIGHUP is under nohup, stays ignored. Only the main thread can do this: others change nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: Any) -> None:
+        for one in previous:
+            signal.signal(one, signal.SIG_IGN)  # a second signal must not interrupt the cleaning up
+        raise KeyboardInterrupt
+
+    previous = {one: signal.getsignal(one) for one in SIGNALS if signal.getsignal(one) != signal.SIG_IGN}
+    for one in previous:
+        signal.signal(one, interrupt)
+    try:
+        yield
+    finally:
+        for one, handler in previous.items():
+            signal.signal(one, handler if handler is not None else signal.SIG_DFL)
 
 
 @contextmanager
 def serve(app: AppState, address: Address) -> Iterator[str]:
     """Run the page in the background and yield its URL. At the end everything is removed."""
     port = find_port(address.host, address.port)
-    with tempfile.TemporaryDirectory(prefix="arr-coc-demo-") as folder:
+    with end_by_signal(), tempfile.TemporaryDirectory(prefix="arr-coc-demo-") as folder:
         os.environ["GRADIO_TEMP_DIR"] = folder  # gradio's upload folder; it reads this when it is imported
         gradio = import_gradio()
+        from starlette.middleware import Middleware
+
         from arr_coc.demo.page.events import build_page
 
         page, _ = build_page(app, Path(folder))
         resources = files("arr_coc.demo.page")
-        script = resources.joinpath("page.js").read_text(encoding="utf-8")
+        scripts = "\n".join(resources.joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "viewer.js"))
         theme = gradio.themes.Default(  # system fonts: the page loads nothing from other servers
             primary_hue="teal",
             neutral_hue="slate",
@@ -82,7 +126,7 @@ def serve(app: AppState, address: Address) -> Iterator[str]:
                 max_file_size=int(app.limits.megabytes * 1e6),
                 theme=theme,
                 css=resources.joinpath("style.css").read_text(encoding="utf-8"),
-                head=f"<script>{script}</script>",
+                head=f"<script>{scripts}</script>",
                 footer_links=[],
                 ssr_mode=False,
                 run_history=False,
@@ -91,6 +135,7 @@ def serve(app: AppState, address: Address) -> Iterator[str]:
                 mcp_server=False,
                 state_session_capacity=app.limits.visitors,
                 allowed_paths=[],
+                app_kwargs={"middleware": [Middleware(SecurityMiddleware, host=address.host, share=address.share)]},
             )
         except OSError as error:
             raise ArrCocError(f"cannot serve the page: {error.strerror or error}") from None

@@ -20,14 +20,15 @@ from arr_coc.errors import ImageError
 from arr_coc.texture import TextureArray
 
 if TYPE_CHECKING:
-    from arr_coc.types.answer import Answer
     from arr_coc.vlm.look import Look
     from arr_coc.vlm.model import VLM
 
 MAX_IMAGES = 2  # per session
 REUSABLE_STAGES = ("preprocess", "texture", "encode")  # computed once per image, reused by later questions
+MAX_LOOKUP_MS = 4.0  # such a stage that took less was a cache hit
 M_ARENA_MAX, ARENAS = -8, 2  # mallopt's name for the number of malloc arenas, and its value here
 TRIM_EVERY = 16  # requests
+_upload_count = itertools.count(1)
 
 
 @dataclass(eq=False)
@@ -37,8 +38,8 @@ class SessionImage:
     name: str
     image: Image.Image
     code: str  # Python expression for this image
-    build_ms: dict[tuple[int, str, int], float] = field(default_factory=dict)  # (model, stage, cells) -> ms
-    dense_answers: dict[tuple[int, str], Answer] = field(default_factory=dict)  # by (model, question)
+    key: str = ""  # what the page knows the image by: an example's name, or a number that no other upload has
+    _built: set[tuple[int, str, int]] = field(default_factory=set)  # (model, stage, cells) that some question computed
     _looks: dict[int, Look] = field(default_factory=dict)
     _texture: TextureArray | None = None
 
@@ -62,21 +63,17 @@ class SessionImage:
         """The same with every cell encoded."""
         look = self.look(vlm)
         prepared = vlm.prepare(look=look, text="?", selector="all")
-        self.record_times(vlm, dict(prepared.timings), prepared.allocations[0].n)
+        self.find_reused(vlm, prepared.timings, prepared.allocations[0].n)
         return look
 
-    def record_times(self, vlm: VLM, timings: Mapping[str, float], cells: int) -> None:
-        """Keep the time of each reusable stage. The first time counts: later ones only find the cached result."""
-        for stage in REUSABLE_STAGES:
-            if stage in timings:
-                self.build_ms.setdefault(self._stage_key(vlm, stage, cells), timings[stage])
-
-    def recorded_time(self, vlm: VLM, stage: str, cells: int) -> float | None:
-        return self.build_ms.get(self._stage_key(vlm, stage, cells))
-
-    @staticmethod
-    def _stage_key(vlm: VLM, stage: str, cells: int) -> tuple[int, str, int]:
-        return id(vlm.model), stage, cells if stage == "encode" else 0
+    def find_reused(self, vlm: VLM, timings: Mapping[str, float], cells: int) -> tuple[str, ...]:
+        """The stages whose results an earlier question had computed, given the times and the encoded cells of this one."""
+        keys = {stage: (id(vlm.model), stage, cells if stage == "encode" else 0) for stage in REUSABLE_STAGES}
+        reused = [
+            stage for stage, key in keys.items() if key in self._built and timings.get(stage, 0.0) < MAX_LOOKUP_MS
+        ]
+        self._built |= {key for stage, key in keys.items() if stage in timings}
+        return tuple(reused)
 
     def texture(self) -> TextureArray:
         """The texture that the models use, or a separate one if no model has seen the image yet."""
@@ -109,7 +106,8 @@ class Session:
                 if not name and self.upload is None:
                     raise ImageError("there is no image yet: upload or paste one, or choose an example")
                 image, code = (self.upload.image, repr(self.upload.name)) if not name and self.upload else load()
-                self.images[name] = SessionImage(name or "your image", image, code)
+                key = name or f"upload {next(_upload_count)}"
+                self.images[name] = SessionImage(name or "your image", image, code, key)
                 while len(self.images) > MAX_IMAGES:
                     self.images.popitem(last=False)
             self.images.move_to_end(name)

@@ -13,7 +13,9 @@ from urllib.parse import urlencode
 from arr_coc.errors import ArrCocError
 
 TABS = ("ask", "compare", "channels", "knowing", "report")
-SLIDER_STOPS = ("all", "50%", "25%", "12.5%", "6.25%", "auto")  # of budget and glance
+# The stops of the sliders for budget and glance: a fuller slider means more tokens. `auto` is a switch next to them.
+SLIDER_STOPS = ("1%", "2%", "3%", "4.5%", "6.25%", "9%", "12.5%", "18%", "25%", "35%", "50%", "70%", "all")
+STRIP_BUDGETS = ("1%", "3%", "6.25%", "12.5%", "25%", "all")  # budgets at which an example is answered
 MAX_SELECTORS = 4
 MAX_NUMBER = 100  # of whole numbers: percent, or a pyramid level
 _QUESTION_FIELDS = ("image", "question", "model", "layer", "budget")
@@ -58,12 +60,9 @@ class PageState:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> PageState:
-        """Read the query of a link; raises where it names a setting or value that does not exist."""
-        known = [one.name for one in fields(cls)]
-        given = {name: text for name, text in query.items() if not name.startswith("__")}  # those are gradio's own
-        for name in given.keys() - known:
-            raise ArrCocError(f"expected a link with some of {', '.join(known)}, got {name[:40]!r}")
-        return cls(**{name: parse_setting(name, text) for name, text in given.items()})
+        """Read the query of a link. Unknown names, which other sites add, are ignored; a bad value raises."""
+        known = {one.name for one in fields(cls)}
+        return cls(**{name: parse_setting(name, text) for name, text in query.items() if name in known})
 
     def to_query(self) -> str:
         """The query of a link, with the settings of this tab that differ from the defaults."""

@@ -3,124 +3,242 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-from arr_coc.demo import markup, snippets
+from markupsafe import Markup
+
+from arr_coc.demo import cells, markup, snippets
 from arr_coc.demo.app import Output, PageRequest
 from arr_coc.demo.markup import macros
-from arr_coc.demo.session import REUSABLE_STAGES, SessionImage
+from arr_coc.demo.state import STRIP_BUDGETS
 from arr_coc.demo.tab_compare import check_selector
 from arr_coc.devices import STAGES
+from arr_coc.errors import ArrCocError
+from arr_coc.evaluation.metrics import exact
 from arr_coc.relevance import explanation as why
+from arr_coc.selectors import selector as selector_of
 from arr_coc.types.answer import Answer
-from arr_coc.vlm.model import VLM
+from arr_coc.vlm.model import VLM, AskOptions
 
-TEXTURE_SELECTORS = ("arr-coc", "arr-coc-untrained", "saliency", "ink", "coupling")  # selectors that use the texture
-MAX_LOOKUP_MS = 4.0  # a reusable stage that took less was a cache hit
+ROUNDS = 2  # of timing; each runs both once, and the order alternates
 
 
 def run(request: PageRequest) -> Iterator[Output]:
+    """The answer, and for an example the answer at each budget. `run_timing` continues with the answer from all tokens."""
     state, image, question = request.state, request.image, request.question
-    vlm, tokens = request.vlm, request.app.limits.tokens
+    vlm = request.vlm
     check_selector(state.selector, request.app.models.embeddings)
-    yield {"ask_answer": macros.answer("", "reading ..."), "ask_dense": "", "ask_facts": ""}
-    look = image.look(vlm)
+    yield {
+        "ask_answer": macros.answer("", "reading ..."),
+        "ask_dense": "",
+        "ask_strip": "",
+        "ask_facts": "",
+        "ask_live": "",
+    }
     text = ""
-    with vlm.stream(
-        look, question, budget=state.budget, glance=state.glance, selector=state.selector, max_new_tokens=tokens
-    ) as stream:
+    with vlm.stream(image.look(vlm), question, **_options(request)) as stream:
         for piece in stream:
             text += piece
             yield {"ask_answer": macros.answer(text, "")}
         answer = stream.answer
-    stages = REUSABLE_STAGES if state.selector in TEXTURE_SELECTORS else ("preprocess", "encode")
-    cost = StageTimes.of(image, vlm, answer, stages)
-    counts = answer.tokens
-    summary = f"from {counts['kept']} of {counts['all']} tokens, {counts['encoded']} encoded"
+    reused = image.find_reused(vlm, answer.timings, int(answer.tokens["encoded"]))
     yield {
-        "ask_answer": macros.answer(answer.text, summary),
-        "ask_pictures": _pictures(answer, image),
-        "ask_facts": _facts(answer, cost, None),
+        "ask_answer": _answer(request, answer),
+        "ask_pictures": _pictures(request, answer),
+        "ask_facts": _facts(answer, reused=reused),
         "ask_python": snippets.ask(request),
         "ask_json": _to_json(request, answer, None),
         "ask_link": state.to_query(),
-        "ask_dense": macros.message("reading all tokens for comparison ...") if state.dense else "",
+        "ask_dense": macros.message("waiting for the answer from all tokens ...") if state.dense else "",
     }
-    if not state.dense:
+    if request.known_answers:
+        yield from _strip(request)
+
+
+def run_timing(request: PageRequest) -> Iterator[Output]:
+    """The answer from all tokens, and both timed in the same way: in turns, not streamed, with nothing reused."""
+    if not request.state.dense:
         return
-    key = (id(vlm.model), question)
-    if key not in image.dense_answers:
-        image.dense_answers[key] = vlm.ask(look, question, budget="all", glance="all", max_new_tokens=tokens)
-    dense = image.dense_answers[key]
-    dense_cost = StageTimes.of(image, vlm, dense, ("preprocess", "encode"))
-    yield {
-        "ask_dense": macros.answer(dense.text, f"from all {dense.tokens['all']} tokens", "dense"),
-        "ask_facts": _facts(answer, cost, dense_cost),
-        "ask_json": _to_json(request, answer, dense),
-    }
+    rounds = Rounds()
+    for number in range(ROUNDS):
+        for dense in (True, False) if number % 2 == 0 else (False, True):
+            rounds.add(request, dense)
+            if rounds.dense is not None:
+                yield {"ask_dense": _answer(request, rounds.dense, "dense")}
+            if rounds.sparse is not None and rounds.dense is not None:
+                yield {"ask_facts": _facts(rounds.sparse, rounds)}
+    assert rounds.sparse is not None
+    yield {"ask_json": _to_json(request, rounds.sparse, rounds)}
 
 
-@dataclass(frozen=True)
-class StageTimes:
-    """Milliseconds by stage: as measured, and from scratch, where a reused stage counts with the time it once took."""
+def run_preview(request: PageRequest) -> Iterator[Output]:
+    """The cells that the present budget keeps, without an answer."""
+    state, vlm = request.state, request.vlm
+    check_selector(state.selector, request.app.models.embeddings)
+    if selector_of(state.selector).depths:
+        note = f"{state.selector} chooses inside the language model: press Ask to see what it keeps."
+        yield {"ask_live": "", "ask_message": macros.message(note)}
+        return
+    prepared = vlm.prepare(
+        look=request.image.look(vlm),
+        text=request.question,
+        budget=state.budget,
+        glance=state.glance,
+        selector=state.selector,
+    )
+    yield {"ask_live": macros.live(cells.live_data(request, prepared.allocations[0])), "ask_message": ""}
 
-    measured: Mapping[str, float]
-    from_scratch: Mapping[str, float]
-    reused: tuple[str, ...]
 
-    @classmethod
-    def of(cls, image: SessionImage, vlm: VLM, answer: Answer, needed: Sequence[str]) -> StageTimes:
-        """`needed`: the reusable stages that this answer depends on, whichever request computed them."""
-        measured, cells = dict(answer.timings), int(answer.tokens["encoded"])
-        recorded = {stage: image.recorded_time(vlm, stage, cells) for stage in needed}
-        reused = {
-            stage: ms
-            for stage, ms in recorded.items()
-            if ms is not None and measured.get(stage, 0.0) < min(MAX_LOOKUP_MS, 0.5 * ms)
+@dataclass(eq=False)
+class Rounds:
+    """Timings of the sparse and the dense answer, taken in turns; the last answer of each."""
+
+    sparse: Answer | None = None
+    dense: Answer | None = None
+    stages: dict[bool, list[dict[str, float]]] = field(default_factory=lambda: {False: [], True: []})
+    totals: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})
+
+    def add(self, request: PageRequest, dense: bool) -> None:
+        """Answer once from the plain image: everything is computed."""
+        start = time.perf_counter()
+        answer = request.vlm.ask(request.image.image, request.question, **_options(request, dense))
+        self.totals[dense].append(1e3 * (time.perf_counter() - start))
+        self.stages[dense].append(dict(answer.timings))
+        if dense:
+            self.dense = answer
+        else:
+            self.sparse = answer
+
+    def median(self, stage: str, dense: bool) -> float | None:
+        """Median milliseconds of a stage; None where it did not run."""
+        found = [one[stage] for one in self.stages[dense] if stage in one]
+        return statistics.median(found) if found else None
+
+    def total(self, dense: bool) -> float:
+        return statistics.median(self.totals[dense])
+
+    @property
+    def speed_up(self) -> float:
+        return self.total(True) / max(1e-9, self.total(False))
+
+    def to_dict(self) -> Output:
+        return {
+            "rounds": len(self.totals[True]),
+            "milliseconds": round(self.total(False), 1),
+            "milliseconds_from_all_tokens": round(self.total(True), 1),
+            "speed_up": round(self.speed_up, 3),
         }
-        image.record_times(vlm, measured, cells)
-        return cls(measured, measured | reused, tuple(reused))
-
-    def cell(self, stage: str) -> str:
-        if stage in self.reused:
-            return f"reused ({self.from_scratch[stage]:.0f} when computed)"
-        return f"{self.measured[stage]:.0f}" if stage in self.measured else "–"
 
 
-def _pictures(answer: Answer, image: SessionImage) -> str:
+def _options(request: PageRequest, dense: bool = False) -> AskOptions:
+    """The options of the answer that the page's settings ask for, or of the one from all tokens."""
+    state = request.state
+    found: AskOptions = {"max_new_tokens": request.app.limits.tokens, "output_logits": True}
+    if dense:
+        return found | {"budget": "all", "glance": "all"}
+    return found | {"budget": state.budget, "glance": state.glance, "selector": state.selector}
+
+
+def is_right(request: PageRequest, text: str) -> bool | None:
+    """Whether an answer is the known one; None where no answer is known."""
+    known = request.known_answers
+    return bool(exact(text, known)) if known else None
+
+
+def token_probabilities(vlm: VLM, answer: Answer) -> list[tuple[str, float]]:
+    """The answer in pieces, each with the probability of its token. A token inside a character has an empty piece."""
+    if answer.token_probabilities is None:
+        return []
+    pieces, before = [], ""
+    for number, probability in enumerate(answer.token_probabilities.tolist(), 1):
+        text = vlm.prompter.decode(answer.ids[:number])
+        pieces.append((text.removeprefix(before), probability))
+        before = text
+    return pieces
+
+
+def _answer(request: PageRequest, answer: Answer, kind: str = "") -> Markup:
+    known, counts = request.known_answers, answer.tokens
+    sure = token_probabilities(request.vlm, answer)
+    least = min(sure, key=lambda one: one[1], default=None)
+    about = (
+        f"from all {counts['all']} tokens"
+        if kind == "dense"
+        else f"from {counts['kept']} of {counts['all']} tokens, {counts['encoded']} encoded"
+    )
+    if least is not None:
+        about += "; every token above 99%" if least[1] > 0.99 else f"; least certain: “{least[0]}” with {least[1]:.0%}"
+    mark = macros.verdict(is_right(request, answer.text), known[0] if known else "")
+    return macros.answer(
+        answer.text, about, kind, mark, sure, "all tokens" if kind == "dense" else request.state.selector
+    )
+
+
+def _strip(request: PageRequest) -> Iterator[Output]:
+    """The answer at each budget, right or wrong, as they come."""
+    state, vlm, look = request.state, request.vlm, request.image.look(request.vlm)
+    found: list[Output] = []
+    for number, budget in enumerate(STRIP_BUDGETS):
+        try:
+            answer = vlm.ask(
+                look,
+                request.question,
+                budget=budget,
+                glance=state.glance,
+                selector=state.selector,
+                max_new_tokens=request.app.limits.tokens,
+            )
+        except ArrCocError as error:
+            yield {"ask_strip": macros.message(f"There are no answers at other budgets: {error}.")}
+            return
+        about = f"{answer.tokens['kept']} tokens"
+        found.append({"budget": budget, "text": answer.text, "right": is_right(request, answer.text), "about": about})
+        waiting = [{"budget": one, "text": "...", "right": None, "about": ""} for one in STRIP_BUDGETS[number + 1 :]]
+        yield {"ask_strip": macros.strip([*found, *waiting], request.known_answers[0])}
+
+
+def _pictures(request: PageRequest, answer: Answer) -> Markup:
     """The relevance over the image, and the kept cells."""
     allocation = answer.allocation
-    small = markup.shrink(image.image)
-    if allocation.relevance is None:
-        shown, caption = markup.picture(small, "the image"), "this selector does not score the cells"
-    else:
-        heat = markup.heat_layer(allocation, allocation.relevance, image.image.size)
-        shown = markup.picture(small, "relevance as warm colours over the image", over=heat)
-        caption = "warm: relevant to the question"
-    kept = markup.picture(allocation.overlay(small), f"{allocation.k} of {allocation.n} cells kept")
-    about = f"{allocation.k} of {allocation.n}; dark: not read, darkest: not encoded"
-    return macros.row([macros.figure(shown, "Relevance", caption), macros.figure(kept, "Kept cells", about)])
+    first = (
+        ("picture", "Image", "this selector does not score the cells")
+        if allocation.relevance is None
+        else ("relevance", "Relevance", "warm: relevant to the question")
+    )
+    kept = ("kept", "Kept cells", f"{allocation.k} of {allocation.n}; dark: not read, darkest: not encoded")
+    return markup.viewer(request.image.image, cells.viewer_data(request, allocation), [first, kept], choose=True)
 
 
-def _facts(answer: Answer, cost: StageTimes, dense: StageTimes | None) -> str:
+def _facts(answer: Answer, rounds: Rounds | None = None, reused: Sequence[str] = ()) -> Markup:
     tokens = answer.tokens
-    counts = [["visual tokens", f"{tokens['all']} in total, {tokens['encoded']} encoded, {tokens['kept']} read"]]
-    if cost.reused:
-        counts.append(["reused", f"{', '.join(cost.reused)}: computed for an earlier question"])
-    if dense is not None:
-        ratio = sum(dense.from_scratch.values()) / max(1e-9, sum(cost.from_scratch.values()))
-        counts.append(["speed-up", f"{ratio:.1f}x over all tokens, both from scratch"])
-    columns = {"this answer": cost} if dense is None else {"this answer": cost, "all tokens": dense}
-    stages = [stage for stage in STAGES if any(stage in one.from_scratch for one in columns.values())]
-    rows: list[list[object]] = [[stage, *(one.cell(stage) for one in columns.values())] for stage in stages]
-    rows.append(["total now", *(f"{sum(one.measured.values()):.0f}" for one in columns.values())])
-    rows.append(["total from scratch", *(f"{sum(one.from_scratch.values()):.0f}" for one in columns.values())])
-    reasons = macros.bullets(why.describe(answer.allocation))
-    return macros.table(counts) + reasons + macros.table(rows, ["milliseconds", *columns])
+    rows: list[list[object]] = [
+        ["visual tokens", f"{tokens['all']} in total, {tokens['encoded']} encoded, {tokens['kept']} read"]
+    ]
+    if reused:
+        rows.append(["reused", f"{', '.join(reused)}: computed for an earlier question"])
+    if rounds is not None:
+        count = len(rounds.totals[False])
+        way = f"{'one round' if count == 1 else f'median of {count} rounds'} in turns, nothing reused"
+        rows.append(["speed-up", f"{rounds.speed_up:.1f}x over all tokens ({way})"])
+        head = ["milliseconds", "this answer", "all tokens"]
+        times = [
+            [stage, *("–" if (ms := rounds.median(stage, dense)) is None else f"{ms:.0f}" for dense in (False, True))]
+            for stage in STAGES
+            if any(rounds.median(stage, dense) is not None for dense in (False, True))
+        ]
+        times.append(["total", *(f"{rounds.total(dense):.0f}" for dense in (False, True))])
+    else:
+        head = ["milliseconds", "this answer"]
+        times = [[stage, f"{answer.timings[stage]:.0f}"] for stage in STAGES if stage in answer.timings]
+        times.append(["total", f"{sum(answer.timings.values()):.0f}"])
+    facts: Markup = macros.table(rows, (), True) + macros.bullets(why.describe(answer.allocation))
+    return facts + macros.table(times, head, True)
 
 
-def _to_json(request: PageRequest, answer: Answer, dense: Answer | None) -> str:
+def _to_json(request: PageRequest, answer: Answer, rounds: Rounds | None) -> str:
     state = request.state
     found: Output = {
         "image": request.image.name,
@@ -131,7 +249,10 @@ def _to_json(request: PageRequest, answer: Answer, dense: Answer | None) -> str:
         "selector": state.selector,
         **answer.to_dict(),
         "tensions": dict(answer.allocation.tensions),
+        "right": is_right(request, answer.text),
+        "token_probabilities": token_probabilities(request.vlm, answer),
     }
-    if dense is not None:
-        found["dense"] = {key: dense.to_dict()[key] for key in ("answer", "tokens", "timings_ms")}
+    if rounds is not None and rounds.dense is not None:
+        found["dense"] = {key: rounds.dense.to_dict()[key] for key in ("answer", "tokens", "timings_ms")}
+        found["timing"] = rounds.to_dict()
     return json.dumps(found, indent=1)

@@ -52,7 +52,11 @@ def run(request: PageRequest, gallery: bool = True) -> Iterator[Output]:
     yield {
         "channels_large": _large(texture, channel, plane, state.level, point),
         "channels_about": _about(texture, channel, plane, state.level),
-        "channels_values": macros.values(values, point) if point else macros.message(HINT),
+        "channels_values": macros.values(
+            {name: value for name, value in values.items() if name not in texture.absent}, point
+        )
+        if point
+        else macros.message(HINT),
         "channels_python": snippets.channels(request, point),
         "channels_json": json.dumps(found, indent=1),
         "channels_link": state.to_query(),
@@ -73,7 +77,22 @@ def _gallery(texture: TextureArray, chosen: str) -> Markup:
         (channel, markup.data_url(Image.fromarray(paint(channel, plane))))
         for channel, plane in zip(texture.channels, planes, strict=True)
     ]
-    return macros.gallery(tiles, chosen, texture.absent)
+    return macros.gallery(tiles, chosen, texture.absent, _why_empty(texture))
+
+
+def _why_empty(texture: TextureArray) -> str:
+    """Why some channels are empty, in one sentence."""
+    needs: dict[str, int] = {}
+    for channel in texture.channels:
+        if channel.name in texture.absent:
+            need = (
+                "an image-text encoder"
+                if channel.name.startswith("embedding")
+                else "earlier frames, or the viewer's gaze"
+            )
+            needs[need] = needs.get(need, 0) + 1
+    reasons = " and ".join(f"{count} need {need}" for need, count in needs.items())
+    return f"{len(texture.absent)} channels are empty, because one image does not supply them: {reasons}."
 
 
 def _large(texture: TextureArray, channel: Channel, plane: torch.Tensor, level: int, point: Sequence[float]) -> Markup:
@@ -82,7 +101,7 @@ def _large(texture: TextureArray, channel: Channel, plane: torch.Tensor, level: 
     painted = Image.fromarray(paint(channel, plane)).resize(size, Image.Resampling.NEAREST)
     marks = [f"left:{100 * point[0]:.2f}%;top:{100 * point[1]:.2f}%"] if point else []
     alt = f"channel {channel.name} on level {level}"
-    return macros.board("point", (1, 1), markup.data_url(painted), alt, "mark", marks)
+    return macros.board("point", (1, 1), markup.data_url(painted), alt, "mark", marks, channel.name)
 
 
 def _about(texture: TextureArray, channel: Channel, plane: torch.Tensor, level: int) -> Markup:
@@ -98,4 +117,4 @@ def _about(texture: TextureArray, channel: Channel, plane: torch.Tensor, level: 
     ]
     if channel.name in texture.absent:
         rows.append(["not supplied", f"zero everywhere: it needs {' or '.join(channel.supplied_by)} from the caller"])
-    return macros.table(rows)
+    return macros.table(rows, (), True)

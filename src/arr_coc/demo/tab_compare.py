@@ -1,4 +1,4 @@
-"""The tab Compare: two to four selectors on the same question, from the same encoding."""
+"""The tab Compare: one to four selectors and all tokens on the same question, from the same encoding."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from markupsafe import Markup
 
 import arr_coc
 from arr_coc import selectors
-from arr_coc.demo import markup, snippets
+from arr_coc.demo import cells, markup, snippets
 from arr_coc.demo.app import Output, PageRequest
 from arr_coc.demo.markup import macros
+from arr_coc.demo.security import hide_paths
 from arr_coc.demo.session import REUSABLE_STAGES
 from arr_coc.demo.state import MAX_SELECTORS
 from arr_coc.errors import ArrCocError, SelectorError
 from arr_coc.evaluation.data import Evidence
-from arr_coc.evaluation.metrics import evidence_cells, recall
+from arr_coc.evaluation.metrics import evidence_cells, exact, recall
 from arr_coc.types.answer import Answer
 from arr_coc.types.budget import limit
 
 VIDEO_SELECTORS = ("evs",)
+REFERENCE = "all"  # is always compared, in the first column
 
 
 def selector_names(embeddings: str | None) -> list[str]:
@@ -48,21 +50,23 @@ class ComparedSelector:
     name: str
     answer: Answer | None
     recall: float | None
+    right: bool | None = None  # None where no answer is known
     error: str = ""
 
     def to_dict(self) -> Output:
         if self.answer is None:
             return {"selector": self.name, "error": self.error}
-        return {"selector": self.name, **self.answer.to_dict(), "evidence_recall": self.recall}
+        return {"selector": self.name, **self.answer.to_dict(), "evidence_recall": self.recall, "right": self.right}
 
 
 def run(request: PageRequest) -> Iterator[Output]:
     state, image, question = request.state, request.image, request.question
-    names = state.selectors
-    if not 2 <= len(names) <= MAX_SELECTORS or len(set(names)) != len(names):
-        raise ArrCocError(f"expected two to {MAX_SELECTORS} different selectors, got {len(names)}: choose others")
+    names = [name for name in state.selectors if name != REFERENCE]
+    if not 1 <= len(names) <= MAX_SELECTORS or len(set(names)) != len(names):
+        raise ArrCocError(f"expected one to {MAX_SELECTORS} different selectors, got {len(names)}: choose others")
     for name in names:
         check_selector(name, request.app.models.embeddings)
+    names = [REFERENCE, *names]
     limit(state.budget, 1000)
     evidence = request.evidence
     yield {"compare_columns": macros.message("encoding the image ..."), "compare_note": ""}
@@ -72,7 +76,7 @@ def run(request: PageRequest) -> Iterator[Output]:
     for name in names:
         done.append(_answer(request, name, budget, evidence))
         cards = [_card(one, request) for one in done]
-        cards += [macros.figure(macros.message("waiting ..."), other) for other in names[len(done) :]]
+        cards += [macros.figure(macros.message("waiting ..."), _title(other)) for other in names[len(done) :]]
         yield {"compare_columns": macros.row(cards, "cards")}
     if not evidence:
         note += " Draw a box around the answer to see how much of it each selector keeps."
@@ -116,16 +120,23 @@ def _answer(request: PageRequest, name: str, budget: str | int, evidence: Eviden
             max_new_tokens=request.app.limits.tokens,
         )
     except ArrCocError as error:
-        return ComparedSelector(name, None, None, str(error))
+        return ComparedSelector(name, None, None, error=str(error))
     allocation = answer.allocation
-    cells = evidence_cells(evidence, allocation.grid, request.image.image.size) if evidence else []
-    return ComparedSelector(name, answer, recall(allocation.keep, cells))
+    found = evidence_cells(evidence, allocation.grid, request.image.image.size) if evidence else []
+    known = request.known_answers
+    return ComparedSelector(
+        name, answer, recall(allocation.keep, found), bool(exact(answer.text, known)) if known else None
+    )
+
+
+def _title(name: str) -> str:
+    return "all tokens" if name == REFERENCE else name
 
 
 def _card(result: ComparedSelector, request: PageRequest) -> Markup:
-    answer = result.answer
+    answer, title = result.answer, _title(result.name)
     if answer is None:
-        return macros.figure(macros.message(result.error, "alert"), result.name)
+        return macros.figure(macros.message(hide_paths(result.error), "alert"), title)
     milliseconds = sum(ms for stage, ms in answer.timings.items() if stage not in REUSABLE_STAGES)
     facts: list[list[object]] = [
         ["read", f"{answer.tokens['kept']} of {answer.tokens['all']} tokens"],
@@ -135,6 +146,8 @@ def _card(result: ComparedSelector, request: PageRequest) -> Markup:
         facts.append(["evidence kept", f"{result.recall:.0%}"])
     if answer.fallback:
         facts.append(["fallback", answer.fallback])
-    kept = answer.allocation.overlay(markup.shrink(request.image.image))
-    shown = markup.picture(kept, f"cells kept by {result.name}")
-    return macros.figure(macros.card(answer.text, facts, shown), result.name)
+    known = request.known_answers
+    mark = macros.verdict(result.right, known[0] if known else "")
+    panel = ("kept", "", f"cells kept by {result.name}")
+    shown = markup.viewer(request.image.image, cells.viewer_data(request, answer.allocation), [panel])
+    return macros.figure(macros.card(answer.text, mark, facts, shown), title)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 import arr_coc
-from arr_coc.demo import markup, snippets
+from arr_coc.demo import cells, markup, snippets
 from arr_coc.demo.app import Output, PageRequest
 from arr_coc.demo.markup import macros
 from arr_coc.relevance import explanation as why
@@ -14,12 +14,6 @@ from arr_coc.relevance.balancing import SCORES
 from arr_coc.types.allocation import Allocation
 
 WEIGHT = "weight of "
-MEANINGS = {
-    "trust": "how certain the coupling is",
-    "particularize": "near 0: the question matches all cells alike; near 1: it matches few of them",
-    "exploit": "near 0: explore cells with much information; near 1: trust the cells that match the question",
-    "focus": "near 0: spread over the image; near 1: stay with the most relevant cells",
-}
 
 
 def run(request: PageRequest) -> Iterator[Output]:
@@ -42,8 +36,8 @@ def run(request: PageRequest) -> Iterator[Output]:
     yield {
         "knowing_pictures": _pictures(allocation, request),
         "knowing_bars": (
-            macros.bars(f"Weights{by_hand}", weights, why.MEANING)
-            + macros.bars("Tensions", tensions, MEANINGS)
+            macros.bars(f"Weights{by_hand}", weights)
+            + macros.bars("Tensions", tensions)
             + macros.bullets(why.describe(allocation)[:1])
         ),
         "knowing_exploit": round(allocation.tensions.get("exploit", 0.0), 2),
@@ -56,16 +50,11 @@ def run(request: PageRequest) -> Iterator[Output]:
 
 def _pictures(allocation: Allocation, request: PageRequest) -> str:
     """Each score, the relevance, and the kept cells, in a row."""
-    image = request.image.image
-    maps = {name: (values, why.MEANING.get(name, "")) for name, values in allocation.scores.items()}
+    panels = [(name, name, why.MEANING.get(name, "")) for name in allocation.scores]
     if allocation.relevance is not None:
-        maps["balanced relevance"] = (allocation.relevance, "the weighted sum of all scores")
-    shown = [
-        macros.figure(markup.picture(markup.dim_by_value(allocation, image, values), name), name, caption)
-        for name, (values, caption) in maps.items()
-    ]
-    kept = markup.picture(allocation.overlay(markup.shrink(image)), "kept cells")
-    return macros.row([*shown, macros.figure(kept, "kept cells", f"{allocation.k} of {allocation.n}")])
+        panels.append(("relevance", "balanced relevance", "the weighted sum of all scores"))
+    panels.append(("kept", "kept cells", f"{allocation.k} of {allocation.n}"))
+    return markup.viewer(request.image.image, cells.viewer_data(request, allocation), panels)
 
 
 def _to_dict(request: PageRequest, allocation: Allocation) -> Output:

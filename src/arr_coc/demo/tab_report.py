@@ -33,7 +33,10 @@ def run(request: PageRequest) -> Iterator[Output]:
     yield {
         "report_changes": comparison,
         "report_page": macros.report(first.title, first.page),
-        "report_python": snippets.report(str(first.folder), "" if second is None else str(second.folder)),
+        "report_python": snippets.report(
+            str(request.app.root / state.report.strip()),
+            "" if second is None else str(request.app.root / state.against.strip()),
+        ),
         "report_json": json.dumps(found, indent=1),
         "report_link": state.to_query(),
     }

@@ -75,6 +75,7 @@ class Answer:
     ids: torch.Tensor = field(repr=False)  # [A] the answer's tokens
     prompt_tokens: int = 0
     turn: Turn | None = field(default=None, repr=False)
+    token_probabilities: torch.Tensor | None = field(default=None, repr=False)  # [A] with `output_logits=True`
 
     @property
     def allocation(self) -> Allocation:

@@ -96,7 +96,8 @@ def generate(
             assert prompter is not None
             turn = _turn(adapter, prompter, prepared, inputs, result.past_key_values, ids)
         mine = tuple(a for a in allocations if a.row == row)
-        answers.append(Answer(text, mine, timings, ids, int((prepared.source[row] >= 0).sum()), turn))
+        sure = _token_probabilities(result, number, ids)
+        answers.append(Answer(text, mine, timings, ids, int((prepared.source[row] >= 0).sum()), turn, sure))
     return answers
 
 
@@ -221,6 +222,19 @@ def _answer_ids(adapter: Adapter, ids: torch.Tensor, options: Mapping[str, Any])
     ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
     stops = torch.isin(ids, torch.tensor(ends, device=ids.device)).nonzero() if ends else ids.new_zeros(0, 1)
     return ids[: int(stops[0, 0])] if len(stops) else ids
+
+
+def _token_probabilities(result: Any, number: int, ids: torch.Tensor) -> torch.Tensor | None:
+    """The probability `[A]` that the model gave each token of a returned sequence; None without `output_logits=True`.
+
+    Beam search has none: its logits are by beam, and beams change places between steps.
+    """
+    logits = getattr(result, "logits", None)
+    if not logits or getattr(result, "beam_indices", None) is not None:
+        return None
+    steps = torch.stack([step[number] for step in logits[: len(ids)]]) if len(ids) else logits[0][:0]  # [A, V]
+    chosen: torch.Tensor = steps.float().softmax(-1).gather(1, ids[:, None])[:, 0]
+    return chosen.cpu()
 
 
 def _turn(

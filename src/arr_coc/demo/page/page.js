@@ -1,11 +1,122 @@
+// What the page does without the server: its links and history, stale results, and pictures to click or draw on.
 window.arrcoc = {
-  // A link keeps what belongs to the page itself, such as its theme.
+  shown: {},  // the link of the result that each tab shows
+  runs: {},   // the settings that it was made with
+  loaded: false,
+  limit: Infinity,
+
+  // The address bar shows the link of the last result. Another tab, image or question is a new entry of the history.
   visit(query) {
     if (!query) return;
-    const kept = [...new URLSearchParams(location.search)].filter(([name]) => name.startsWith("__"));
-    const wanted = new URLSearchParams(query);
-    for (const [name, value] of kept) wanted.set(name, value);
-    history.replaceState(null, "", "?" + wanted.toString());
+    this.note(query);
+    const [now, wanted] = [new URLSearchParams(location.search), new URLSearchParams(query)];
+    const same = ["tab", "image", "question"].every((name) => !now.has(name) || now.get(name) === wanted.get(name));
+    this.put(wanted, !same);
+  },
+
+  note(query) {
+    if (query) this.shown[new URLSearchParams(query).get("tab")] = query;
+  },
+
+  put(wanted, isNew) {
+    const theme = new URLSearchParams(location.search).get("__theme");  // belongs to the page itself
+    if (theme) wanted.set("__theme", theme);
+    const address = "?" + wanted.toString();
+    if (address === location.search) return;
+    if (isNew) history.pushState(null, "", address);
+    else history.replaceState(null, "", address);
+  },
+
+  // A tab was opened, by a click or by a link. Before the link is read, gradio opens the first one.
+  open(tab) {
+    if (!this.loaded) return tab;
+    document.documentElement.dataset.tab = tab;
+    if ((new URLSearchParams(location.search).get("tab") || "ask") !== tab) {
+      this.put(new URLSearchParams(this.shown[tab] || "?tab=" + tab), true);
+    }
+    return tab;
+  },
+
+  start(tab) {
+    this.loaded = true;
+    document.documentElement.dataset.tab = tab;
+  },
+
+  // Back, and files that are too large, reach the server through a hidden component.
+  bridge(trigger, limit) {
+    this.limit = limit;
+    this.trigger = trigger;
+    if (this.bridged) return;
+    this.bridged = true;
+    window.addEventListener("popstate", () => {
+      const wanted = new URLSearchParams(location.search);
+      wanted.delete("__theme");
+      const query = "?" + wanted.toString();
+      document.documentElement.dataset.tab = wanted.get("tab") || "ask";
+      this.trigger("select", { query, shown: this.shown });
+    });
+    const refuse = (event, files) => {
+      const large = [...(files || [])].find((file) => file.size > this.limit);
+      if (!large || !event.target.closest?.("#picture")) return;
+      event.preventDefault();
+      event.stopImmediatePropagation();
+      if (event.target.type === "file") event.target.value = "";
+      this.touch();
+      this.trigger("input", { name: large.name, size: large.size });
+    };
+    document.addEventListener("change", (event) => event.target.type === "file" && refuse(event, event.target.files), true);
+    document.addEventListener("drop", (event) => refuse(event, event.dataTransfer?.files), true);
+    document.addEventListener("paste", (event) => refuse(event, event.clipboardData?.files), true);
+  },
+
+  // Stale results. `places`: which of the values a result depends on.
+  sign: (values, places) => JSON.stringify(places.map((place) => values[place])),
+
+  begin(tab, values, places) {
+    if (places) {
+      this.runs[tab] = this.sign(values, places);
+      if (tab === "ask") this.runs.pictures = this.runs[tab];
+      this.mark(tab, false);
+      if (tab === "ask") this.mark("pictures", false);
+    }
+    return values;
+  },
+
+  preview(tab, values, ask, knowing) {
+    if (tab === "ask" && this.runs.ask) this.runs.pictures = this.sign(values, ask);
+    if (tab === "knowing") this.begin(tab, values, knowing);
+  },
+
+  check(values, places) {
+    for (const [tab, some] of Object.entries(places)) {
+      const now = this.sign(values, some);
+      if (this.runs[tab]) this.mark(tab, this.runs[tab] !== now);
+      if (tab === "ask" && this.runs.pictures) this.mark("pictures", this.runs.pictures !== now);
+    }
+  },
+
+  // Another image: nothing that is shown is about it.
+  touch() {
+    for (const name of Object.keys(this.runs)) {
+      this.runs[name] = "another image";
+      this.mark(name, true);
+    }
+  },
+
+  mark(name, stale) {
+    if (name === "pictures") document.getElementById("ask-viewer")?.classList.toggle("stale", stale);
+    else document.documentElement.classList.toggle(`stale-${name}`, stale);
+  },
+
+  // The switch and the slider that an exact budget stands for, and its text.
+  budget(name, text, stop, stops) {
+    const wanted = (text || "").trim().toLowerCase() || "auto";
+    const readout = document.getElementById(`${name}-readout`);
+    if (readout) readout.textContent = wanted === "auto" ? "" : wanted;
+    const slider = document.querySelector(`#${name}-stop input[type=range]`);
+    slider?.setAttribute("aria-valuetext", wanted);
+    document.getElementById(`${name}-stop`)?.classList.toggle("idle", wanted === "auto");
+    return [wanted === "auto", stops.includes(wanted) ? stops.indexOf(wanted) : stop];
   },
 
   link(query) {
@@ -32,8 +143,8 @@ window.arrcoc = {
     setTimeout(() => { button.textContent = label; }, 1500);
   },
 
-  save(text, name) {
-    const address = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  save(blob, name) {
+    const address = URL.createObjectURL(blob);
     const link = document.createElement("a");
     link.href = address;
     link.download = name;
@@ -41,16 +152,8 @@ window.arrcoc = {
     setTimeout(() => URL.revokeObjectURL(address), 1000);
   },
 
-  heat(percent) {
-    document.documentElement.style.setProperty("--heat", percent / 100);
-  },
-
-  // The stop that a slider stands on, in bold.
-  stop(name, number) {
-    document.querySelectorAll(`#${name}-ticks span`).forEach((tick, at) => {
-      tick.style.fontWeight = at === number ? "bold" : "";
-      if (at === number) document.querySelector(`#${name}-stop input[type=range]`)?.setAttribute("aria-valuetext", tick.textContent);
-    });
+  saveText(text, name) {
+    this.save(new Blob([text], { type: "application/json" }), name);
   },
 
   press(channel) {
@@ -66,7 +169,7 @@ window.arrcoc = {
     history.replaceState(null, "", "?" + wanted.toString());
   },
 
-  // A picture to click on or to draw a box on, and tiles to choose from. `element` stays, what is inside comes and goes.
+  // A picture to click on or to draw a box on, and buttons to choose from. `element` stays, what is inside comes and goes.
   board(element, trigger) {
     let start = null;
     const at = (board, event) => {
@@ -89,8 +192,8 @@ window.arrcoc = {
       drawn.style.height = percent(Math.abs(a[1] - b[1]));
     };
     element.addEventListener("click", (event) => {
-      const tile = event.target.closest(".tile");
-      if (tile) trigger("select", { channel: tile.dataset.channel });
+      const button = event.target.closest("[data-channel], [data-question], [data-budget]");
+      if (button) trigger("select", { ...button.dataset });
       const board = event.target.closest(".board.point");
       if (board) trigger("select", { point: at(board, event) });
     });
@@ -116,6 +219,8 @@ window.arrcoc = {
     });
   },
 };
+
+document.documentElement.dataset.tab = new URLSearchParams(location.search).get("tab") || "ask";
 
 // Sliders tell that they were let go only when a pointer did so: keys count, too.
 document.addEventListener("keyup", (event) => {
