@@ -28,7 +28,7 @@ if executable() is None and not os.environ.get(REQUIRED):
     pytest.skip("no Chromium here (Debian: apt-get install chromium): the page is not tried", allow_module_level=True)
 
 sync_api = pytest.importorskip("playwright.sync_api")
-TIMEOUT = 30_000  # milliseconds; the machine may be busy
+TIMEOUT = 60_000  # milliseconds; the machine may be busy
 NewUser = Callable[..., WatchedPage]
 
 
