@@ -29,7 +29,7 @@ from PIL import Image, ImageDraw, ImageFont
 from arr_coc.demo.server import find_port, import_gradio
 from arr_coc.errors import ArrCocError
 
-SETTINGS = {"Question": "What is the total amount?", "Also answer from all tokens": False}
+SETTINGS = {"question": "What is the total amount?", "dense": False}
 ALERT = "role='alert'"
 
 
@@ -57,9 +57,9 @@ class PageClient:
 
     def call(self, tab: str, **settings: Any) -> str:
         """Everything that a tab shows, as one text, errors included."""
-        wanted = SETTINGS | settings
-        values = [wanted.get(one["label"], one["parameter_default"]) for one in self.endpoints[f"/{tab}"]["parameters"]]
-        found = self.client.predict(*values, api_name=f"/{tab}")
+        names = {one["parameter_name"] for one in self.endpoints[f"/{tab}"]["parameters"]}
+        wanted = {name: value for name, value in (SETTINGS | settings).items() if name in names}
+        found = self.client.predict(**wanted, api_name=f"/{tab}")
         return " ".join(str(part) for part in found)
 
     def send(self, image: Image.Image, folder: Path, name: str) -> None:
@@ -86,7 +86,7 @@ def run_client(number: int, requests: int, address: str, folder: Path, done: lis
     for turn in range(requests):
         start = time.monotonic()
         tab = ("ask", "ask", "channels", "knowing")[turn % 4]
-        shown = client.call(tab, **{"Example image": "", "Glance: tokens that are encoded": turn % 4 and 2})
+        shown = client.call(tab, image="", glance="25%" if turn % 4 else "all")
         done.append(time.monotonic() - start)
         if ALERT in shown or (tab == "ask" and total not in shown):
             wrong.append(f"client {number}, request {turn} ({tab}): expected {total}, got {shown[:300]}")
@@ -157,7 +157,7 @@ def main() -> None:
             times = []
             for question, answer in list(warm.items()) * 3:
                 asked = time.monotonic()
-                assert answer in client.call("ask", Question=question)
+                assert answer in client.call("ask", question=question)
                 times.append(time.monotonic() - asked)
             found["warm_question_s"] = {"median": round(statistics.median(times), 2), "slowest": round(max(times), 2)}
             found |= load(f"http://127.0.0.1:{port}/", process.pid, arguments.clients, arguments.requests)

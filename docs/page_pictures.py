@@ -22,9 +22,27 @@ from arr_coc.demo.server import Address, serve
 from arr_coc.errors import ArrCocError
 
 TARGET = Path(__file__).with_name("images")
-WIDE, PHONE = 1280, 390
-MAX_HEIGHT = 1250  # pixels of a screenshot
-TIMEOUT = 60_000  # milliseconds
+WIDE, PHONE = 1400, 390
+MAX_HEIGHT = {WIDE: 1250, PHONE: 1900}  # pixels of a screenshot, by its width
+TIMEOUT = 180_000  # milliseconds
+ASKED = "image=receipt&question=What+is+the+total+amount%3F"
+VIEWS = {  # the query of each view, and what is there when it is complete
+    "ask": (f"?tab=ask&{ASKED}", "#ask-facts :text('median of 2 rounds')"),
+    "compare": (
+        f"?tab=compare&{ASKED}&selectors=arr-coc+divprune+saliency+uniform",
+        "#compare-columns .cards > figure:nth-of-type(5) .viewer[data-ready]",
+    ),
+    "channels": ("?tab=channels&image=receipt&channel=text&point=0.8,0.62", "#channels-values b"),
+    "knowing": (f"?tab=knowing&{ASKED}", "#knowing-pictures .viewer[data-ready]"),
+    "report": ("?tab=report&report=with-layer&against=without", "#report-page iframe"),
+}
+# name of the picture: view, width, dark
+PICTURES = {
+    **{name: (name, WIDE, False) for name in VIEWS},
+    "dark": ("ask", WIDE, True),
+    "phone": ("ask", PHONE, False),
+    "phone_dark": ("ask", PHONE, True),
+}
 
 
 def write_reports(root: Path) -> None:
@@ -46,11 +64,18 @@ def write_reports(root: Path) -> None:
         arr_coc.evaluate("reader", str(data), selectors, ["12.5%", "6.25%"], layer=layer).page(root / name)
 
 
-def save_screenshot(page: Any, name: str, width: int = WIDE) -> None:
+def save_screenshot(page: Any, name: str, width: int) -> None:
     shot = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
-    shot.crop((0, 0, width, min(shot.height, MAX_HEIGHT if width == WIDE else 1900))).save(
+    shot.crop((0, 0, width, min(shot.height, MAX_HEIGHT[width]))).save(
         TARGET / f"page_{name}.jpg", quality=72, optimize=True
     )
+
+
+def show_cell(page: Any) -> None:
+    """Point at the cell of the total, so that its values are shown."""
+    area = page.locator("#ask-pictures canvas").first.bounding_box()
+    page.mouse.move(area["x"] + 0.8 * area["width"], area["y"] + 0.625 * area["height"])
+    page.locator("#tip").wait_for()
 
 
 def main() -> None:
@@ -65,26 +90,18 @@ def main() -> None:
         app = load_app(["reader"], Limits(), Path(folder))
         with serve(app, Address()) as address:
             chromium = driver.chromium.launch(**options)
-            asked = "image=receipt&question=What+is+the+total+amount%3F"
-            views = {
-                "ask": (f"?tab=ask&{asked}", "#ask-dense output"),
-                "compare": (f"?tab=compare&{asked}&selectors=arr-coc+divprune+saliency+uniform", "#compare-note p"),
-                "channels": ("?tab=channels&image=receipt&channel=text&point=0.8,0.62", "#channels-values b"),
-                "knowing": (f"?tab=knowing&{asked}", "#knowing-pictures figure"),
-                "report": ("?tab=report&report=with-layer&against=without", "#report-page iframe"),
-            }
-            for name, (query, ready) in views.items():
-                page = chromium.new_page(viewport={"width": WIDE, "height": 900})
+            for name, (view, width, dark) in PICTURES.items():
+                query, ready = VIEWS[view]
+                height = 1250 if name in ("ask", "dark") else 900
+                scheme = "dark" if dark else "light"
+                page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
                 page.goto(address + query)
                 page.locator(ready).first.wait_for(timeout=TIMEOUT)
                 page.wait_for_timeout(800)
-                save_screenshot(page, name)
+                if name == "dark":
+                    show_cell(page)
+                save_screenshot(page, name, width)
                 page.close()
-            page = chromium.new_page(viewport={"width": PHONE, "height": 844}, color_scheme="dark")
-            page.goto(address + views["ask"][0])
-            page.locator("#ask-dense output").wait_for(timeout=TIMEOUT)
-            page.wait_for_timeout(800)
-            save_screenshot(page, "phone", PHONE)
             chromium.close()
 
 

@@ -23,6 +23,7 @@ from arr_coc.selectors import selector as selector_of
 from arr_coc.types.answer import Answer
 from arr_coc.vlm.model import VLM, AskOptions
 
+WAITING = "The answer from all tokens, and the time of both, follow here; another budget cancels them."
 ROUNDS = 2  # of timing; each runs both once, and the order alternates
 
 
@@ -52,7 +53,7 @@ def run(request: PageRequest) -> Iterator[Output]:
         "ask_python": snippets.ask(request),
         "ask_json": _to_json(request, answer, None),
         "ask_link": state.to_query(),
-        "ask_dense": macros.message("waiting for the answer from all tokens ...") if state.dense else "",
+        "ask_dense": macros.message(WAITING) if state.dense else "",
     }
     if request.known_answers:
         yield from _strip(request)

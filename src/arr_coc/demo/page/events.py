@@ -321,7 +321,8 @@ def connect_links(events: PageEvents, bar: Any) -> None:
     )
     events.run_named_on(parts["bridge"].select(go_back, None, outputs, **HIDDEN).then, wanted)
     triggers = (parts["ask_go"].click, controls["question"].submit, parts["questions"].select)
-    for event in (*triggers, parts["ask_strip"].select, parts["bridge"].select):
+    others = (parts["ask_strip"].select, parts["bridge"].select, parts["budget_stop"].input, parts["budget_auto"].input)
+    for event in (*triggers, *others):  # what a user waits for comes before timings
         event(None, None, None, cancels=events.timings, queue=False)
 
 

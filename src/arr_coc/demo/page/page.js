@@ -8,9 +8,10 @@ window.arrcoc = {
   // The address bar shows the link of the last result. Another tab, image or question is a new entry of the history.
   visit(query) {
     if (!query) return;
+    const wanted = new URLSearchParams(query), now = new URLSearchParams(location.search);
+    const before = now.has("question") || now.has("image") ? now : new URLSearchParams(this.shown[now.get("tab") || "ask"] || "");
+    const same = ["tab", "image", "question"].every((name) => !before.has(name) || before.get(name) === wanted.get(name));
     this.note(query);
-    const [now, wanted] = [new URLSearchParams(location.search), new URLSearchParams(query)];
-    const same = ["tab", "image", "question"].every((name) => !now.has(name) || now.get(name) === wanted.get(name));
     this.put(wanted, !same);
   },
 
