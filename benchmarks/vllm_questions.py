@@ -73,7 +73,7 @@ def measure(options: dict[str, Any], count: int) -> dict[str, dict[str, float]]:
         chosen.append(1e3 * (time.perf_counter() - start))
         return result
 
-    Glance.choose = timed_choose  # type: ignore[method-assign]
+    Glance.choose = timed_choose  # type: ignore[assignment, method-assign]
     try:
         with engine(options) as running:
             model = running.llm_engine.model_executor.driver_worker.worker.model_runner.model

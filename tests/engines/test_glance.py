@@ -132,8 +132,10 @@ def test_given_cells_and_counts(tokenize: Any) -> None:
         ),
         ("<|im_start|>user\nOne?<|im_end|>\n<|im_start|>assistant\n1<|im_end|>\n<|im_start|>user\nTwo?", "Two?"),
         ("<|image_pad|>Describe: a < b | c", "Describe: a < b | c"),
+        ("<|user|>" + 3000 * "a" + "What?<|assistant|>", 1995 * "a" + "What?"),
         ("", ""),
     ],
+    ids=range(7),
 )
 def test_the_question_is_the_last_user_turn(prompt: str, question: str) -> None:
     assert last_question(prompt) == question

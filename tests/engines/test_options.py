@@ -54,6 +54,7 @@ def test_options_whose_cells_do_not_depend_on_the_question(given: dict[str, Any]
         ({"selector": "os:system"}, "expected a selector among .* got 'os:system'"),
         ({"selector": 3}, "expected a selector among"),
         ({"seed": -1}, "expected a seed of 0 or more"),
+        ({"question": "?" * 2001}, "expected a question of up to 2000 characters, got 2001"),
         ({"question": 3}, "expected the question as text, got int"),
         ({"cells": [1, 2]}, "expected cells as one list of cell numbers for each picture"),
         ({"cells": [[]]}, "expected cells as one list of cell numbers for each picture"),

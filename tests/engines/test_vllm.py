@@ -44,6 +44,7 @@ def start(folder: Path, arr_coc: dict[str, Any] | None, **options: Any) -> Any:
 
 
 def stop(engine: Any) -> None:
+    """End an engine whose caller has no reference to it any more."""
     from vllm.distributed import cleanup_dist_env_and_memory
 
     del engine
@@ -237,12 +238,15 @@ def test_videos_are_left_alone(tmp_path: Path) -> None:
     parts = "".join(f"{letter}<|vision_start|><|{kind}_pad|><|vision_end|>" for letter, kind in zip("abc", ["image", "video", "image"], strict=True))  # fmt: skip
     shown = {"image": [picture(128, 96), picture(64, 80, 5)], "video": [(frames, metadata)]}
     prompt = {"prompt": f"<|user|>{parts}{QUESTION}<|assistant|>", "multi_modal_data": shown}
-    outputs = []
-    for options in (None, WHOLE, {"budget": "25%"}):
-        engine = start(tmp_path, options, limit_mm_per_prompt={"image": 2, "video": 1})
-        outputs += engine.generate([prompt], SamplingParams(temperature=0, max_tokens=3, logprobs=20), use_tqdm=False)
-        stop(engine)
-    stock, whole, cut = outputs
+
+    def ask(options: dict[str, Any] | None) -> Any:
+        engines = [start(tmp_path, options, limit_mm_per_prompt={"image": 2, "video": 1})]
+        sampling = SamplingParams(temperature=0, max_tokens=3, logprobs=20)
+        (output,) = engines[0].generate([prompt], sampling, use_tqdm=False)
+        stop(engines.pop())
+        return output
+
+    stock, whole, cut = ask(None), ask(WHOLE), ask({"budget": "25%"})
     for before, after in zip(stock.outputs[0].logprobs, whole.outputs[0].logprobs, strict=True):
         assert {n: one.logprob for n, one in before.items()} == {n: one.logprob for n, one in after.items()}
     assert len(stock.prompt_token_ids) - len(cut.prompt_token_ids) == (192 + 80) * 3 / 4

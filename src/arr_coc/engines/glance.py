@@ -21,7 +21,7 @@ from PIL import Image
 from arr_coc.embedding.cache import content_key
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.engines.checkpoint import Checkpoint
-from arr_coc.engines.options import GlanceOptions, ServerOptions
+from arr_coc.engines.options import MAX_QUESTION, GlanceOptions, ServerOptions
 from arr_coc.errors import AllocationError, SelectorError
 from arr_coc.layer.inference import LayerPredictor, layer_fingerprint
 from arr_coc.layer.model import ArrCocLayer, find_layer
@@ -41,13 +41,13 @@ SPECIAL_TOKEN = re.compile(r"<\|[^|<>]*\|>")
 
 
 def last_question(prompt: str) -> str:
-    """The text of the last user turn of a chat prompt; of the whole prompt if it has no turns.
+    """The text of the last user turn of a chat prompt, or of a prompt without turns: the end of it where it is long.
 
     >>> last_question("<|im_start|>user\\n<|vision_start|><|image_pad|><|vision_end|>What?<|im_end|>\\n<|im_start|>assistant\\n")
     'What?'
     """
     turn = LAST_USER_TURN.match(prompt)
-    return SPECIAL_TOKEN.sub("", turn.group(1) if turn else prompt).strip()
+    return SPECIAL_TOKEN.sub("", turn.group(1) if turn else prompt).strip()[-MAX_QUESTION:]
 
 
 class Glance:

@@ -17,6 +17,7 @@ from arr_coc.relevance.selector import ArrCoc
 from arr_coc.types.budget import Budget, limit
 
 KEY = "arr_coc"  # among the engine's processor options
+MAX_QUESTION = 2000  # characters: a turn may hold a whole document, and its question is at the end
 MANY_CELLS = 10**6  # more than any picture has
 
 
@@ -41,6 +42,8 @@ class GlanceOptions:
             raise ArrCocError(f"expected a seed of 0 or more, got {self.seed!r}")
         if self.question is not None and not isinstance(self.question, str):
             raise ArrCocError(f"expected the question as text, got {type(self.question).__name__}")
+        if len(self.question or "") > MAX_QUESTION:
+            raise ArrCocError(f"expected a question of up to {MAX_QUESTION} characters, got {len(self.question or '')}")
 
     @property
     def fixed(self) -> bool:
