@@ -71,7 +71,9 @@ def test_evaluate_gives_what_one_process_gives_and_continues(ray: Any, model: st
     (tmp_path / "data" / "3.png").write_bytes((tmp_path / "data" / "3.png").read_bytes()[:-2000])  # its header is valid
     settings: dict[str, Any] = {"selectors": ["random", "uniform", "arr-coc"], "budgets": ["25%"], "tokens": 4}
     alone: list[Any] = []
-    arr_coc.evaluate(model, data, **settings, run=tmp_path / "a", then=lambda report: alone.append(saved(tmp_path / "a")))
+    arr_coc.evaluate(
+        model, data, **settings, run=tmp_path / "a", then=lambda report: alone.append(saved(tmp_path / "a"))
+    )
 
     def saved_twice(report: Any) -> None:
         spread.append(saved(tmp_path / "b"))
