@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import pytest
 
 from arr_coc.errors import BudgetError, PromptError, SelectorError
 from arr_coc.ray import Ask
-from tests.serve.conftest import QUESTION, receipt, wait_until
+from arr_coc.ray.ask import KeptAnswers
+from tests.serve.conftest import QUESTION, receipt
 
 pytestmark = pytest.mark.filterwarnings("default")  # of ray
 OPTIONS = {"budget": "50%", "glance": "75%", "tokens": 8}
@@ -67,15 +67,14 @@ def test_bad_options_raise_before_a_model_is_loaded(options: Any, kind: type[Exc
 
 
 @pytest.fixture
-def in_order(ray: Any) -> Iterator[Any]:
+def in_order(ray: Any) -> Any:
     """Ray Data, which keeps the order of rows only if asked to."""
     import ray.data
 
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
-    yield ray.data
-    context.checkpoint_config = None
+    return ray.data
 
 
 def rows_of(paths: list[str]) -> list[dict[str, Any]]:
@@ -118,34 +117,36 @@ def test_two_workers_give_the_rows_of_one_process_in_order_although_one_is_kille
     assert [row["answer"] for row in found] == TOTALS
 
 
-def test_an_interrupted_job_continues_with_the_rows_that_are_missing(
-    in_order: Any, ray: Any, paths: list[str], tmp_path: Path
-) -> None:
-    """Ray Data's checkpoints: rows that were written are not asked again.
-
-    A job that ends between writing rows and noting that writes these rows twice, so they are compared by their ids.
-    """
+def test_an_interrupted_job_asks_only_what_is_missing(in_order: Any, paths: list[str], tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
 
     class Fails(Ask):
-        def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
-            with (tmp_path / "asked").open("a") as file:
-                file.write("".join(f"{number}\n" for number in batch["id"]))
-            if 9 in batch["id"] and not (tmp_path / "failed").exists():
+        def _answer(self, rows: Any) -> Any:
+            if len(rows) and not (tmp_path / "failed").exists() and len(list(kept.rglob("*.json"))) >= 4:
                 (tmp_path / "failed").touch()
-                wait_until(lambda: len(list((tmp_path / "checkpoint").rglob("*.parquet"))) > 1, 60)
                 raise RuntimeError("no more")
-            return super().__call__(batch)
+            with (tmp_path / "asked").open("a") as file:
+                file.write("x" * len(rows))
+            return super()._answer(rows)
 
-    from ray.data.checkpoint import CheckpointConfig
-
-    context = ray.data.DataContext.get_current()
-    context.checkpoint_config = CheckpointConfig(id_column="id", checkpoint_path=str(tmp_path / "checkpoint"))
-    out = str(tmp_path / "out")
     with pytest.raises(Exception, match="no more"):
-        run(in_order, paths, Fails).write_parquet(out)
-    run(in_order, paths, Fails).write_parquet(out)
-    asked = [int(line) for line in (tmp_path / "asked").read_text().split()]
-    context.checkpoint_config = None
-    found = {row["id"]: row["answer"] for row in in_order.read_parquet(out).take_all()}
-    assert found == dict(enumerate(TOTALS))
-    assert len(asked) < 2 * len(TOTALS)
+        run(in_order, paths, Fails, kept=str(kept)).take_all()
+    before = len((tmp_path / "asked").read_text())
+    found = run(in_order, paths, Fails, kept=str(kept)).take_all()
+    assert [row["answer"] for row in found] == TOTALS
+    assert {row["visual_kept"] for row in found} == {75}
+    assert len((tmp_path / "asked").read_text()) - before <= len(TOTALS) - 4
+
+
+def test_kept_answers_are_of_the_same_image_question_and_options(paths: list[str], tmp_path: Path) -> None:
+    kept = KeptAnswers(tmp_path / "kept", ["model", {"budget": "25%"}])
+    answer = {"answer": "x", "visual_all": 3, "visual_encoded": 2, "visual_kept": 1}
+    key = kept.key(paths[0], "What?")
+    assert kept.read(key) is None
+    kept.write(key, answer)
+    assert kept.read(kept.key(Path(paths[0]).read_bytes(), "What?")) == answer
+    others = [kept.key(paths[1], "What?"), kept.key(paths[0], "Who?"), kept.key(np.asarray(receipt()), "What?")]
+    others.append(KeptAnswers(tmp_path / "kept", ["model", {"budget": "50%"}]).key(paths[0], "What?"))
+    assert [kept.read(other) for other in others] == [None] * 4
+    next((tmp_path / "kept").rglob("*.json")).write_text('{"answer"')
+    assert kept.read(key) is None  # a damaged file is asked again
