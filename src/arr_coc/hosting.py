@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import io
 import itertools
-import math
 import socket
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image, UnidentifiedImageError
@@ -71,16 +71,8 @@ def open_upload(data: bytes, name: str, megapixels: float) -> UploadedImage:
     return UploadedImage(width, height, decode)
 
 
-def check_limits(limits: Any) -> None:
-    """Raise where a field of a dataclass of limits is not a number above 0."""
-    for one in fields(limits):
-        value = getattr(limits, one.name)
-        if not 0 < value < math.inf:
-            raise ArrCocError(f"expected the limit {one.name} above 0, got {value!r}")
-
-
 def find_port(host: str, port: int | None, ports: Sequence[int]) -> int:
-    """The given port, or the first free one of `ports`; raises where it is not free."""
+    """The given port, or the first free one of `ports`; raises where none is free, or the host is not this machine."""
     if port is not None and not 0 < port < 65536:
         raise ArrCocError(f"expected a port from 1 to 65535, got {port}")
     for number in ports if port is None else [port]:
@@ -90,8 +82,17 @@ def find_port(host: str, port: int | None, ports: Sequence[int]) -> int:
                 probe.bind((host, number))
             return number
         except OSError as error:
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                raise ArrCocError(
+                    f"cannot listen on {host}: this machine has no such address: "
+                    "expected 127.0.0.1 (this machine only), 0.0.0.0 (every network) or an address of this machine"
+                ) from None
+            if error.errno != errno.EADDRINUSE:
+                raise ArrCocError(f"cannot listen on {host} port {number}: {error.strerror or error}") from None
             if port is not None:
-                raise ArrCocError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
+                raise ArrCocError(
+                    f"cannot listen on {host} port {port}: it is in use: give another one with --port"
+                ) from None
     raise ArrCocError(f"cannot listen on {host}: ports {ports[0]} to {ports[-1]} are all in use: give one with --port")
 
 

@@ -199,8 +199,8 @@ def test_reports_are_shown_and_compared(make_request: MakeRequest) -> None:
 
 
 BAD_SETTINGS = {
-    "no question": ({"question": "  "}, "there is no question yet"),
-    "long question": ({"question": "why " * 100}, "at most 300 letters, got 399"),
+    "no question": ({"question": "  "}, "expected a question, got an empty one"),
+    "long question": ({"question": "why " * 100}, "at most 300 characters, got 399"),
     "no image": ({"image": ""}, "there is no image yet"),
     "unknown image": ({"image": "nothing"}, "an image among receipt, scene"),
     "budget over 100%": ({"budget": "200%"}, "between 0% and 100%"),

@@ -11,7 +11,8 @@ import pytest
 
 from arr_coc.hosting import find_port
 from arr_coc.ray import deployment
-from arr_coc.serve.settings import Limits, Selection, ServeSettings
+from arr_coc.serve.limits import EndpointLimits
+from arr_coc.serve.settings import Selection, ServeSettings
 from tests.serve.conftest import QUESTION, client, receipt, user
 
 pytestmark = pytest.mark.filterwarnings("default")  # of ray
@@ -21,7 +22,7 @@ def test_the_endpoint_as_a_deployment(ray: Any) -> None:
     import ray.serve
 
     port = find_port("127.0.0.1", None, range(8500, 8600))
-    settings = ServeSettings("reader", Limits(tokens=8), Selection("50%"), api_key="s3cret", grace=2)
+    settings = ServeSettings("reader", EndpointLimits(tokens=8), Selection("50%"), api_key="s3cret", grace=2)
     ray.serve.start(http_options={"host": "127.0.0.1", "port": port})
     try:
         ray.serve.run(deployment("reader", settings, replicas=2), route_prefix="/")

@@ -21,8 +21,9 @@ from PIL import Image, ImageDraw, ImageFont
 import arr_coc
 from arr_coc.errors import PromptError
 from arr_coc.serve.engine import Engine
+from arr_coc.serve.limits import EndpointLimits
 from arr_coc.serve.server import Server
-from arr_coc.serve.settings import Limits, ServeSettings
+from arr_coc.serve.settings import ServeSettings
 from arr_coc.types.answer import Answer
 from arr_coc.vlm.model import VLM
 
@@ -119,5 +120,9 @@ def reader() -> VLM:
 @pytest.fixture(scope="session")
 def address(reader: VLM) -> Iterator[str]:
     """The reader's endpoint."""
-    with running(reader, ServeSettings(limits=Limits(images=3, megapixels=2, letters=200, tokens=64))) as (found, _, _):
+    with running(reader, ServeSettings(limits=EndpointLimits(images=3, megapixels=2, letters=200, tokens=64))) as (
+        found,
+        _,
+        _,
+    ):
         yield found

@@ -14,7 +14,8 @@ import httpx
 import openai
 import pytest
 
-from arr_coc.serve.settings import Limits, Selection, ServeSettings
+from arr_coc.serve.limits import EndpointLimits
+from arr_coc.serve.settings import Selection, ServeSettings
 from arr_coc.vlm.model import VLM
 from tests.serve.conftest import QUESTION, ScriptedModel, client, data_uri, receipt, running, user, wait_until
 
@@ -225,7 +226,7 @@ def test_metrics_count_requests_and_tokens() -> None:
 def test_a_full_queue_is_429_with_a_time() -> None:
     opened = threading.Event()
     model = ScriptedModel(gate=lambda step: opened.wait(20))
-    with running(model, ServeSettings(limits=Limits(queue=1, batch=1))) as (address, _, engine):
+    with running(model, ServeSettings(limits=EndpointLimits(queue=1, batch=1))) as (address, _, engine):
         with _background(address, 2):
             wait_until(lambda: engine.metrics.registry.get_sample_value("arr_coc_waiting") == 1)
             refused = post(address, ASKED)
@@ -252,7 +253,7 @@ def _background(address: str, count: int) -> Iterator[list[httpx.Response]]:
 
 @pytest.mark.parametrize("declared", [True, False])
 def test_a_huge_body_is_refused_before_it_is_read(declared: bool) -> None:
-    limits = Limits(megabytes=0.1, images=1)
+    limits = EndpointLimits(megabytes=0.1, images=1)
     with running(ScriptedModel(), ServeSettings(limits=limits)) as (address, _, _):
         size = 0
 
@@ -287,7 +288,7 @@ def head(length: int) -> bytes:
 
 
 def test_a_slow_client_is_given_up_and_others_are_served() -> None:
-    with running(ScriptedModel(), ServeSettings(limits=Limits(seconds=0.5))) as (address, _, _):
+    with running(ScriptedModel(), ServeSettings(limits=EndpointLimits(seconds=0.5))) as (address, _, _):
         slow = raw(address, head(500) + b'{"model"')
         assert post(address, ASKED).status_code == 200
         answer = slow.recv(4096)
@@ -321,7 +322,7 @@ def test_a_client_that_leaves_during_its_body_is_forgotten() -> None:
 def test_a_stop_finishes_what_was_accepted() -> None:
     opened = threading.Event()
     model = ScriptedModel(gate=lambda step: opened.wait(20))
-    with running(model, ServeSettings(limits=Limits(batch=1))) as (address, server, engine):
+    with running(model, ServeSettings(limits=EndpointLimits(batch=1))) as (address, server, engine):
         with _background(address, 2) as responses:
             wait_until(lambda: engine.metrics.registry.get_sample_value("arr_coc_waiting") == 1)
             server.should_exit = True  # what a signal does
@@ -332,7 +333,7 @@ def test_a_stop_finishes_what_was_accepted() -> None:
 
 def test_a_stop_refuses_what_takes_longer_than_the_grace_period() -> None:
     model = ScriptedModel("x" * 500, lambda step: time.sleep(0.02))
-    with running(model, ServeSettings(limits=Limits(batch=1), grace=0.2)) as (address, server, engine):
+    with running(model, ServeSettings(limits=EndpointLimits(batch=1), grace=0.2)) as (address, server, engine):
         found: list[Any] = []
         asking = threading.Thread(target=lambda: found.append(post(address, ASKED)))
         streaming = threading.Thread(target=lambda: found.append(post(address, ASKED | {"stream": True}).text))

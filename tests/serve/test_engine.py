@@ -11,8 +11,9 @@ import torch
 
 from arr_coc.errors import PromptError
 from arr_coc.serve.engine import BusyError, Engine, Sampling, StoppingError, Work
+from arr_coc.serve.limits import EndpointLimits
 from arr_coc.serve.rows import Event, Piece, Result
-from arr_coc.serve.settings import Limits, Selection
+from arr_coc.serve.settings import Selection
 from arr_coc.vlm.model import VLM
 from tests.serve.conftest import QUESTION, ScriptedModel, receipt, wait_until
 
@@ -58,7 +59,7 @@ def test_concurrent_requests_get_their_own_answers_in_one_batch(reader: VLM) -> 
     asked = [work(QUESTION, image=receipt(total), selection=selection) for total in totals]
     asked.append(work(QUESTION, image=receipt("55.10"), selection=selection, max_tokens=2))
     asked.append(work(QUESTION, image=receipt("42.42"), selection=selection, stream=True))
-    engine = Engine(reader, Limits())
+    engine = Engine(reader, EndpointLimits())
     boxes = submit(engine, *asked)  # before it starts: all wait at the same moment
     engine.start()
     results = [box.result for box in boxes]
@@ -90,7 +91,7 @@ def test_only_requests_of_one_shape_are_answered_together(
     first: dict[str, Any], second: dict[str, Any], together: bool
 ) -> None:
     model = ScriptedModel()
-    engine = Engine(model, Limits())  # type: ignore[arg-type]
+    engine = Engine(model, EndpointLimits())  # type: ignore[arg-type]
     boxes = submit(engine, work(**first), work(**second))
     engine.start()
     assert [bool(box.result) for box in boxes] == [True, True]
@@ -101,7 +102,7 @@ def test_only_requests_of_one_shape_are_answered_together(
 def test_a_seed_repeats_the_draws_and_leaves_the_generator_alone() -> None:
     def draws(seed: int | None) -> list[float]:
         drawn: list[float] = []
-        engine = Engine(ScriptedModel(gate=lambda step: drawn.append(float(torch.rand(1)))), Limits())  # type: ignore[arg-type]
+        engine = Engine(ScriptedModel(gate=lambda step: drawn.append(float(torch.rand(1)))), EndpointLimits())  # type: ignore[arg-type]
         submit(engine, work(sampling=Sampling(1.0, seed=seed)))
         engine.start()
         engine.close()
@@ -116,7 +117,7 @@ def test_a_seed_repeats_the_draws_and_leaves_the_generator_alone() -> None:
 
 def test_one_bad_request_does_not_spoil_its_batch() -> None:
     model = ScriptedModel()
-    engine = Engine(model, Limits())  # type: ignore[arg-type]
+    engine = Engine(model, EndpointLimits())  # type: ignore[arg-type]
     good, bad, broken, other = submit(engine, work(), work("bad"), work("broken"), work("Why?"))
     engine.start()
     assert (good.result.text, other.result.text) == ("hello", "hello")
@@ -127,7 +128,7 @@ def test_one_bad_request_does_not_spoil_its_batch() -> None:
 
 def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
     opened = threading.Event()
-    engine = Engine(ScriptedModel(gate=waiting_gate(opened)), Limits(queue=2, batch=1))  # type: ignore[arg-type]
+    engine = Engine(ScriptedModel(gate=waiting_gate(opened)), EndpointLimits(queue=2, batch=1))  # type: ignore[arg-type]
     engine.start()
     boxes = submit(engine, work())
     wait_until(lambda: engine.metrics.registry.get_sample_value("arr_coc_running") == 1)
@@ -144,7 +145,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
 
 
 def test_images_in_memory_are_bounded() -> None:
-    engine = Engine(ScriptedModel(), Limits(kept_megapixels=10))  # type: ignore[arg-type]
+    engine = Engine(ScriptedModel(), EndpointLimits(kept_megapixels=10))  # type: ignore[arg-type]
     with engine.hold(8):
         with pytest.raises(BusyError, match="8 of 10 megapixels"), engine.hold(3):
             pass
@@ -158,7 +159,7 @@ def test_images_in_memory_are_bounded() -> None:
 def test_a_cancelled_request_costs_nothing_more(running: bool) -> None:
     opened = threading.Event()
     model = ScriptedModel("x" * 40, waiting_gate(opened, at=3))
-    engine = Engine(model, Limits(batch=1))  # type: ignore[arg-type]
+    engine = Engine(model, EndpointLimits(batch=1))  # type: ignore[arg-type]
     engine.start()
     jobs = [engine.submit(work(), Inbox().append)]
     wait_until(lambda: model.steps == 3)
@@ -173,7 +174,7 @@ def test_a_cancelled_request_costs_nothing_more(running: bool) -> None:
 
 def test_a_drained_engine_answers_what_it_accepted() -> None:
     opened = threading.Event()
-    engine = Engine(ScriptedModel(gate=waiting_gate(opened)), Limits(batch=1))  # type: ignore[arg-type]
+    engine = Engine(ScriptedModel(gate=waiting_gate(opened)), EndpointLimits(batch=1))  # type: ignore[arg-type]
     engine.start()
     boxes = submit(engine, work(), work())
     engine.drain()
@@ -188,7 +189,7 @@ def test_a_drained_engine_answers_what_it_accepted() -> None:
 def test_an_aborted_engine_says_so_to_every_request() -> None:
     opened = threading.Event()
     model = ScriptedModel("x" * 40, waiting_gate(opened, at=3))
-    engine = Engine(model, Limits(batch=1))  # type: ignore[arg-type]
+    engine = Engine(model, EndpointLimits(batch=1))  # type: ignore[arg-type]
     engine.start()
     boxes = submit(engine, work(), work())
     wait_until(lambda: model.steps == 3)

@@ -16,10 +16,11 @@ from PIL import Image
 from arr_coc.errors import ArrCocError, ImageError
 from arr_coc.serve import images
 from arr_coc.serve.images import is_public, open_image
-from arr_coc.serve.settings import AddressPolicy, Limits
+from arr_coc.serve.limits import EndpointLimits
+from arr_coc.serve.settings import AddressPolicy
 from tests.serve.conftest import data_uri, receipt
 
-LIMITS = Limits(megabytes=0.1, megapixels=1, seconds=1)
+LIMITS = EndpointLimits(megabytes=0.1, megapixels=1, seconds=1)
 NOTHING = AddressPolicy()
 
 

@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     from arr_coc.demo.app import load_app
     from arr_coc.demo.inputs import read_examples
     from arr_coc.demo.server import Address, find_port, import_gradio, serve
-    from arr_coc.demo.session import limit_malloc_arenas
     from arr_coc.devices import check_device
+    from arr_coc.hosting import limit_malloc_arenas
 
     limits = Limits(**{one.name: getattr(arguments, one.name) for one in fields(Limits)})
     if not arguments.files.is_dir():

@@ -11,7 +11,7 @@ from typing import Any
 
 from arr_coc.cli.console import add_model_options, load_model
 from arr_coc.errors import ArrCocError
-from arr_coc.serve.settings import AddressPolicy, Limits, Selection, ServeSettings
+from arr_coc.serve.limits import EndpointLimits
 
 KEY = "ARR_COC_API_KEY"
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -45,8 +45,8 @@ def add_parser(commands: Any) -> None:
     add("--name", metavar="NAME", help="the model's name in requests (the folder's name)")
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
     add("--port", type=int, help="port (the first free one from 8000 on)")
-    add("--budget", default="all", help="visual tokens that the language model reads, unless a request says (all)")
-    add("--glance", default="all", help="visual tokens that the vision encoder computes, unless a request says (all)")
+    add("--budget", default="auto", help="visual tokens that the language model reads, unless a request says (auto)")
+    add("--glance", default="auto", help="visual tokens that the vision encoder computes, unless a request says (auto)")
     add("--selector", default="arr-coc", help="method that selects the tokens, unless a request says (arr-coc)")
     add_model_options(parser)
     access = parser.add_argument_group("images by address")
@@ -57,7 +57,7 @@ def add_parser(commands: Any) -> None:
         "--allow-host", action="append", default=[], metavar="HOST", help="fetch images from HOST or HOST:PORT"
     )
     limits = parser.add_argument_group("limits")
-    for one in fields(Limits):
+    for one in fields(EndpointLimits):
         option, kind = f"--{one.name.replace('_', '-')}", int if one.type == "int" else float
         limits.add_argument(option, type=kind, default=one.default, metavar="N", help=one.metadata["help"])
     limits.add_argument(
@@ -69,10 +69,11 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from arr_coc.devices import check_device
     from arr_coc.hosting import find_port, limit_malloc_arenas
+    from arr_coc.serve.settings import AddressPolicy, Selection, ServeSettings
 
     settings = ServeSettings(
         name=arguments.name or Path(arguments.model).name or "model",
-        limits=Limits(**{one.name: getattr(arguments, one.name) for one in fields(Limits)}),
+        limits=EndpointLimits(**{one.name: getattr(arguments, one.name) for one in fields(EndpointLimits)}),
         selection=Selection(arguments.budget, arguments.glance, arguments.selector),
         addresses=AddressPolicy(tuple(arguments.allow_folder), tuple(arguments.allow_host)),
         api_key=os.environ.get(KEY),

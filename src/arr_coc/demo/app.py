@@ -19,6 +19,7 @@ from arr_coc.demo.session import Session, SessionImage, SessionStore
 from arr_coc.demo.state import PageState
 from arr_coc.errors import ArrCocError, ModelError, PromptError
 from arr_coc.evaluation.data import Evidence
+from arr_coc.types.question import check_question
 from arr_coc.vlm.model import VLM
 
 MAX_LAYERS = 4  # models with another layer than their own that are kept
@@ -121,12 +122,7 @@ class PageRequest:
     @property
     def question(self) -> str:
         """The question, checked."""
-        text, most = self.state.question.strip(), self.app.limits.letters
-        if not text:
-            raise PromptError("there is no question yet: write one, such as 'What is the total amount?'")
-        if len(text) > most:
-            raise PromptError(f"expected a question of at most {most} letters, got {len(text)}: shorten it")
-        return text
+        return check_question(self.state.question.strip(), self.app.limits.letters)
 
     @property
     def known_questions(self) -> list[str]:

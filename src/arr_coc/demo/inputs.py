@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import os
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from arr_coc.demo.limits import Limits
 from arr_coc.draw import samples as bundled
-from arr_coc.errors import ArrCocError, DataError, ImageError, first_line
+from arr_coc.errors import ArrCocError, DataError, ImageError
 from arr_coc.evaluation.data import Evidence, Sample, read_samples
 from arr_coc.evaluation.export import NUMBERS, PAGE
-from arr_coc.types.image import DECODING_ERRORS
-from arr_coc.vlm.look import image_source
+from arr_coc.hosting import open_upload
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # safe to decode; others run programs, or are not images
 MAX_EXAMPLES = 200  # images of a data folder
 MAX_REPORTS, MAX_DEPTH = 50, 4  # reports that are listed, and folder levels that are searched for them
 
@@ -46,7 +42,7 @@ def read_upload(path: Path, name: str, folder: Path, limits: Limits) -> Upload:
         data = path.read_bytes()
     except OSError as error:
         raise ImageError(f"{shown!r} did not arrive ({error.strerror}): send it again") from None
-    return Upload(shown, _decode(data, shown, limits))
+    return Upload(shown, open_upload(data, repr(shown), limits.megapixels).decode())
 
 
 def check_file_size(name: str, size: float, limits: Limits) -> None:
@@ -55,29 +51,6 @@ def check_file_size(name: str, size: float, limits: Limits) -> None:
             f"expected a file of at most {limits.megabytes:g} MB, got {name!r} with {size / 1e6:.1f} MB: "
             "send a smaller file"
         )
-
-
-def _decode(data: bytes, name: str, limits: Limits) -> Image.Image:
-    most = f"at most {limits.megapixels:g} megapixels"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the size, which is checked here, and about odd metadata
-            with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
-                width, height = opened.size
-                if width * height > limits.megapixels * 1e6:
-                    raise ImageError(f"expected {most}, got {name!r} with {width} x {height} pixels: scale it down")
-                picture: Image.Image = image_source(opened).picture
-                return picture.copy()  # decodes the pixels before the file is closed
-    except ImageError:
-        raise
-    except Image.DecompressionBombError:
-        raise ImageError(f"expected {most}, got {name!r} with far more: scale it down") from None
-    except UnidentifiedImageError:
-        raise ImageError(
-            f"{name!r} is not an image that can be read: send a PNG, JPEG, WebP, GIF, BMP or TIFF file"
-        ) from None
-    except DECODING_ERRORS as error:
-        raise ImageError(f"{name!r} is corrupt or truncated ({first_line(error)})") from None
 
 
 @dataclass(frozen=True)

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass
 
-from arr_coc.errors import ArrCocError
-
-
-def _limit(default: float, meaning: str) -> Any:
-    return field(default=default, metadata={"help": f"{meaning} ({default:g})"})
+from arr_coc.types.limits import check_limits, limit_field
 
 
 @dataclass(frozen=True)
 class Limits:
     """Maxima for each user and for the server. Every one is an option of `arr-coc demo`."""
 
-    megabytes: float = _limit(20.0, "size of an uploaded file")
-    megapixels: float = _limit(40.0, "size of an uploaded image")
-    letters: int = _limit(1000, "length of a question")
-    tokens: int = _limit(160, "length of an answer")
-    queue: int = _limit(32, "waiting requests; further ones are refused")
-    visitors: int = _limit(32, "users whose images are kept")
-    minutes: float = _limit(30.0, "minutes that they are kept after their last request")
-    kept_megapixels: float = _limit(600.0, "size of all users' images and channels together, 3 bytes a pixel")
+    megabytes: float = limit_field(20.0, "size of an uploaded file")
+    megapixels: float = limit_field(40.0, "size of an uploaded image")
+    letters: int = limit_field(1000, "length of a question")
+    tokens: int = limit_field(160, "length of an answer")
+    queue: int = limit_field(32, "waiting requests; further ones are refused")
+    visitors: int = limit_field(32, "users whose images are kept")
+    minutes: float = limit_field(30.0, "minutes that they are kept after their last request")
+    kept_megapixels: float = limit_field(600.0, "size of all users' images and channels together, 3 bytes a pixel")
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if not 0 < value < math.inf:
-                raise ArrCocError(f"expected the limit {one.name} above 0, got {value!r}")
+        check_limits(self)

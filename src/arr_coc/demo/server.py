@@ -5,10 +5,8 @@ The end is the end of the `with` block: a signal that asks the process to end (S
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
-import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from arr_coc import hosting
 from arr_coc.demo.app import AppState
 from arr_coc.demo.security import SecurityMiddleware
 from arr_coc.errors import ArrCocError
@@ -47,28 +46,8 @@ def import_gradio() -> Any:
 
 
 def find_port(host: str, port: int | None) -> int:
-    """The given port, or the first free one; raises where none is free, or the host is not this machine."""
-    if port is not None and not 0 < port < 65536:
-        raise ArrCocError(f"expected a port from 1 to 65535, got {port}")
-    for number in PORTS if port is None else [port]:
-        try:
-            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((host, number))
-            return number
-        except OSError as error:
-            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-                raise ArrCocError(
-                    f"cannot listen on {host}: this machine has no such address: "
-                    "expected 127.0.0.1 (this machine only), 0.0.0.0 (every network) or an address of this machine"
-                ) from None
-            if error.errno != errno.EADDRINUSE:
-                raise ArrCocError(f"cannot listen on {host} port {number}: {error.strerror or error}") from None
-            if port is not None:
-                raise ArrCocError(
-                    f"cannot listen on {host} port {port}: it is in use: give another one with --port"
-                ) from None
-    raise ArrCocError(f"cannot listen on {host}: ports {PORTS[0]} to {PORTS[-1]} are all in use: give one with --port")
+    """The given port, or the first free one of the page's."""
+    return hosting.find_port(host, port, PORTS)
 
 
 @contextmanager

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from PIL import Image
 
@@ -158,32 +156,3 @@ class SessionStore:
 
         while len(self._sessions) > 1 and over_limit():  # the current session stays
             self._sessions.popitem(last=False)
-
-
-# glibc gives each thread an arena of its own and keeps freed memory in it: with many threads that each handle megabytes
-# of images the server's memory would grow. Other C libraries are left alone.
-
-_request_count = itertools.count(1)
-
-
-def limit_malloc_arenas() -> None:
-    """Let all threads share a few arenas; call it before threads start."""
-    libc = _glibc()
-    if libc is not None:
-        libc.mallopt(M_ARENA_MAX, ARENAS)
-
-
-def trim_memory() -> bool:
-    """Call after a request: every 16th call returns freed memory to the system, and says so."""
-    libc = _glibc()
-    if libc is None or next(_request_count) % TRIM_EVERY:
-        return False
-    libc.malloc_trim(0)
-    return True
-
-
-def _glibc() -> Any:
-    if sys.platform != "linux":
-        return None
-    libc = ctypes.CDLL(None)
-    return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None

@@ -18,9 +18,10 @@ import torch
 
 from arr_coc.draw import samples
 from arr_coc.hosting import trim_memory
+from arr_coc.serve.limits import EndpointLimits
 from arr_coc.serve.metrics import Metrics
 from arr_coc.serve.rows import BatchProgress, Event, Result, Row
-from arr_coc.serve.settings import Limits, Selection
+from arr_coc.serve.settings import Selection
 from arr_coc.types.answer import Answer
 from arr_coc.vlm.model import VLM
 
@@ -97,7 +98,7 @@ class Job:
 class Engine:
     """Answers requests with one model, in one thread. `start` it, `submit` to it, `close` it."""
 
-    def __init__(self, vlm: VLM, limits: Limits, metrics: Metrics | None = None) -> None:
+    def __init__(self, vlm: VLM, limits: EndpointLimits, metrics: Metrics | None = None) -> None:
         self.vlm, self.limits = vlm, limits
         self.metrics = metrics or Metrics()
         self.stopping = False

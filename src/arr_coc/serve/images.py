@@ -21,14 +21,15 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from arr_coc.errors import ImageError
 from arr_coc.hosting import UploadedImage, open_upload
-from arr_coc.serve.settings import AddressPolicy, Limits
+from arr_coc.serve.limits import EndpointLimits
+from arr_coc.serve.settings import AddressPolicy
 
 DATA = re.compile(r"data:(?P<kind>[\w.+/-]*)(?:;[\w.+=-]+)*;base64,")
 CHUNK = 1 << 16
 SHOWN = 80  # characters of an address in an error
 
 
-def open_image(address: str, number: int, limits: Limits, policy: AddressPolicy) -> UploadedImage:
+def open_image(address: str, number: int, limits: EndpointLimits, policy: AddressPolicy) -> UploadedImage:
     """The image at an address. `number` names it in errors; its size is checked before any pixel is decoded."""
     name = f"image {number}"
     try:
@@ -40,7 +41,7 @@ def open_image(address: str, number: int, limits: Limits, policy: AddressPolicy)
     return open_upload(data, name, limits.megapixels)
 
 
-def _read(address: str, name: str, limits: Limits, policy: AddressPolicy) -> bytes:
+def _read(address: str, name: str, limits: EndpointLimits, policy: AddressPolicy) -> bytes:
     scheme = address[:8].partition(":")[0].lower()
     if scheme == "data":
         return _from_data(address, name, limits)
@@ -58,7 +59,7 @@ def _read(address: str, name: str, limits: Limits, policy: AddressPolicy) -> byt
     )
 
 
-def _from_data(address: str, name: str, limits: Limits) -> bytes:
+def _from_data(address: str, name: str, limits: EndpointLimits) -> bytes:
     match = DATA.match(address[:256])
     if match is None:
         raise ImageError(f"expected {name} as data:image/png;base64,..., got {address[:SHOWN]!r}")
@@ -70,7 +71,7 @@ def _from_data(address: str, name: str, limits: Limits) -> bytes:
         raise ImageError(f"expected base64 after the comma of {name}, got other characters ({error})") from None
 
 
-def _from_folder(url: SplitResult, name: str, limits: Limits, policy: AddressPolicy) -> bytes:
+def _from_folder(url: SplitResult, name: str, limits: EndpointLimits, policy: AddressPolicy) -> bytes:
     wanted = f"expected {name} as a file below an allowed folder, got {url.geturl()[:SHOWN]!r}"
     if url.netloc not in ("", "localhost"):
         raise ImageError(wanted)
@@ -87,7 +88,7 @@ def _from_folder(url: SplitResult, name: str, limits: Limits, policy: AddressPol
     return path.read_bytes()
 
 
-def _from_host(url: SplitResult, port: int | None, name: str, limits: Limits, policy: AddressPolicy) -> bytes:
+def _from_host(url: SplitResult, port: int | None, name: str, limits: EndpointLimits, policy: AddressPolicy) -> bytes:
     host = (url.hostname or "").lower()
     secure = url.scheme.lower() == "https"
     usual = 443 if secure else 80
@@ -167,7 +168,7 @@ class _PinnedConnection(http.client.HTTPConnection):
             self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self.host)
 
 
-def _too_large(name: str, limits: Limits) -> ImageError:
+def _too_large(name: str, limits: EndpointLimits) -> ImageError:
     return ImageError(
         f"expected an image of at most {limits.megabytes:g} MB, got {name} with more: send a smaller file"
     )

@@ -16,9 +16,9 @@ from arr_coc.demo import markup, tab_ask, tab_channels, tab_compare, tab_knowing
 from arr_coc.demo.app import AppState, Output, PageRequest
 from arr_coc.demo.page.layout import Controls, Parts
 from arr_coc.demo.security import hide_paths
-from arr_coc.demo.session import trim_memory
 from arr_coc.demo.state import PageState
 from arr_coc.errors import ArrCocError, first_line
+from arr_coc.hosting import trim_memory
 
 SHOW_LINK = "(query) => { arrcoc.visit(query); }"
 # Requests that use a model run one at a time. gradio does not check their values: the errors would not reach the page.
