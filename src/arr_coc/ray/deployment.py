@@ -64,4 +64,4 @@ def deployment(
     class Endpoint:
         pass
 
-    return Endpoint.bind()
+    return Endpoint.bind()  # type: ignore[attr-defined]
