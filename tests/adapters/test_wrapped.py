@@ -11,7 +11,7 @@ import torch
 
 import arr_coc
 from arr_coc.adapters.families import adapter
-from arr_coc.adapters.wrapped import PEFT_TYPES, unwrap, weights_state
+from arr_coc.adapters.wrapped import PEFT_TYPES, unwrap, weights_state, without_compilation
 from arr_coc.errors import LayerError, ModelError, PromptError
 from arr_coc.layer.inference import config_for, fit_to_model, model_identity
 from arr_coc.layer.model import ArrCocLayer
@@ -282,6 +282,26 @@ def test_a_compiled_model_answers_as_its_own_generate_does() -> None:
     vlm = arr_coc.wrap(model, processor("qwen2_vl"))
     assert ask(vlm, budget="all").ids.tolist() == answer_of(model, stock_inputs(vlm, QUESTION, [picture()]))
     assert same(ask(vlm), ask(wrapped("qwen2_vl")))
+
+
+def test_threads_share_the_compilers_stance() -> None:
+    """One may leave before another that entered later: compiled code stays eager for both, and is compiled after them."""
+    calls: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        return lambda *given: calls.append(1) or graph(*given)
+
+    double = torch.compile(lambda x: x * 2, backend=backend)
+    one, other = without_compilation(), without_compilation()
+    one.__enter__()
+    other.__enter__()
+    double(torch.ones(2))
+    one.__exit__(None, None, None)
+    double(torch.ones(2))
+    assert calls == []
+    other.__exit__(None, None, None)
+    double(torch.ones(2))
+    assert calls == [1]
 
 
 def test_wrappers_inside_wrappers() -> None:

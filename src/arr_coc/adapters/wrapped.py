@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,12 +57,31 @@ def _is_peft(model: Any) -> bool:
     return peft is not None and isinstance(model, peft.PeftModel | peft.PeftMixedModel)
 
 
-@contextmanager
-def without_compilation() -> Iterator[None]:
+class _EagerStance:
+    """The stance of torch's compiler, which is one for all threads: the first that enters sets it, the last restores it."""
+
+    def __init__(self) -> None:
+        self._lock, self._count, self._stance = threading.Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._count == 0:
+                self._stance.enter_context(torch.compiler.set_stance("force_eager"))
+            self._count += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._count -= 1
+            if self._count == 0:
+                self._stance.close()
+
+
+_EAGER = _EagerStance()
+
+
+def without_compilation() -> AbstractContextManager[None]:
     """Inside, compiled modules and functions run eagerly: code that was compiled before a hook was added ignores it."""
-    dynamo = sys.modules.get("torch._dynamo")
-    with nullcontext() if dynamo is None else torch.compiler.set_stance("force_eager"):
-        yield
+    return _EAGER if "torch._dynamo" in sys.modules else nullcontext()
 
 
 # Models on several devices.

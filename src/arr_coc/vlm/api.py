@@ -45,7 +45,7 @@ def wrap(
     """Wrap a transformers model and its processor. The model is not modified.
 
     Args:
-        model: A model of a supported family.
+        model: A model of a supported family; a `PeftModel`, a compiled model, or one spread by `device_map`, too.
         processor: Its processor. Without one, only `prepare(inputs=...)` works.
         batch_windows: Encode whole images with all attention windows in one call, too. Equal to the stock encoder up to
             rounding, and much faster on a GPU for encoders with windows (Qwen2.5-VL).
@@ -74,7 +74,7 @@ def load(
         layer: "auto" uses a trained layer in the model's folder if there is one; None uses none.
         dtype: Precision of the weights, as in transformers' `from_pretrained`.
         device_map: Where to load the model, as in `from_pretrained`.
-        attn_implementation: "sdpa" or "eager", as in `from_pretrained`.
+        attn_implementation: "sdpa", "eager" or "flash_attention_2", as in `from_pretrained`.
         trust_remote_code: Run Python code that the folder brings (`auto_map`). Off, so that a folder is only data.
         **from_pretrained: Further keyword arguments of transformers' `from_pretrained`.
 
