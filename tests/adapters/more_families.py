@@ -9,7 +9,8 @@ from typing import Any
 import torch
 import transformers
 
-from arr_coc.adapters.families import adapter
+from arr_coc.adapters.families import adapter, check_transformers
+from arr_coc.adapters.families import family as family_of
 from arr_coc.errors import ModelError
 
 OLDEST_COMPLETE = (5, 22)
@@ -593,8 +594,10 @@ def _visual(family: str, made: Pictures, *size: int) -> list[int]:
 
 
 def _known(family: str) -> bool:
-    """Whether the installed transformers has the family and the family takes encoder outputs."""
+    """Whether the installed transformers is new enough for the family."""
+    kind = {"pixtral": "llava"}.get(family, family.removesuffix("_window"))
     try:
+        check_transformers(family_of(kind))
         adapter(model(family, "eager"))
     except (AttributeError, ModelError):
         return False
