@@ -441,6 +441,13 @@ MORE: dict[str, Tiny] = {
         ),
         patches(96), glances=True, sees=_mm_types,
     ),
+    "glmga": Tiny(
+        lambda: transformers.models.glmga.configuration_glmga.GlmgaConfig(
+            vision_config=GLM_VISION | {"model_type": "glm4v_vision"}, text_config=GLM_TEXT | {"model_type": "glm4v_text"},
+            **TOKENS, **IMAGE_ENDS, video_start_token_id=7, video_end_token_id=8,
+        ),
+        patches(96), glances=True, sees=_mm_types,
+    ),
     "glm_ocr": Tiny(
         lambda: transformers.GlmOcrConfig(
             vision_config=GLM_VISION, text_config=GLM_TEXT | {"head_dim": 8}, **TOKENS, **IMAGE_ENDS,
