@@ -71,6 +71,7 @@ pictures: .venv/ready-dev
 	$(BIN)/arr-coc tour -o docs/images
 	$(BIN)/python docs/channel_table.py
 	$(BIN)/python docs/file_tree.py
+	$(BIN)/python benchmarks/families.py
 	.ci/browser
 	$(BIN)/python docs/page_pictures.py
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 import transformers
 
-from arr_coc.adapters.families import adapter
+from arr_coc.adapters.families import adapter, check_transformers
+from arr_coc.adapters.families import family as family_of
 from arr_coc.errors import ModelError
 
 OLDEST_COMPLETE = (5, 22)
@@ -440,6 +441,13 @@ MORE: dict[str, Tiny] = {
         ),
         patches(96), glances=True, sees=_mm_types,
     ),
+    "glmga": Tiny(
+        lambda: transformers.models.glmga.configuration_glmga.GlmgaConfig(
+            vision_config=GLM_VISION | {"model_type": "glm4v_vision"}, text_config=GLM_TEXT | {"model_type": "glm4v_text"},
+            **TOKENS, **IMAGE_ENDS, video_start_token_id=7, video_end_token_id=8,
+        ),
+        patches(96), glances=True, sees=_mm_types,
+    ),
     "glm_ocr": Tiny(
         lambda: transformers.GlmOcrConfig(
             vision_config=GLM_VISION, text_config=GLM_TEXT | {"head_dim": 8}, **TOKENS, **IMAGE_ENDS,
@@ -593,8 +601,10 @@ def _visual(family: str, made: Pictures, *size: int) -> list[int]:
 
 
 def _known(family: str) -> bool:
-    """Whether the installed transformers has the family and the family takes encoder outputs."""
+    """Whether the installed transformers is new enough for the family."""
+    kind = {"pixtral": "llava"}.get(family, family.removesuffix("_window"))
     try:
+        check_transformers(family_of(kind))
         adapter(model(family, "eager"))
     except (AttributeError, ModelError):
         return False

@@ -118,5 +118,7 @@ def test_selectors_that_a_family_cannot_serve_say_so() -> None:
         vlm.ask(PICTURES[0], QUESTION, budget=2, selector="visionzip")
     with pytest.raises(SelectorError, match="whose layers take fewer tokens for selector 'fastv'"):
         vlm.ask(PICTURES[0], QUESTION, budget=2, selector="fastv")
+    if "granite4_vision" not in WRAPPED:
+        return
     with pytest.raises(SelectorError, match="reads others than its tokens"):
         wrapped("granite4_vision").ask(PICTURES[0], QUESTION, budget=2, selector="tome")

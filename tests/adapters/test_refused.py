@@ -10,7 +10,7 @@ import torch
 import transformers
 
 import arr_coc
-from arr_coc.adapters.families import check_transformers
+from arr_coc.adapters.families import check_transformers, family
 from arr_coc.errors import ModelError, PromptError
 from recipes.reader import vocabulary
 from tests.adapters import families as tiny
@@ -30,6 +30,10 @@ def test_an_old_transformers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         check_transformers()
     monkeypatch.setattr(transformers, "__version__", "6.0.0.dev0")
     check_transformers()
+    monkeypatch.setattr(transformers, "__version__", "5.21.1")
+    check_transformers()
+    with pytest.raises(ModelError, match=r"expected transformers 5\.22 or newer for Fuyu, got 5\.21\.1"):
+        check_transformers(family("fuyu"))
 
 
 def test_a_model_without_weights_is_refused() -> None:
@@ -104,6 +108,7 @@ def test_strategies_that_do_not_fit_the_tower_are_refused() -> None:
         arr_coc.wrap(built(tiny.internvl(vision_feature_select_strategy="full")))
 
 
+@pytest.mark.skipif("smolvlm" not in tiny.FAMILIES, reason="this transformers wants whole tiles")
 def test_smolvlm_that_wants_whole_tiles_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def merger(*given: Any) -> None:
         raise RuntimeError("shape '[-1, 4, 32]' is invalid for input of size 32")

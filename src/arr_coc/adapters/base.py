@@ -93,6 +93,7 @@ class Adapter(ABC):
     family: ClassVar[str]  # the name in messages and docs
     model_types: ClassVar[tuple[str, ...]]  # values of `config.model_type`
     processor: ClassVar[str]  # the name of its processor class in transformers
+    oldest: ClassVar[tuple[int, int]] = (5, 18)  # the oldest transformers whose model of this family it reproduces
     fixed_grid: ClassVar[bool] = False  # whether every picture has the same number of cells
     glances: ClassVar[bool] = True  # whether the encoder can run on some of the patches
     records: ClassVar[bool] = True  # whether the encoder's attention can be recorded

@@ -18,8 +18,6 @@ from arr_coc.adapters.strips import STRIPS, Pixtral
 from arr_coc.adapters.wrapped import unwrap
 from arr_coc.errors import ModelError
 
-OLDEST_TRANSFORMERS = (5, 18)
-
 FAMILIES: tuple[type[Adapter], ...] = (
     Qwen2VL, Qwen25VL, Qwen3VL, Qwen35, Qwen25Omni, Qwen3Omni, *GLM, Llava, LlavaNext, LlavaNextVideo, LlavaOnevision,
     InternVL, Idefics3, SmolVLM, Granite4Vision, *STRIPS, *GENERIC,
@@ -40,6 +38,7 @@ def adapter(model: Any, image_processor: Any = None, batch_windows: bool = False
         known = family(kind)
     if kind == "llava" and model.config.vision_config.model_type == "pixtral":
         known = Pixtral
+    check_transformers(known)
     found = known(model, image_processor, batch_windows)
     found.check()
     return found
@@ -81,13 +80,15 @@ def _supported() -> str:
     return ", ".join(known.family for known in FAMILIES)
 
 
-def check_transformers() -> None:
-    """Raise if the installed transformers is too old."""
+def check_transformers(known: type[Adapter] = Adapter) -> None:
+    """Raise if the installed transformers is too old, for every family or for one."""
     import transformers
 
     version = tuple(int(part) for part in transformers.__version__.split(".")[:2] if part.isdigit())
-    if version < OLDEST_TRANSFORMERS:
-        oldest = ".".join(map(str, OLDEST_TRANSFORMERS))
+    if version < known.oldest:
+        oldest = ".".join(map(str, known.oldest))
+        whose = "" if known is Adapter else f" for {known.family}"
         raise ModelError(
-            f'expected transformers {oldest} or newer, got {transformers.__version__}: pip install "transformers>={oldest}"'
+            f"expected transformers {oldest} or newer{whose}, got {transformers.__version__}: "
+            f'pip install "transformers>={oldest}"'
         )

@@ -30,6 +30,7 @@ class VideoLlava(Square):
     family: ClassVar[str] = "Video-LLaVA"
     model_types: ClassVar[tuple[str, ...]] = ("video_llava",)
     processor: ClassVar[str] = "VideoLlavaProcessor"
+    oldest: ClassVar[tuple[int, int]] = (5, 22)
     fixed_grid: ClassVar[bool] = True
 
 
@@ -159,6 +160,7 @@ class Fuyu(Generic):
     family: ClassVar[str] = "Fuyu"
     model_types: ClassVar[tuple[str, ...]] = ("fuyu",)
     processor: ClassVar[str] = "FuyuProcessor"
+    oldest: ClassVar[tuple[int, int]] = (5, 22)
 
     def grids(self, inputs: Inputs, kind: str, sizes: Sequence[tuple[int, int]] | None) -> list[Cells]:
         pixels = inputs.get("pixel_values")
@@ -231,6 +233,7 @@ class MiniCpmV46(Shaped):
     family: ClassVar[str] = "MiniCPM-V 4.6"
     model_types: ClassVar[tuple[str, ...]] = ("minicpmv4_6",)
     processor: ClassVar[str] = "MiniCPMV4_6Processor"
+    oldest: ClassVar[tuple[int, int]] = (5, 22)
     shapes: ClassVar[str] = "target_sizes"
 
     @property

@@ -184,6 +184,7 @@ class LlavaNextVideo(LlavaNext):
     family: ClassVar[str] = "LLaVA-NeXT-Video"
     model_types: ClassVar[tuple[str, ...]] = ("llava_next_video",)
     processor: ClassVar[str] = "LlavaNextVideoProcessor"
+    oldest: ClassVar[tuple[int, int]] = (5, 22)
     records: ClassVar[bool] = False
     kinds: ClassVar[tuple[str, ...]] = ("image", "video")
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values", "pixel_values_videos")
@@ -211,6 +212,7 @@ class Granite4Vision(LlavaNext):
     family: ClassVar[str] = "Granite 4 Vision"
     model_types: ClassVar[tuple[str, ...]] = ("granite4_vision",)
     processor: ClassVar[str] = "Granite4VisionProcessor"
+    oldest: ClassVar[tuple[int, int]] = (5, 22)
     records: ClassVar[bool] = False
     readable: ClassVar[bool] = False
     replaces: ClassVar[bool] = False

@@ -259,12 +259,14 @@ class Qwen25Omni(_Omni, Qwen25VL):
     family: ClassVar[str] = "Qwen2.5-Omni"
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_5_omni_thinker",)
     processor: ClassVar[str] = "Qwen2_5OmniProcessor"
+    oldest: ClassVar[tuple[int, int]] = (5, 22)
 
 
 class Qwen3Omni(_Omni, Qwen3VL):
     family: ClassVar[str] = "Qwen3-Omni"
     model_types: ClassVar[tuple[str, ...]] = ("qwen3_omni_moe_thinker",)
     processor: ClassVar[str] = "Qwen3OmniMoeProcessor"
+    oldest: ClassVar[tuple[int, int]] = (5, 22)
 
 
 def _attend(

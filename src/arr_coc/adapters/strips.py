@@ -42,6 +42,10 @@ class Strips(Generic):
     def encode_some(
         self, inputs: Inputs, kind: str, visuals: Sequence[Visual], cells: Sequence[torch.Tensor]
     ) -> list[Encoded]:
+        if inputs.get("pixel_values") is None:
+            raise PromptError(
+                "expected pixel_values for the image tokens of the prompt, got none: pass them in the inputs"
+            )
         grids = [visual.grid.views[0] for visual in visuals]
         places = [strip_patches(grid, some, self.merge) for grid, some in zip(grids, cells, strict=True)]
         return self.encode_strips(inputs, grids, cells, places)
@@ -61,10 +65,9 @@ class Strips(Generic):
         for grid, where in zip(grids, places, strict=True):
             index.append(start + where[:, 0] * grid.w * self.merge + where[:, 1])
             start += grid.n * self.merge**2
-        pixels = inputs.get("pixel_values")
-        if pixels is None or len(pixels) != start:
+        if len(inputs["pixel_values"]) != start:
             raise PromptError(
-                f"expected pixel_values with the {start} patches of the pictures, got {0 if pixels is None else len(pixels)}"
+                f"expected pixel_values with the {start} patches of the pictures, got {len(inputs['pixel_values'])}"
             )
         return torch.cat(index)
 
@@ -134,6 +137,7 @@ class HunyuanVL(Strips):
     family: ClassVar[str] = "HunyuanVL"
     model_types: ClassVar[tuple[str, ...]] = ("hunyuan_vl",)
     processor: ClassVar[str] = "HunYuanVLProcessor"
+    oldest: ClassVar[tuple[int, int]] = (5, 22)
     framed: ClassVar[bool] = True
 
     def token_count(self, grid: Cells) -> int:
