@@ -93,8 +93,8 @@ def main() -> None:
             for name, (view, width, dark) in PICTURES.items():
                 query, ready = VIEWS[view]
                 height = 1250 if name in ("ask", "dark") else 900
-                scheme = "dark" if dark else "light"
-                page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+                shape: Any = {"width": width, "height": height}
+                page = chromium.new_page(viewport=shape, color_scheme="dark" if dark else "light")
                 page.goto(address + query)
                 page.locator(ready).first.wait_for(timeout=TIMEOUT)
                 page.wait_for_timeout(800)
