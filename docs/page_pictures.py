@@ -17,7 +17,7 @@ from PIL import Image
 
 import arr_coc
 from arr_coc.demo.app import load_app
-from arr_coc.demo.limits import Limits
+from arr_coc.demo.inputs import Limits
 from arr_coc.demo.server import Address, serve
 from arr_coc.errors import ArrCocError
 
@@ -93,9 +93,8 @@ def main() -> None:
             for name, (view, width, dark) in PICTURES.items():
                 query, ready = VIEWS[view]
                 height = 1250 if name in ("ask", "dark") else 900
-                page = chromium.new_page(
-                    viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
-                )
+                shape: Any = {"width": width, "height": height}
+                page = chromium.new_page(viewport=shape, color_scheme="dark" if dark else "light")
                 page.goto(address + query)
                 page.locator(ready).first.wait_for(timeout=TIMEOUT)
                 page.wait_for_timeout(800)

@@ -105,6 +105,10 @@ def test_both_answers_are_timed_in_turns_with_nothing_reused(
     assert float(rows["total"][1]) == pytest.approx(made["timing"]["milliseconds"], abs=0.6)
     assert "median of 2 rounds in turns" in found["ask_facts"]
     assert list(tab_ask.run_timing(make_request(dense=False))) == []
+    asked.clear()
+    for _ in tab_ask.run_timing(request):
+        request.session.interrupts += 1  # the user does something else
+    assert len(asked) == 1
 
 
 def test_the_preview_keeps_what_the_answer_keeps(make_request: MakeRequest) -> None:

@@ -89,6 +89,7 @@ class Session:
     upload: Upload | None = None
     images: OrderedDict[str, SessionImage] = field(default_factory=OrderedDict)
     last_used: float = 0.0
+    interrupts: int = 0  # requests of the user that come before timings
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def set_upload(self, upload: Upload | None) -> None:

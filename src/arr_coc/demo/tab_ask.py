@@ -60,12 +60,17 @@ def run(request: PageRequest) -> Iterator[Output]:
 
 
 def run_timing(request: PageRequest) -> Iterator[Output]:
-    """The answer from all tokens, and both timed in the same way: in turns, not streamed, with nothing reused."""
+    """The answer from all tokens, and both timed in the same way: in turns, not streamed, with nothing reused.
+
+    The user's next request interrupts it between two runs.
+    """
     if not request.state.dense:
         return
-    rounds = Rounds()
+    rounds, interrupts = Rounds(), request.session.interrupts
     for number in range(ROUNDS):
         for dense in (True, False) if number % 2 == 0 else (False, True):
+            if request.session.interrupts != interrupts:
+                return
             rounds.add(request, dense)
             if rounds.dense is not None:
                 yield {"ask_dense": _answer(request, rounds.dense, "dense")}

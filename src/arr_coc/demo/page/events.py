@@ -316,14 +316,16 @@ def connect_links(events: PageEvents, bar: Any) -> None:
         start, [wanted, *controls.inputs()], events.outputs(*RUN_TAB), js=events.begin_named, **MODEL, **HIDDEN
     )
     noted = ran.then(None, [wanted, *events.links], None, js=note)
-    events.timings.append(
-        noted.then(start_timing, [wanted, parts["ask_link"]], events.outputs("ask"), **MODEL, **HIDDEN)
-    )
+    noted.then(start_timing, [wanted, parts["ask_link"]], events.outputs("ask"), **MODEL, **HIDDEN)
     events.run_named_on(parts["bridge"].select(go_back, None, outputs, **HIDDEN).then, wanted)
+
+    def interrupt(request: gr.Request) -> None:
+        events.app.sessions.get(request.session_hash).interrupts += 1
+
     triggers = (parts["ask_go"].click, controls["question"].submit, parts["questions"].select)
     others = (parts["ask_strip"].select, parts["bridge"].select, parts["budget_stop"].input, parts["budget_auto"].input)
     for event in (*triggers, *others):  # what a user waits for comes before timings
-        event(None, None, None, cancels=events.timings, queue=False)
+        event(interrupt, None, None, queue=False, **HIDDEN)
 
 
 def _restore(events: PageEvents, query: Mapping[str, str], request: gr.Request) -> tuple[dict[Any, Any], PageState]:

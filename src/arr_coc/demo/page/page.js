@@ -84,7 +84,10 @@ window.arrcoc = {
   },
 
   preview(tab, values, ask, knowing) {
-    if (tab === "ask" && this.runs.ask) this.runs.pictures = this.sign(values, ask);
+    if (tab === "ask" && this.runs.ask) {
+      this.runs.pictures = this.sign(values, ask);
+      this.mark("pictures", false);
+    }
     if (tab === "knowing") this.begin(tab, values, knowing);
   },
 

@@ -51,7 +51,6 @@ class PageEvents:
         self.components: frozenset[int] = frozenset()  # numbers of the finished page's components
         self.tab = gr.Textbox("ask", visible=False)  # the open tab
         self.links = [parts[f"{name}_link"] for name in RUN_TAB]
-        self.timings: list[Any] = []  # events that time an answer; the next question cancels them
         self.start: dict[str, list[Output]] = {}  # what the page shows first, computed once for all users
 
     # Running a tab
@@ -75,7 +74,7 @@ class PageEvents:
             for output in function(self.app.request(request.session_hash, state)):
                 shown.append(output)
                 yield self.by_component(tab, output)
-            if first:
+            if first and f"{tab}_json" in _merged(shown):  # complete: an interrupted timing has none
                 self.start[first] = shown
         except Exception as error:  # a bug must not end the server for the other users
             cleared = dict.fromkeys((*CLEARED_BY_ERROR[tab], f"{tab}_python", f"{tab}_json", f"{tab}_link"), "")
@@ -180,7 +179,7 @@ class PageEvents:
                 yield {self.parts["ask_message"]: gr.skip()}
 
         inputs = [self.tab, self.parts["ask_link"]]
-        self.timings.append(done.then(time, inputs, self.outputs("ask"), **MODEL, **HIDDEN))
+        done.then(time, inputs, self.outputs("ask"), **MODEL, **HIDDEN)
 
 
 def _decisive(controls: Controls, tab: str) -> set[str]:
