@@ -6,6 +6,7 @@ The process that reads requests has no model: the engine runs it elsewhere. Only
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -65,16 +66,16 @@ class Checkpoint:
 
     def _place(self, name: str) -> tuple[Path, str]:
         """The file of a parameter, and its name there."""
-        files = self._files()
         wanted = _bare(name)
-        found = [key for key in files if _bare(key) == wanted]
+        found = [key for key in self._files if _bare(key) == wanted]
         if len(found) != 1:
             raise LayerError(
                 f"expected the weights {name!r} in {str(self.folder)!r} for the layer, found {len(found)}: "
                 'save the model as safetensors, or set "layer" to null'
             )
-        return files[found[0]], found[0]
+        return self._files[found[0]], found[0]
 
+    @cached_property
     def _files(self) -> dict[str, Path]:
         """Parameter name -> file."""
         if (self.folder / INDEX).is_file():

@@ -269,24 +269,19 @@ def dense_prompt(
 
     `features`: by rising offset.
     """
-    tokens: list[int] = []
-    dense: list[Any] = []
-    places: list[torch.Tensor] = []
     starts = [feature.mm_position.offset for feature in features]
-    tokens += input_tokens[: starts[0]]
-    places.append(torch.arange(starts[0]))
+    tokens, places = list(input_tokens[: starts[0]]), [torch.arange(starts[0])]
+    dense: list[Any] = []
     for feature, (start, stop) in zip(features, pairwise([*starts, len(input_tokens)]), strict=True):
         here, end = len(tokens), start + feature.mm_position.length
         if _is_cut(feature):
             size = int(feature.data["image_grid_thw"].data.prod()) // merge**2
-            cells = feature.data[CELLS].data
+            position, cells = PlaceholderRange(offset=here, length=size), feature.data[CELLS].data
             tokens += [input_tokens[start]] * size
         else:
-            size = feature.mm_position.length
-            cells = torch.arange(size)
+            position, cells = replace(feature.mm_position, offset=here), torch.arange(end - start)
             tokens += input_tokens[start:end]
-        position = feature.mm_position if not _is_cut(feature) else PlaceholderRange(offset=here, length=size)
-        dense.append(replace(feature, mm_position=replace(position, offset=here)))
+        dense.append(replace(feature, mm_position=position))
         places += [here + cells, torch.arange(stop - end) + len(tokens)]
         tokens += input_tokens[end:stop]
     return tokens, dense, torch.cat(places)
