@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo page test coverage test-matrix lint format docs pictures bench clean help
+.PHONY: demo page test coverage test-matrix test-ray lint format docs pictures bench clean help
 
 help:
 	@echo "make demo      answers about a bundled receipt, and pictures of why, into out/"
@@ -10,6 +10,7 @@ help:
 	@echo "make test      all tests; those of the page need a Chromium, which is installed where that is allowed"
 	@echo "make coverage  all tests, with line and branch coverage of the package"
 	@echo "make test-matrix  the model tests with every supported transformers, the newest included"
+	@echo "make test-ray  the tests on Ray and of more clients of the endpoint, in an environment of their own"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the code"
 	@echo "make docs      the documentation as a site, into out/docs"
@@ -42,6 +43,10 @@ test-matrix: .venv/ready-dev
 	  PYTHONPATH=$$place $(BIN)/python -c "import transformers; print('transformers', transformers.__version__)"; \
 	  PYTHONPATH=$$place $(BIN)/python -m pytest -q tests/adapters tests/vlm tests/embedding tests/reader; \
 	done
+
+# Ray, litellm and LangChain are large, so they have an environment of their own, which shares the packages of .venv.
+test-ray: .venv/ready-ray
+	OMP_NUM_THREADS=1 PYTHONPATH=src:. .venv/ray/bin/python -m pytest -rs tests/ray tests/serve/test_clients.py
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check .
@@ -84,4 +89,10 @@ clean:
 
 .venv/ready-dev: .venv/ready
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	@touch $@
+
+.venv/ready-ray: .venv/ready-dev
+	$(BIN)/python -m venv .venv/ray
+	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" > $$(.venv/ray/bin/python -c "import site; print(site.getsitepackages()[0])")/shared.pth
+	.venv/ray/bin/python -m pip install -q -c constraints.txt "ray[data,serve]" litellm langchain-openai
 	@touch $@
