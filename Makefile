@@ -46,7 +46,7 @@ test-matrix: .venv/ready-dev
 
 # Ray, litellm and LangChain are large, so they have an environment of their own, which shares the packages of .venv.
 test-ray: .venv/ready-ray
-	OMP_NUM_THREADS=1 PYTHONPATH=src:. .venv/ray/bin/python -m pytest -rs tests/ray tests/serve/test_clients.py
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/src:$(CURDIR) .venv/ray/bin/python -m pytest -rs tests/ray tests/serve/test_clients.py
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check .
