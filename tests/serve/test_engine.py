@@ -126,6 +126,20 @@ def test_one_bad_request_does_not_spoil_its_batch() -> None:
     engine.close()
 
 
+def test_the_thread_goes_on_after_an_answer_that_cannot_be_decoded() -> None:
+    model = ScriptedModel()
+    engine = Engine(model, Limits())  # type: ignore[arg-type]
+    decode = model.prompter.decode
+    model.prompter.decode = lambda ids: {}["missing"]
+    engine.start()
+    (box,) = submit(engine, work())
+    assert isinstance(box.last, KeyError)
+    model.prompter.decode = decode
+    (box,) = submit(engine, work())
+    assert box.result.text == "hello"
+    engine.close()
+
+
 def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
     opened = threading.Event()
     engine = Engine(ScriptedModel(gate=waiting_gate(opened)), EndpointLimits(queue=2, batch=1))  # type: ignore[arg-type]

@@ -243,7 +243,10 @@ class Engine:
             if job.row.finish == "left":
                 job.row.emit(StoppingError())  # a client that is gone does not see it
                 continue
-            self._finish(job, answer, len(jobs), start)
+            try:
+                self._finish(job, answer, len(jobs), start)
+            except Exception as error:  # the thread must go on
+                job.row.emit(error)
 
     def _generate(self, jobs: Sequence[Job]) -> list[Answer]:
         work, vlm = jobs[0].work, self.vlm
