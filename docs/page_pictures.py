@@ -17,7 +17,7 @@ from PIL import Image
 
 import arr_coc
 from arr_coc.demo.app import load_app
-from arr_coc.demo.inputs import Limits
+from arr_coc.demo.limits import Limits
 from arr_coc.demo.server import Address, serve
 from arr_coc.errors import ArrCocError
 

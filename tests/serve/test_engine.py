@@ -128,7 +128,7 @@ def test_one_bad_request_does_not_spoil_its_batch() -> None:
 
 def test_the_thread_goes_on_after_an_answer_that_cannot_be_decoded() -> None:
     model = ScriptedModel()
-    engine = Engine(model, Limits())  # type: ignore[arg-type]
+    engine = Engine(model, EndpointLimits())  # type: ignore[arg-type]
     decode = model.prompter.decode
     model.prompter.decode = lambda ids: {}["missing"]
     engine.start()
