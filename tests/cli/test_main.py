@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import arr_coc
 from arr_coc.cli import main
+from arr_coc.cli import progress as progress_module
 
 
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,3 +52,65 @@ def test_a_closed_pipe_is_not_an_error_message() -> None:
         done.stdout.close()  # before it has written anything
         assert done.stderr.read() == ""
     assert done.returncode == 1
+
+
+def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "start here" in capsys.readouterr().out
+
+
+def test_help_loads_no_torch_and_prints_single_percent_signs() -> None:
+    code = (
+        "import sys, io, contextlib\n"
+        "from arr_coc.cli import build_parser\n"
+        "parser = build_parser()\n"
+        "text = parser.format_help() + ''.join(p.format_help() for p in parser._subparsers._group_actions[0].choices.values())\n"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules, 'help is slow'\n"
+        "assert '%%' not in text, [line for line in text.splitlines() if '%%' in line]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            PermissionError(13, "Permission denied", "/etc/shadow"),
+            "cannot read or write '/etc/shadow': Permission denied",
+        ),
+        (OSError(28, "No space left on device"), "cannot write the output: No space left on device"),
+        (
+            ConnectionResetError(104, "Connection reset by peer"),
+            "the system refused a request: Connection reset by peer",
+        ),
+    ],
+)
+def test_a_stray_error_of_the_system_is_named_for_what_it_is(
+    error: OSError, sentence: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(arguments: object) -> int:
+        raise error
+
+    monkeypatch.setattr("arr_coc.cli.tour.run", fail)
+    monkeypatch.setattr("arr_coc.cli._discard_output", lambda: None)
+    assert main(["tour"]) == 2
+    assert capfd.readouterr().err == f"arr-coc: {sentence}\n"
+
+
+def test_progress_is_printed_line_by_line_where_stderr_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress_module, "LINE_SECONDS", 0.05)
+    with progress_module.ProgressReport() as bar:
+        task = bar.add_task("encoding", total=1.0)
+        bar.update(task, completed=1.0)
+        bar.update(task, completed=0.25, description="step 3")  # the next phase: its time starts again
+        assert not bar.tasks[0].finished
+        time.sleep(0.2)
+    said = capsys.readouterr().err
+    assert "arr-coc: step 3, 25% (0 s)\n" in said
+    with progress_module.ProgressReport(shown=False) as bar:
+        bar.add_task("encoding", total=1.0)
+        time.sleep(0.1)
+    assert capsys.readouterr().err == ""

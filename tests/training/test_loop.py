@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from arr_coc.errors import ArrCocError
 from arr_coc.training.distributed import World
 from arr_coc.training.loop import (
     Clock,
@@ -228,3 +229,24 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path: Path)
     with pytest.raises(Exception, match="pickle"):
         save_checkpoint(path, {"step": lambda: 2})
     assert torch.load(path) == {"step": 1}
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), RuntimeError("PytorchStreamWriter failed writing file")]
+)
+def test_a_full_disk_is_one_sentence_and_keeps_the_last_checkpoint(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state.pt"
+    save_checkpoint(path, {"step": 1})
+
+    def fail(state: object, target: Path) -> None:
+        target.write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(ArrCocError, match=r"cannot write the checkpoint .*state\.pt.*: "):
+        save_checkpoint(path, {"step": 2})
+    monkeypatch.undo()
+    assert torch.load(path) == {"step": 1}
+    assert [one.name for one in tmp_path.iterdir()] == ["state.pt"]
