@@ -28,6 +28,7 @@ from tests.adapters.more_oracle import (
     keyword_arguments,
     language_error,
     last_logits,
+    received,
     stepwise,
 )
 
@@ -163,6 +164,16 @@ def test_videos_and_pictures_in_one_batch(family: str, attention: str) -> None:
         error, control = encoder_error(found, keeps)
         assert error < 1e-5
         assert control > 1e-3
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", [name for name in LISTED if name.startswith(("qwen3_5", "qwen2_5_o", "qwen3_o"))])
+def test_the_encoder_s_attention_is_recorded(family: str) -> None:
+    found = case(family)
+    seen = found.adapter.encode(found.inputs, found.visuals, None, (0.0, 1.0))
+    for depth, expected in zip((0.0, 1.0), received(found), strict=True):
+        assert torch.allclose(torch.cat([one.attention[depth] for one in seen]), expected, atol=1e-6)
+        assert expected.std() > 1e-4  # control: it is not the same everywhere
 
 
 @torch.no_grad()

@@ -78,7 +78,7 @@ class AyaVision(Square):
 
 
 class Gemma3(Square):
-    """The tokens of a picture attend to each other in both directions: the model is told which tokens those are."""
+    """The tokens of a picture attend to each other in both directions: an argument says which tokens those are."""
 
     family: ClassVar[str] = "Gemma 3"
     model_types: ClassVar[tuple[str, ...]] = ("gemma3",)
@@ -297,7 +297,7 @@ class GridThw(Generic):
 
 
 class Ernie45VL(GridThw):
-    """Experts are chosen by kind of token: the model is told which tokens are visual."""
+    """Experts are chosen by kind of token: an argument says which tokens are visual."""
 
     family: ClassVar[str] = "ERNIE 4.5 VL"
     model_types: ClassVar[tuple[str, ...]] = ("ernie4_5_vl_moe",)
