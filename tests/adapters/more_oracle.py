@@ -258,6 +258,25 @@ def _masked_kind(
     return [(part, [level[number] for level in deep]) for number, part in enumerate(output.pooler_output)]
 
 
+def received(found: Case) -> tuple[torch.Tensor, torch.Tensor]:
+    """The attention that each cell receives in the encoder's first and last block, by the stock attention function."""
+    tower, parts = found.adapter.core.visual, {}  # type: ignore[var-annotated]
+
+    def attend(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **given: Any) -> Any:
+        weights = (query @ key.transpose(2, 3) * given["scaling"]).softmax(-1)
+        parts.setdefault(id(module), []).append(weights[0].mean((0, 1)))
+        return (weights @ value).transpose(1, 2), None
+
+    grid = found.inputs["image_grid_thw"]
+    with attention_function(tower, attend):
+        found.adapter.core.get_image_features(found.inputs["pixel_values"], grid)
+    cells = [torch.cat(parts[id(tower.blocks[number].attn)]).view(-1, 4).mean(1) for number in (0, -1)]
+    if hasattr(tower, "window_size"):
+        index, _ = get_vision_window_index(grid, tower.spatial_merge_size, tower.window_size, tower.patch_size)
+        cells = [values[index.argsort()] for values in cells]
+    return cells[0], cells[1]
+
+
 def _patches(found: Case, visual: Visual, keep: torch.Tensor) -> torch.Tensor:
     """The kept patches of a picture, in the encoder's order."""
     grid, cells = visual.grid.views[0], torch.zeros(visual.n, dtype=torch.bool)

@@ -6,15 +6,21 @@ text model run on the embeddings without those tokens, row by row, with the posi
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
 from arr_coc.adapters.attention_probe import attention_maps
 from arr_coc.adapters.families import adapter
-from arr_coc.adapters.packing import assemble, model_kwargs
+from arr_coc.adapters.packing import assemble, gather_features, model_kwargs
 from tests.adapters.more_families import LISTED, MORE, VIDEOS, model, prompt
 from tests.adapters.more_oracle import (
+    GREEDY,
+    STEPS,
     TOLERANCE,
+    Case,
     case,
     choose,
     encoder_error,
@@ -22,6 +28,7 @@ from tests.adapters.more_oracle import (
     keyword_arguments,
     language_error,
     last_logits,
+    received,
     stepwise,
 )
 
@@ -29,6 +36,15 @@ GLANCING = [name for name in LISTED if MORE[name].glances]
 
 every_family = pytest.mark.parametrize("family", LISTED)
 every_attention = pytest.mark.parametrize("attention", ["sdpa", "eager"])
+
+
+def beams(found: Case, given: dict[str, Any]) -> torch.Tensor:
+    return found.model.generate(**given, **GREEDY, num_beams=2)[:, -STEPS:]
+
+
+def part_of(value: Any, row: slice) -> Any:
+    """A row of a tensor `[B, L]` or `[.., B, L]`; anything else as it is."""
+    return value[..., row, :] if isinstance(value, torch.Tensor) else value
 
 
 @every_family
@@ -83,6 +99,26 @@ def test_the_cached_answer_is_that_of_whole_passes(family: str) -> None:
 
 @torch.no_grad()
 @every_family
+def test_beams_of_a_row_are_those_that_it_has_alone(family: str) -> None:
+    """Over a batch of rows with different numbers of cells."""
+    found, row = case(family), slice(0, 1)
+    together = beams(found, keyword_arguments(found, choose(found)))
+    if family == "llama4":  # its temperature counts the padding: the answer is the same only without any
+        row = slice(2, 3)
+    alone = {name: part_of(value, row) for name, value in keyword_arguments(found, choose(found)).items()}
+    here = alone["attention_mask"][0].bool()
+    alone = {name: value[..., here] if isinstance(value, torch.Tensor) else value for name, value in alone.items()}
+    visuals = [i for i, visual in enumerate(found.visuals) if visual.row == row.start]
+    features = gather_features(
+        [replace(found.visuals[i], row=0) for i in visuals], [found.encoded[i] for i in visuals],
+        [choose(found)[i] for i in visuals], 1, [None] * len(visuals),
+    )  # fmt: skip
+    alone["mm_encoder_outputs"] = found.adapter.encoder_outputs(features)
+    assert beams(found, alone)[0].tolist() == together[row.start].tolist()
+
+
+@torch.no_grad()
+@every_family
 def test_half_precision_keeps_all_exactly(family: str) -> None:
     """As `generate` computes it: the last token's logits."""
     found = case(family, dtype=torch.bfloat16)
@@ -128,6 +164,16 @@ def test_videos_and_pictures_in_one_batch(family: str, attention: str) -> None:
         error, control = encoder_error(found, keeps)
         assert error < 1e-5
         assert control > 1e-3
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", [name for name in LISTED if name.startswith(("qwen3_5", "qwen2_5_o", "qwen3_o"))])
+def test_the_encoder_s_attention_is_recorded(family: str) -> None:
+    found = case(family)
+    seen = found.adapter.encode(found.inputs, found.visuals, None, (0.0, 1.0))
+    for depth, expected in zip((0.0, 1.0), received(found), strict=True):
+        assert torch.allclose(torch.cat([one.attention[depth] for one in seen]), expected, atol=1e-6)
+        assert expected.std() > 1e-4  # control: it is not the same everywhere
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from tests.adapters.tiny_vlm import picture, tokenizer
 PROVABLE = [
     name for name in ("vipllava", "qianfan_ocr", "ernie4_5_vl_moe", "aya_vision", "paddleocr_vl") if name in LISTED
 ]
-# It cannot know these: features elsewhere, tokens that are no cells, a picture that is told by other arguments.
+# It cannot know these: features elsewhere, tokens that are no cells, further arguments for each token.
 REFUSABLE = {
     "llama4": "an image_token_id|differs|failed", "hunyuan_vl": "needs|fill", "gemma3": "differs from the stock model",
     "granite4_vision": "refused", "aria": "square number",

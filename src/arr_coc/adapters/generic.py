@@ -60,10 +60,8 @@ class Generic(OnePositionPerToken):
         pixels = inputs.get("pixel_values" if kind == "image" else "pixel_values_videos")
         if pixels is None:
             return []
-        if not count:
-            raise PromptError(f"expected {kind} tokens for the pixels that came, got a prompt without any")
         many = math.prod(pixels.shape[:-3]) if pixels.ndim > 3 else len(pixels)
-        return [square(count // many)] * many
+        return [square(equal_share(count, many))] * many
 
     def _thw_views(self, inputs: Inputs, kind: str, count: int) -> list[Grid]:
         """From `grid_thw`, in patches: `merge` x `merge` of them make a cell."""
@@ -131,8 +129,13 @@ class Generic(OnePositionPerToken):
         method = getattr(self.core, f"get_{kind}_features")
         known = signature(method).parameters
         given = {name: self._on_device(inputs[name]) for name in known if inputs.get(name) is not None}
-        if not given:
-            raise PromptError(f"expected pixels for the {kind} tokens of the prompt, got none: pass them in the inputs")
+        needed = [
+            name for name, one in known.items() if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
+        ]
+        if missing := [name for name in needed if name not in given]:
+            raise PromptError(
+                f"expected {' and '.join(missing)} for the {kind} tokens of the prompt, got none: pass them in the inputs"
+            )
         return method(**given, return_dict=True)
 
     def _on_device(self, value: Any) -> Any:
@@ -220,6 +223,16 @@ def flat(tokens: Any) -> torch.Tensor:
     if isinstance(tokens, torch.Tensor):
         return tokens.reshape(-1, tokens.shape[-1])
     return torch.cat([one.reshape(-1, one.shape[-1]) for one in tokens])
+
+
+def equal_share(tokens: int, views: int) -> int:
+    """The image tokens of each of the views that were encoded, which must be equally many."""
+    if not tokens or tokens % views:
+        raise PromptError(
+            f"expected equally many image tokens for each of the {views} views that came, got {tokens} in the prompt: "
+            "use the processor that belongs to the model"
+        )
+    return tokens // views
 
 
 def square(tokens: int) -> Grid:

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import torch
 
 from arr_coc.adapters.base import Encoded, Features, Inputs, Visual
-from arr_coc.adapters.generic import Generic, flat, run_lengths, whole_picture_cells
+from arr_coc.adapters.generic import Generic, equal_share, flat, run_lengths, whole_picture_cells
+from arr_coc.adapters.llava import row_repeating_output
 from arr_coc.errors import PromptError
 from arr_coc.types.grid import Cells, Grid
 
@@ -77,7 +78,7 @@ class AyaVision(Square):
 
 
 class Gemma3(Square):
-    """The tokens of a picture attend to each other in both directions: the model is told which tokens those are."""
+    """The tokens of a picture attend to each other in both directions: an argument says which tokens those are."""
 
     family: ClassVar[str] = "Gemma 3"
     model_types: ClassVar[tuple[str, ...]] = ("gemma3",)
@@ -99,8 +100,8 @@ class Aria(Square):
         pixels = inputs.get("pixel_values")
         if pixels is None:
             return []
-        count = int((inputs["input_ids"] == self.token_id(kind)).sum()) // len(pixels)
-        return [whole_picture_cells(count)] * len(pixels)
+        count = int((inputs["input_ids"] == self.token_id(kind)).sum())
+        return [whole_picture_cells(equal_share(count, len(pixels)))] * len(pixels)
 
 
 class Ovis2(Square):
@@ -187,14 +188,13 @@ class Fuyu(Generic):
 
 def hidden_outputs(kept: Mapping[str, list[torch.Tensor]]) -> dict[str, Any]:
     """Each row's features as the encoder's `last_hidden_state`; a kind without any is left out."""
-    from transformers.modeling_outputs import BaseModelOutputWithPooling
-
-    joined = {kind: torch.cat(rows) for kind, rows in kept.items()}
-    return {
-        kind: BaseModelOutputWithPooling(last_hidden_state=tokens[None])  # type: ignore[arg-type]
-        for kind, tokens in joined.items()
-        if len(tokens)
-    }
+    made = {}
+    for kind, rows in kept.items():
+        if any(len(part) for part in rows):
+            tokens = torch.cat(rows)[:, None]  # [K, 1, D]
+            made[kind] = row_repeating_output()(pooler_output=tokens, last_hidden_state=tokens)
+            made[kind].counts, made[kind].mirrored = [len(part) for part in rows], True
+    return made
 
 
 # Families with the height and width of every view in patches.
@@ -297,7 +297,7 @@ class GridThw(Generic):
 
 
 class Ernie45VL(GridThw):
-    """Experts are chosen by kind of token: the model is told which tokens are visual."""
+    """Experts are chosen by kind of token: an argument says which tokens are visual."""
 
     family: ClassVar[str] = "ERNIE 4.5 VL"
     model_types: ClassVar[tuple[str, ...]] = ("ernie4_5_vl_moe",)

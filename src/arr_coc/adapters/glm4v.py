@@ -19,7 +19,7 @@ class Glm4v(Qwen2VL):
     family: ClassVar[str] = "GLM-4.1V and GLM-4.5V"
     model_types: ClassVar[tuple[str, ...]] = ("glm4v", "glm4v_moe")
     processor: ClassVar[str] = "Glm4vProcessor"
-    # Frames of a video are image tokens between other borders: they are not told apart here.
+    # Frames of a video are image tokens between other borders, which are not looked for here.
     kinds: ClassVar[tuple[str, ...]] = ("image",)
     records: ClassVar[bool] = False
     readable: ClassVar[bool] = False

@@ -40,7 +40,7 @@ class OnePositionPerToken(Adapter):
         for kind in self.as_tensor:
             tokens = [tokens for tokens, _ in kept.get(kind, ())]  # one tensor per row
             if any(len(part) for part in tokens):  # without tokens the model takes no features
-                made[kind] = _row_repeating_output()(pooler_output=torch.cat(tokens)[:, None])  # [K, 1, D]
+                made[kind] = row_repeating_output()(pooler_output=torch.cat(tokens)[:, None])  # [K, 1, D]
                 made[kind].counts = [len(part) for part in tokens]
         return made
 
@@ -82,7 +82,7 @@ def _flash_allows_gaps() -> bool:
 
 
 @cache
-def _row_repeating_output() -> type:
+def row_repeating_output() -> type:
     """An output class for features `[K, 1, D]` of rows with `counts` tokens each, which beam search repeats row by row.
 
     Some versions of transformers repeat each token instead, and assign a list of tokens in that wrong order.
@@ -91,6 +91,7 @@ def _row_repeating_output() -> type:
 
     class RowRepeatingOutput(BaseModelOutputWithPooling):
         counts: ClassVar[Sequence[int]] = ()
+        mirrored: ClassVar[bool] = False  # whether the model reads `last_hidden_state`, which beam search leaves alone
 
         def __setattr__(self, name: str, value: Any) -> None:
             if name == "pooler_output" and isinstance(value, list) and self.counts:
@@ -99,6 +100,8 @@ def _row_repeating_output() -> type:
                 rows = whole.split(list(self.counts))
                 value = [token for row in rows for _ in range(times) for token in row]
             super().__setattr__(name, value)
+            if name == "pooler_output" and self.mirrored and isinstance(value, torch.Tensor):
+                super().__setattr__("last_hidden_state", value)
 
     return dataclass(RowRepeatingOutput)
 
