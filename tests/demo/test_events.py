@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -83,6 +85,24 @@ def test_a_value_that_no_control_sends_is_an_error_message(events: Any, name: st
     inputs = [values[one] for one in events.controls.names(tab)]
     last = list(events.handler(tab)(REQUEST, *inputs))[-1]
     assert "role='alert'" in last[events.parts[f"{tab}_message"]]
+
+
+def test_the_end_waits_for_what_a_tab_computes(events: Any) -> None:
+    working, ended = threading.Event(), threading.Event()
+
+    def compute(request: PageRequest) -> Iterator[dict[str, Any]]:
+        working.set()
+        while request.session.interrupts == 0:
+            time.sleep(0.01)
+        ended.set()
+        yield {"ask_answer": "done"}
+
+    work = threading.Thread(target=lambda: list(events.run_tab("ask", compute, REQUEST, PageState)))
+    work.start()
+    assert working.wait(10)
+    assert events.wait(10)
+    assert ended.is_set()
+    work.join()
 
 
 def test_the_queue_is_bounded_and_models_run_one_request_at_a_time(events: Any, app: AppState) -> None:

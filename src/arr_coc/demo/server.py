@@ -22,6 +22,7 @@ from arr_coc.demo.security import SecurityMiddleware
 from arr_coc.errors import ArrCocError
 
 PORTS = range(7860, 7880)  # tried in order where none is given
+END_SECONDS = 30  # that a running answer may take when the page ends
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
@@ -86,7 +87,7 @@ def serve(app: AppState, address: Address) -> Iterator[str]:
 
         from arr_coc.demo.page.events import build_page
 
-        page, _ = build_page(app, Path(folder))
+        page, events = build_page(app, Path(folder))
         resources = files("arr_coc.demo.page")
         scripts = "\n".join(resources.joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "viewer.js"))
         theme = gradio.themes.Default(  # system fonts: the page loads nothing from other servers
@@ -122,3 +123,4 @@ def serve(app: AppState, address: Address) -> Iterator[str]:
             yield public or local
         finally:
             page.close(verbose=False)
+            events.wait(END_SECONDS)

@@ -143,6 +143,12 @@ class SessionStore:
         with self._lock:
             self._sessions.pop(session_id or "", None)
 
+    def interrupt(self) -> None:
+        """End all timings at their next run."""
+        with self._lock:
+            for session in self._sessions.values():
+                session.interrupts += 1
+
     def __len__(self) -> int:
         return len(self._sessions)
 

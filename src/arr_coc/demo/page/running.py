@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -52,6 +53,8 @@ class PageEvents:
         self.tab = gr.Textbox("ask", visible=False)  # the open tab
         self.links = [parts[f"{name}_link"] for name in RUN_TAB]
         self.start: dict[str, list[Output]] = {}  # what the page shows first, computed once for all users
+        self.running = 0  # tabs that compute something at this moment
+        self.idle = threading.Condition()
 
     # Running a tab
 
@@ -71,7 +74,7 @@ class PageEvents:
                 yield self.by_component(tab, _merged(self.start[first]))
                 return
             shown = []
-            for output in function(self.app.request(request.session_hash, state)):
+            for output in self._counted(function(self.app.request(request.session_hash, state))):
                 shown.append(output)
                 yield self.by_component(tab, output)
             if first and f"{tab}_json" in _merged(shown):  # complete: an interrupted timing has none
@@ -82,6 +85,27 @@ class PageEvents:
         finally:
             self.free_outputs(request.session_hash)
             trim_memory()
+
+    def _counted(self, outputs: Iterator[Output]) -> Iterator[Output]:
+        """The same outputs; `running` counts this tab while it computes one, not while gradio sends it."""
+        while True:
+            with self.idle:
+                self.running += 1
+            try:
+                output = next(outputs, None)
+            finally:
+                with self.idle:
+                    self.running -= 1
+                    self.idle.notify_all()
+            if output is None:
+                return
+            yield output
+
+    def wait(self, seconds: float) -> bool:
+        """Interrupt timings, and wait until no tab computes anything: Python must not end while a model runs."""
+        self.app.sessions.interrupt()
+        with self.idle:
+            return self.idle.wait_for(lambda: self.running == 0, seconds)
 
     def by_component(self, tab: str, output: Output) -> dict[Any, Any]:
         """Outputs by component. The buttons below a tab work while there is something to copy."""
