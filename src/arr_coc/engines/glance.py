@@ -26,7 +26,7 @@ from arr_coc.errors import AllocationError, SelectorError
 from arr_coc.layer.inference import LayerPredictor, layer_fingerprint
 from arr_coc.layer.model import ArrCocLayer, find_layer
 from arr_coc.selectors import selector as selector_of
-from arr_coc.selectors.base import Downscale, ImageSource, LayerPrediction, Question, SelectionInput
+from arr_coc.selectors.base import Downscale, ImageSource, LayerPrediction, Question, SelectionInput, Selector
 from arr_coc.selectors.cues import EmbeddingScorer
 from arr_coc.types.allocation import check_cells
 from arr_coc.types.budget import limit
@@ -102,6 +102,10 @@ class Glance:
         if bound.everything:
             return torch.arange(grid.n)
         selector = selector_of(options.selector)
+        if type(selector).before_encoding is Selector.before_encoding:
+            raise SelectorError(
+                f"expected a selector that chooses before encoding, got {selector.name!r}, which needs the encoder's tokens"
+            )
         selection = SelectionInput(
             grid=grid,
             k=bound.k,
