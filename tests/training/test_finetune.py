@@ -23,7 +23,7 @@ from arr_coc.training.finetune import FinetuneConfig, MasterWeights, finetune, l
 from arr_coc.training.gates import hard_top
 from recipes.reader import folder as folders
 from recipes.reader.model import TINY, build
-from tests.adapters.conftest import picture
+from tests.adapters.tiny_vlm import picture
 from tests.training import squares
 
 QUESTION, ANSWER = "Which?", "It is 4"

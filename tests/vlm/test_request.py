@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 import arr_coc
 from arr_coc.errors import AllocationError, BudgetError, FallbackWarning, ModelError, PromptError, SelectorError
 from arr_coc.selectors import Choice, Downscale, SelectionInput, Selector
-from tests.adapters import tiny, tiny_llava_processor, tiny_processor
+from tests.adapters import families, tiny_vlm
 from tests.adapters.tiny_vlm import GREEDY, picture, wrapped
 
 
@@ -44,14 +44,14 @@ def test_a_smaller_picture_above_the_budget_is_a_failure() -> None:
 @pytest.mark.parametrize("family", ["llava", "internvl", "idefics3"])
 def test_a_processor_of_another_family_is_refused(family: str) -> None:
     with pytest.raises(ModelError, match="expected the Qwen2VLProcessor of this model"):
-        arr_coc.wrap(tiny.model("qwen2_vl"), tiny_llava_processor.wrapped(family).processor)
+        arr_coc.wrap(families.model("qwen2_vl"), tiny_vlm.wrapped(family).processor)
 
 
 def test_a_processor_with_other_token_numbers_is_refused() -> None:
-    model = tiny.model("qwen2_vl")
+    model = families.model("qwen2_vl")
     model.config.image_token_id = 99
     with pytest.raises(ModelError, match="whose image token is number 99"):
-        arr_coc.wrap(model, tiny_processor.processor("qwen2_vl"))
+        arr_coc.wrap(model, tiny_vlm.processor("qwen2_vl"))
 
 
 def test_frames_a_second_reach_every_way_of_asking() -> None:
@@ -67,7 +67,7 @@ def test_frames_a_second_reach_every_way_of_asking() -> None:
 
 def test_a_look_belongs_to_its_model() -> None:
     look = wrapped("qwen2_vl").look(picture())
-    other = arr_coc.wrap(tiny.model("qwen2_vl", seed=1), tiny_processor.processor("qwen2_vl"))
+    other = arr_coc.wrap(families.model("qwen2_vl", seed=1), tiny_vlm.processor("qwen2_vl"))
     with pytest.raises(PromptError, match="another model"):
         other.ask(look, "What?")
     again = arr_coc.wrap(wrapped("qwen2_vl").model, other.processor)
@@ -75,7 +75,7 @@ def test_a_look_belongs_to_its_model() -> None:
 
 
 def test_a_look_encodes_again_when_the_model_changes_or_gradients_are_wanted() -> None:
-    vlm = arr_coc.wrap(tiny.model("qwen2_vl"), tiny_processor.processor("qwen2_vl"))
+    vlm = arr_coc.wrap(families.model("qwen2_vl"), tiny_vlm.processor("qwen2_vl"))
     look = vlm.look(picture())
     vlm.ask(look, "What?", **GREEDY)
     features = vlm.prepare(look=look, text="What?", gradients=True)["mm_encoder_outputs"]["image"].pooler_output[0]
@@ -118,7 +118,7 @@ def test_a_look_with_separate_images_is_refused() -> None:
 def test_an_allocation_may_be_an_array_or_know_less_of_the_picture() -> None:
     vlm = wrapped("qwen2_vl")
     assert vlm.prepare([picture()], "What?", allocation=[np.array([1, 5])]).allocations[0].keep.tolist() == [1, 5]
-    llava = tiny_llava_processor.wrapped("llava")
+    llava = tiny_vlm.wrapped("llava")
     shown = llava.prepare([picture(90, 40)], "What?", budget=4, selector="uniform")
     bare = llava.prepare(inputs=llava.look(picture(90, 40)).vision.tensors | dict(
         zip(("input_ids", "attention_mask"), _prompt(llava), strict=True)
@@ -198,7 +198,9 @@ def test_settings_of_a_generation_config_are_seen(
         for name, value in settings.items():
             monkeypatch.setattr(vlm.model.generation_config, name, value)
     else:
-        options = {"generation_config": GenerationConfig(**settings, max_new_tokens=3, do_sample=False, pad_token_id=0)}
+        sampled = "num_return_sequences" in settings  # transformers refuses several greedy sequences by itself
+        config = GenerationConfig(**settings, max_new_tokens=3, do_sample=sampled, pad_token_id=0)
+        options = {"generation_config": config}
     if not_remembered:
         with pytest.raises(PromptError, match=not_remembered):
             vlm.ask(picture(), "What?", remember=True, **options)
@@ -293,7 +295,7 @@ def test_timings_are_plain_numbers_by_stage() -> None:
 
 @pytest.mark.parametrize("family", ["internvl", "idefics3", "qwen2_vl"])
 def test_a_batch_may_start_with_a_text_only_row(family: str) -> None:
-    vlm = wrapped(family) if family == "qwen2_vl" else tiny_llava_processor.wrapped(family)
+    vlm = wrapped(family) if family == "qwen2_vl" else tiny_vlm.wrapped(family)
     options = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
     together = vlm.generate([[], [picture(90, 40)]], ["Hello", "What?"], budget="50%", **options)
     assert together[1].ids.tolist() == vlm.generate([picture(90, 40)], "What?", budget="50%", **options)[0].ids.tolist()
