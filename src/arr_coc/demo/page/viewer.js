@@ -328,7 +328,7 @@ window.viewer = {
   for (const name of ["mouseout", "focusout"]) {
     document.addEventListener(name, (event) => { if (event.target.closest?.("[data-tip]")) viewer.hideTip(); });
   }
-  document.addEventListener("scroll", () => viewer.hideTip(), true);
+  for (const name of ["wheel", "touchmove"]) document.addEventListener(name, () => viewer.hideTip(), { passive: true });
   document.addEventListener("click", (event) => {
     const button = event.target.closest?.("button.save");
     if (button) viewer.save(button);
