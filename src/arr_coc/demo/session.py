@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 MAX_IMAGES = 2  # per session
 REUSABLE_STAGES = ("preprocess", "texture", "encode")  # computed once per image, reused by later questions
 MAX_LOOKUP_MS = 4.0  # such a stage that took less was a cache hit
-M_ARENA_MAX, ARENAS = -8, 2  # mallopt's name for the number of malloc arenas, and its value here
-TRIM_EVERY = 16  # requests
 _upload_count = itertools.count(1)
 
 

@@ -40,7 +40,9 @@ def run(request: PageRequest) -> Iterator[Output]:
         "ask_live": "",
     }
     text = ""
-    with vlm.stream(image.look(vlm), question, **_options(request)) as stream:
+    # Under `auto` a look is encoded whole, for many questions; this answer shows what one question costs.
+    shown = image.image if state.glance == "auto" else image.look(vlm)
+    with vlm.stream(shown, question, **_options(request)) as stream:
         for piece in stream:
             text += piece
             yield {"ask_answer": macros.answer(text, "")}
