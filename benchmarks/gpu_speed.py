@@ -30,7 +30,7 @@ from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.inference import config_for
 from arr_coc.vlm.model import VLM
 
-BATCHED = BudgetConfig("all, segments batched", {"budget": "all"}, batched=True)
+BATCHED = BudgetConfig("all, segments batched", {"budget": "all", "glance": "all"}, batched=True)
 SEEN = tuple(BudgetConfig(f"arr-coc: {one.name}", one.options) for one in CONFIGS[3:])  # with picture and question
 TOKENS = {
     "image_token_id": 151655,

@@ -77,7 +77,7 @@ def main() -> None:
         if read == arguments.cases:
             break
         drawn += 1
-        still = vlm.ask(page, question, budget=BUDGET)
+        still = vlm.ask(page, question, budget=BUDGET, glance="all")
         if still.text != answer:
             continue
         read += 1

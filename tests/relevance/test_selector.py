@@ -61,6 +61,39 @@ def test_a_confident_layer_decides_how_much_is_encoded() -> None:
     assert encoded(arr_coc.wrap(vlm.model, vlm.processor, layer=unfamiliar)) == every
 
 
+@pytest.mark.parametrize("budget", ["all", "80%", 60, "auto"])
+def test_an_automatic_glance_encodes_at_least_what_is_read(budget: Any) -> None:
+    vlm = squares.model()
+    trained = arr_coc.wrap(vlm.model, vlm.processor, layer=squares.confident(squares.layer(vlm)))
+    answer = trained.ask(picture(128, 128), "Which one?", **ASKED | {"budget": budget})
+    kept, encoded, every = (answer.tokens[name] for name in ("kept", "encoded", "all"))
+    assert kept == {"all": every, "80%": math.ceil(0.8 * every), 60: min(60, every)}.get(budget, kept)
+    assert encoded == max(kept, math.ceil(AUTO_GLANCE * every))
+    assert answer.allocation.notes == ()
+
+
+def test_without_a_layer_auto_reads_everything_and_says_so() -> None:
+    vlm = squares.model()
+    for options in ({}, {"glance": "all"}, {"selector": "arr-coc-untrained"}):
+        answer = vlm.ask(picture(128, 128), "Which one?", **ASKED | {"budget": "auto"} | options)
+        assert answer.tokens["kept"] == answer.tokens["encoded"] == answer.tokens["all"]
+        assert answer.allocation.strategy.startswith("everything: nothing cheap relates cells to this question")
+        assert "probe" not in answer.timings
+    probed = vlm.ask(picture(128, 128), "Which one?", selector=ArrCoc(coupling="probe"), **ASKED | {"budget": "auto"})
+    assert "probe" in probed.timings
+
+
+def test_the_number_of_cells_that_auto_keeps_does_not_depend_on_what_is_encoded() -> None:
+    vlm = squares.model()
+    trained = arr_coc.wrap(vlm.model, vlm.processor, layer=squares.confident(squares.layer(vlm)))
+    image, asked = picture(128, 128), ASKED | {"budget": "auto"}
+    ways = [trained.ask(image, "Which one?", **asked), trained.ask(trained.look(image), "Which one?", **asked)]
+    ways += [trained.ask(image, "Which one?", glance="all", **asked), *trained.ask(image, ["Which one?"], **asked)]
+    assert len({answer.tokens["kept"] for answer in ways}) == 1
+    assert arr_coc.realize(image, "Which one?", using=trained).k == ways[0].tokens["kept"]
+    assert [answer.tokens["encoded"] == answer.tokens["all"] for answer in ways] == [False, True, True, True]
+
+
 def test_an_image_where_the_probe_finds_nothing_gets_less_of_a_shared_budget() -> None:
     flat, peaked = (selector("arr-coc").relevance(page_selection(peak=peak)) for peak in (0.01, 0.2))
     assert flat is not None

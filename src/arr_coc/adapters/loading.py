@@ -39,13 +39,13 @@ def empty_model(name: str | Path) -> Any:
     """The model of a folder or hub id without weights: its parameters are on the device "meta"."""
     check_transformers()
     import torch
-    from transformers import AutoConfig, AutoModelForImageTextToText
+    from transformers import AutoModelForImageTextToText
 
     with raise_as(ModelError, f"cannot load {str(name)!r}"):
-        config = AutoConfig.from_pretrained(name)
+        config = read_config(name)
         family(config.model_type)
         with torch.device("meta"):
-            return AutoModelForImageTextToText.from_config(config).eval()
+            return AutoModelForImageTextToText.from_config(config, trust_remote_code=False).eval()
 
 
 def keep_quiet() -> None:

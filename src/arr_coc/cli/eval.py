@@ -118,12 +118,9 @@ def run(arguments: argparse.Namespace) -> int:
     for path in (arguments.json, arguments.plot):
         if path is not None:
             check_folder(check_file(path).parent)
-            if (
-                arguments.data is not None
-                and path.exists()
-                and path.resolve().is_relative_to(Path(arguments.data).resolve())
-            ):
-                raise ArrCocError(f"{str(path)!r} exists inside the data that is read: choose a name outside of it")
+            read = [place for place in (arguments.data, arguments.model, arguments.layer) if place is not None]
+            if path.exists() and any(path.resolve().is_relative_to(Path(place).resolve()) for place in read):
+                raise ArrCocError(f"{str(path)!r} exists inside what is read: choose a name outside of it")
     if arguments.report is not None:
         check_folder(arguments.report)
     if arguments.plot is not None:

@@ -81,7 +81,9 @@ def run(arguments: argparse.Namespace) -> int:
     spread = ray_workers(arguments)
     questions = None if arguments.questions is None else fit.read_questions(arguments.questions)
     images = find_images(arguments.images)
-    check_file(output, inputs=[*images, *([] if arguments.questions is None else [arguments.questions])])
+    encoder = Path(arguments.encoder.rpartition(":")[2])
+    weights = encoder.rglob("*") if encoder.is_dir() else ()
+    check_file(output, inputs=[*images, *weights, *([] if arguments.questions is None else [arguments.questions])])
     keep_quiet()
     state = output.with_name(f"{output.name}.part")
     try:

@@ -110,6 +110,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise ArrCocError(f"expected some channels among {', '.join(CHANNELS)} to leave out, got {got}")
     if arguments.adapt is not None:
         FinetuneConfig.parse(arguments.adapt, arguments.adapt_steps)
+        if (arguments.output / "model").resolve() == Path(arguments.model).resolve():
+            raise ArrCocError(
+                f"expected another folder than {str(arguments.output)!r}, whose model is read and would be replaced"
+            )
         if "answers" not in settings.learn:
             raise ArrCocError("expected --adapt with answers as a source, since it trains on them: --learn answers")
     if arguments.tensorboard:

@@ -21,6 +21,7 @@ from typing import Any
 from PIL import Image
 
 from arr_coc.errors import DataError, PromptError, first_line
+from arr_coc.files import read_bytes
 from arr_coc.types.image import DECODING_ERRORS
 from arr_coc.types.question import check_question
 
@@ -137,10 +138,7 @@ def read_samples(folder: Path, limit: int | None = None) -> Data:
 
 def read_json_lines(path: Path) -> Iterator[RawSample]:
     """Number and object of every line that is not empty."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig", errors="replace")
-    except OSError as error:
-        raise DataError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    text = read_bytes(path, "a file of the data", DataError).decode("utf-8-sig", errors="replace")
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from arr_coc.errors import ArrCocError
 from arr_coc.evaluation.entries import DENSE
+from arr_coc.files import replacing
 
 if TYPE_CHECKING:
     from arr_coc.evaluation.report import Record, Report
@@ -71,6 +72,7 @@ def save_plot(report: Report, path: Path) -> None:
     first.set_ylim(-0.03, 1.03)
     figure.axes[-1].legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
     try:
-        figure.savefig(path, dpi=144)
+        with replacing(path) as temporary:
+            figure.savefig(temporary, dpi=144, format=path.suffix.removeprefix("."))
     except (OSError, ValueError) as error:
         raise ArrCocError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None

@@ -25,6 +25,7 @@ from typing import Any
 
 from arr_coc.errors import DataError, first_line
 from arr_coc.evaluation.data import Data, InvalidSample, RawSample, collect, read_json_lines, read_samples
+from arr_coc.files import read_bytes
 
 SPLITS = ("val", "test", "train")  # where several are there, the first of these is read
 MAX_DEPTH = 4  # nested folders that are searched for pictures
@@ -182,7 +183,7 @@ def read_sroie(folder: Path, limit: int | None = None) -> Data:
     for path in sorted(path for suffix in ("json", "txt", "csv") for path in folder.rglob(f"*.{suffix}")):
         if path.stem not in pictures:
             continue
-        text = path.read_bytes().decode("utf-8", errors="replace")
+        text = read_bytes(path, "a file of the data", DataError).decode("utf-8", errors="replace")
         if text.lstrip().startswith("{"):
             try:
                 fields[path.stem] = json.loads(text)

@@ -15,7 +15,7 @@ import torch
 from arr_coc import selectors as registry
 from arr_coc.adapters.loading import keep_quiet
 from arr_coc.embedding.embeddings import Embeddings
-from arr_coc.errors import ArrCocError, BudgetError, DataError, ImageError, SelectorError, whole_number
+from arr_coc.errors import ArrCocError, BudgetError, DataError, ImageError, PromptError, SelectorError, whole_number
 from arr_coc.evaluation.data import Data, PictureQuestions
 from arr_coc.evaluation.entries import DENSE, RANDOM, Entry, make_entries
 from arr_coc.evaluation.measure import AttentionCost, EvalConfig, PictureRun, Trial, measure_attention_cost
@@ -254,6 +254,8 @@ def measure_picture(
             step(name)
     except ImageError as error:  # its header was valid, its pixels are not
         return error
+    except PromptError as error:  # a question is longer than this model reads
+        return ImageError(str(error))
     return rows
 
 

@@ -22,6 +22,7 @@ from torch import nn
 
 from arr_coc.embedding import storage
 from arr_coc.errors import LayerError
+from arr_coc.files import replacing
 from arr_coc.layer.novelty import fit_questions, pool_words, statistics_size
 
 # The texture's channels for each cell. Colours are used in finer detail, as the cell's own pixels.
@@ -401,7 +402,8 @@ class ArrCocLayer(nn.Module):
         try:
             path.mkdir(parents=True, exist_ok=True)
             storage.write(path / WEIGHTS, self.state_dict(), note)
-            (path / CONFIG).write_text(json.dumps(note, indent=2) + "\n")
+            with replacing(path / CONFIG) as temporary:
+                temporary.write_text(json.dumps(note, indent=2) + "\n")
         except OSError as error:
             raise LayerError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
 

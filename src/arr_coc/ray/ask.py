@@ -17,6 +17,7 @@ from PIL import Image
 import arr_coc
 from arr_coc.adapters.loading import keep_quiet
 from arr_coc.errors import ArrCocError, ImageError, PromptError, first_line
+from arr_coc.files import read_bytes
 from arr_coc.types.answer import Answer
 from arr_coc.types.budget import Budget, limit
 from arr_coc.types.image import DECODING_ERRORS
@@ -137,8 +138,8 @@ class KeptAnswers:
         digest = hashlib.sha256(f"{self.settings}\n{question}\n".encode())
         if isinstance(image, str | os.PathLike):
             try:
-                digest.update(Path(image).read_bytes())
-            except (OSError, ValueError):
+                digest.update(read_bytes(image, "an image file"))
+            except ArrCocError:
                 digest.update(os.fspath(image).encode())  # `_read` says what is wrong with it
         elif isinstance(image, bytes):
             digest.update(image)

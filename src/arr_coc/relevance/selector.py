@@ -16,7 +16,9 @@ from arr_coc.relevance.strategy import FOLLOW_QUESTION
 from arr_coc.selectors.base import Choice, SelectionInput, Selector
 
 AUTO_GLANCE = 0.6  # share of the cells encoded under glance="auto"
-KEEP_ALL = "everything: nothing cheap relates cells to this question, so all are read; a budget prunes anyway"
+KEEP_ALL = (
+    "everything: nothing cheap relates cells to this question, so all encoded cells are read; a budget prunes anyway"
+)
 MIN_TRUST = 0.1  # smallest factor on relevance when images share a budget and nothing matches the question
 
 

@@ -20,7 +20,7 @@ from arr_coc.adapters.wrapped import weights_state
 from arr_coc.devices import Stopwatch, merge_timings
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.answer import Answer, Prepared, Turn
-from arr_coc.types.question import check_question
+from arr_coc.types.question import check_question, check_question_tokens
 
 INCOMPLETE = "\ufffd"  # decoded text ends with it while a character's last token is missing
 
@@ -148,6 +148,7 @@ def follow_up(
     if not prompt.startswith(turn.prompt):
         raise PromptError("cannot continue this answer: the model's chat template rewrites earlier turns")
     fresh = prompter.ids(prompt[len(turn.prompt) :])[None].to(adapter.device)
+    check_question_tokens(fresh.shape[1], adapter.max_positions)
     steps = torch.arange(1, fresh.shape[1] + 1, device=fresh.device)
     new = turn.positions[..., -1:] + steps
     prepared = Prepared(

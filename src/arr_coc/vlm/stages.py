@@ -111,9 +111,10 @@ def glance(context: PromptContext) -> Plan:
             notes += [bound.note] if bound.note else []
     if all(bound.everything for bound in bounds):
         return plan
-    decides = context.adapter.glances and selector.glances and not context.reused
-    if all(map(is_automatic, bounds)) and not request.selector.early and not decides:
-        return plan  # encode all: one of the two cannot decide what to encode, or further questions follow
+    cannot = not (context.adapter.glances and selector.glances)
+    all_read = all(bound.everything for bound in plan.limits)
+    if all(map(is_automatic, bounds)) and not request.selector.early and (cannot or context.reused or all_read):
+        return plan  # encode all: nothing can decide what to encode, further questions follow, or all is read
     if not context.adapter.glances and not request.selector.early:
         raise SelectorError(f"{context.adapter.family} encodes whole pictures only: leave glance out and set a budget")
     results: list[Choice | Downscale] = []
@@ -121,7 +122,12 @@ def glance(context: PromptContext) -> Plan:
         for number, bound in enumerate(bounds):
             found = plan.automatic.get(number) if is_automatic(bound) and selector is request.selector else None
             result, why = (found, "") if found else call_glance(selector, selection_input(context, number, bound))
-            _add_reason(plan, number, why)
+            needed = plan.limits[number].k or 0
+            if is_automatic(bound) and isinstance(result, Choice) and len(result.keep) < needed:  # encode what is read
+                wider = selection_input(context, number, replace(bound, k=needed))
+                result, why = call_glance(selector, wider)
+            if why not in plan.reasons[number]:
+                _add_reason(plan, number, why)
             results.append(result)
     if any(isinstance(result, Downscale) for result in results):
         plan.downscale = _downscale(context, selector.name, results, bounds, plan.reasons)
@@ -184,7 +190,8 @@ def gaze(context: PromptContext, plan: Plan, encoded: list[Encoded]) -> StageRes
     name = "given" if plan.given else context.request.selector.name
     allocations = []
     for number, (choice, tokens, bound) in enumerate(zip(choices, encoded, plan.limits, strict=True)):
-        if not plan.given and bound.k is not None and len(tokens.cells) < bound.k < bound.n:
+        chosen_count = number not in plan.automatic  # by the caller
+        if not plan.given and chosen_count and bound.k is not None and len(tokens.cells) < bound.k < bound.n:
             plan.notes[number].append(
                 f"budget of {bound.k} cells is more than the {len(tokens.cells)} encoded ones: all of these are kept"
             )

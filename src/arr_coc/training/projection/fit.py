@@ -18,6 +18,7 @@ from arr_coc.embedding.encoder import Encoder
 from arr_coc.embedding.projection import DIMS, MIN_QUESTIONS, TEXT_WEIGHT, Moments, Projection, fit_projection, spectrum
 from arr_coc.errors import DataError, ProjectionError, whole_number
 from arr_coc.evaluation.data import read_samples
+from arr_coc.files import read_bytes
 from arr_coc.training.projection.gather import CellSampling, Progress, gather_moments
 from arr_coc.training.projection.quality import ProjectionQuality, QualityThresholds, compare_projections
 from arr_coc.types.workers import WorkerMap
@@ -204,12 +205,11 @@ def read_questions(path: str | Path) -> list[str]:
     if place.is_dir():
         found = [sample.question for picture in read_samples(place).pictures for sample in picture.samples]
     else:
+        data = read_bytes(place, "a file of questions", DataError)
         try:
-            found = [line.strip() for line in place.read_text(encoding="utf-8-sig").splitlines()]
+            found = [line.strip() for line in data.decode("utf-8-sig").splitlines()]
         except UnicodeDecodeError:
             raise DataError(f"expected questions as text, one per line, in {str(place)!r}: it is not UTF-8") from None
-        except OSError as error:
-            raise DataError(f"cannot read the questions {str(place)!r}: {error.strerror}") from None
     questions = list(dict.fromkeys(question for question in found if question))
     if not questions:
         raise DataError(f"expected questions in {str(place)!r}, one per line, found none")
