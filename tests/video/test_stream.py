@@ -122,9 +122,9 @@ def test_another_question_keeps_the_features(yellows: Embeddings) -> None:
 def test_spend_new_keeps_only_new_content() -> None:
     static = [
         one.allocation.k
-        for one in WatchStream(synthetic_clips.draw_clip("static", 6).frames, "", spend="new", budget=40)
+        for one in WatchStream(synthetic_clips.draw_clip("static", 6).frames, "?", spend="new", budget=40)
     ]
-    pan = [one.allocation.k for one in WatchStream(synthetic_clips.pan(6, step=24).frames, "", spend="new", budget=40)]
+    pan = [one.allocation.k for one in WatchStream(synthetic_clips.pan(6, step=24).frames, "?", spend="new", budget=40)]
     assert static[0] == pan[0] == 40
     assert np.mean(static[1:]) < 4
     assert np.mean(pan[1:]) > 2 * np.mean(static[1:])
@@ -142,7 +142,7 @@ def test_a_truncated_file_is_watched_with_a_note(write: Write, tmp_path: Path) -
 
 def test_a_change_of_size_starts_from_nothing() -> None:
     frames = synthetic_clips.draw_clip("static", 4).frames
-    seen = list(WatchStream([frames[0], frames[1], frames[2][:200], frames[3][:200]], ""))
+    seen = list(WatchStream([frames[0], frames[1], frames[2][:200], frames[3][:200]], "?"))
     assert seen[2].scene == "cut"
     assert seen[2].allocation.n < seen[1].allocation.n
     assert seen[3].reuse.texture > 0.9
@@ -151,17 +151,17 @@ def test_a_change_of_size_starts_from_nothing() -> None:
 def test_a_nan_frame_raises_after_the_good_frames() -> None:
     frames = torch.rand(3, 3, 32, 32)
     frames[2, 0, 0, 0] = float("nan")
-    stream = WatchStream(frames, "")
+    stream = WatchStream(frames, "?")
     assert [next(stream).number, next(stream).number] == [0, 1]
     with pytest.raises(ImageError, match="frame 3"):
         next(stream)
 
 
 def test_one_frame_and_tiny_frames_are_watched(yellows: Embeddings) -> None:
-    assert len(list(WatchStream([np.zeros((1, 1, 3), np.uint8)], "", using=yellows))) == 1
+    assert len(list(WatchStream([np.zeros((1, 1, 3), np.uint8)], "?", using=yellows))) == 1
     rng = np.random.default_rng(0)
     tiny = [rng.integers(0, 256, (7, 5, 3), dtype=np.uint8) for _ in range(4)]
-    assert [one.allocation.n for one in WatchStream(tiny, "", using=yellows)] == [1] * 4
+    assert [one.allocation.n for one in WatchStream(tiny, "?", using=yellows)] == [1] * 4
 
 
 def test_a_slow_consumer_gets_the_latest_frames_and_the_number_dropped() -> None:
@@ -187,7 +187,7 @@ def test_an_error_of_the_source_is_raised_after_the_frames_before_it() -> None:
 
 def test_dropping_keeps_numbers_and_times() -> None:
     clip = synthetic_clips.draw_clip("static", 20)
-    seen = list(WatchStream(clip.frames, "", drop="oldest", fps=20))
+    seen = list(WatchStream(clip.frames, "?", drop="oldest", fps=20))
     assert seen[-1].number == 19
     assert sum(one.dropped for one in seen) + len(seen) == 20
     assert all(one.time == one.number / 20 for one in seen)
@@ -199,7 +199,7 @@ def test_dropping_keeps_numbers_and_times() -> None:
 )
 def test_wrong_options_are_rejected(options: dict[str, str], message: str) -> None:
     with pytest.raises(ArrCocError, match=message):
-        WatchStream([np.zeros((8, 8, 3), np.uint8)], "", **options)  # type: ignore[arg-type]
+        WatchStream([np.zeros((8, 8, 3), np.uint8)], "?", **options)  # type: ignore[arg-type]
 
 
 def test_closing_ends_the_reading_thread() -> None:
@@ -207,7 +207,7 @@ def test_closing_ends_the_reading_thread() -> None:
         while True:
             yield np.zeros((16, 16, 3), np.uint8)
 
-    with WatchStream(endless(), "", drop="oldest") as stream:
+    with WatchStream(endless(), "?", drop="oldest") as stream:
         next(stream)
         assert stream._latest is not None
     assert not stream._latest._thread.is_alive()

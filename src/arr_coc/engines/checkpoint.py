@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from arr_coc.adapters.families import adapter
+from arr_coc.adapters.families import family
 from arr_coc.adapters.loading import empty_model, model_folder
 from arr_coc.errors import LayerError, first_line
 from arr_coc.layer.inference import HASHED_ROWS, identity_of, identity_weights
@@ -40,7 +40,8 @@ class Checkpoint:
         model = empty_model(self.folder)
         names = {id(weights): name for name, weights in model.named_parameters(remove_duplicate=False)}
         names |= {id(weights): name for name, weights in model.named_parameters()}
-        parts = {what: names[id(weights)] for what, weights in identity_weights(adapter(model)).items()}
+        parts_of = family(model.config.model_type)(model, None, False)  # unchecked: it has no weights
+        parts = {what: names[id(weights)] for what, weights in identity_weights(parts_of).items()}
         self._words = parts["words"]
         found = identity_of(model.config.model_type, {what: self._head(name) for what, name in parts.items()})
         if layer.config.model != found:

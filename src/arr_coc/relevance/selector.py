@@ -68,13 +68,18 @@ class ArrCoc(Selector):
                 return replace(chosen, auto=auto_count(chosen.relevance[chosen.keep]))
             everything = replace(everything, relevance=chosen.relevance, scores=chosen.scores, tensions=chosen.tensions)
             has_layer = False
-        if self.settings.coupling == "auto" and not has_layer and selection.scorer is None:
+        if self._is_plain and not has_layer and selection.scorer is None:
             return replace(everything, auto=len(selection.candidates))  # nor could the gaze be sure
         return everything
 
     def _is_cheap(self, selection: SelectionInput) -> bool:
         """Whether only what costs little may decide: the caller left everything to `auto`, and a model stands ready."""
-        return _is_auto(selection) and self.settings.coupling == "auto" and selection.probe is not None
+        return _is_auto(selection) and self._is_plain and selection.probe is not None
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether no setting asks for scores of a certain kind."""
+        return self.settings.coupling == "auto" and not self.settings.weights and self.settings.exploit is None
 
     def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """Each candidate's relevance `[M]`, reduced in an image where nothing matches the question."""

@@ -56,7 +56,7 @@ class GenerationOptions(TypedDict, total=False):
 def check_options(model: Any, options: Mapping[str, Any], function: Callable[..., Any]) -> None:
     """Raise on an option that neither `function` nor the model's own `generate` takes, and name the nearest one."""
     own = [name for name in inspect.signature(function).parameters if name not in ("self", "options")]
-    known = {*own, *GenerationOptions.__annotations__, *vars(model.generation_config)}
+    known = {*own, *GenerationOptions.__annotations__, *vars(model.generation_config), "adapter_names"}  # peft's
     for method in (model.generate, model.forward):
         known |= set(inspect.signature(method).parameters)
     for name in options:
