@@ -390,7 +390,7 @@ def test_a_bad_image_is_one_sentence_that_stays(new_user: NewUser, tmp_path: Pat
 def test_bad_settings_are_one_sentence_and_the_page_goes_on(new_user: NewUser) -> None:
     page = new_user().open()
     question = page.locator("#question textarea")
-    for text, message in (("", "Expected a question, got an empty one"), ("why? " * 100, "at most 300 letters")):
+    for text, message in (("", "Expected a question, got an empty one"), ("why? " * 100, "at most 300 characters")):
         question.fill(text)
         page.locator("#ask-go").click()
         page.locator("#ask-message [role=alert]", has_text=message).wait_for()
