@@ -78,7 +78,7 @@ def test_a_folder_of_another_kind_of_model(tmp_path: Path) -> None:
 
 
 def test_code_in_a_model_folder_runs_only_when_it_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with `auto_map` brings Python code. Nobody is asked: without trust_remote_code it does not run."""
+    """A folder with `auto_map` brings Python code. There is no prompt: without trust_remote_code it does not run."""
     torch.manual_seed(0)
     folder.write(build(TINY), tmp_path, torch.float32)
     config = json.loads((tmp_path / "config.json").read_text())
