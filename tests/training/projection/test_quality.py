@@ -173,6 +173,6 @@ def test_questions_from_a_file_or_a_data_set(tmp_path: Path) -> None:
     assert read_questions(tmp_path) == ["Where is red?"]
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "odd.txt").write_bytes(b"\xff\xfe\x00x")
-    for name, complaint in (("empty.txt", "found none"), ("no.txt", "No such file"), ("odd.txt", "UTF-8")):
+    for name, complaint in (("empty.txt", "found none"), ("no.txt", "there is no file"), ("odd.txt", "UTF-8")):
         with pytest.raises(DataError, match=complaint):
             read_questions(tmp_path / name)
