@@ -317,7 +317,9 @@ def connect_links(events: PageEvents, bar: Any) -> None:
     )
     noted = ran.then(None, [wanted, *events.links], None, js=note)
     noted.then(start_timing, [wanted, parts["ask_link"]], events.outputs("ask"), **MODEL, **HIDDEN)
-    events.run_named_on(parts["bridge"].select(go_back, None, outputs, **HIDDEN).then, wanted)
+    # Back twice while the first one waits for the model: gradio would drop the second.
+    back = parts["bridge"].select(go_back, None, outputs, trigger_mode="multiple", **HIDDEN)
+    events.run_named_on(back.then, wanted, trigger_mode="multiple")
 
     def interrupt(request: gr.Request) -> None:
         events.app.sessions.get(request.session_hash).interrupts += 1

@@ -184,9 +184,9 @@ class PageEvents:
             self._time(shown)
         return done
 
-    def run_named_on(self, event: Any, name: Any) -> Any:
+    def run_named_on(self, event: Any, name: Any, **options: Any) -> Any:
         """Run the tab that the component `name` names, at an event."""
-        options = {**MODEL, **HIDDEN, "show_progress": "minimal", "js": self.begin_named}
+        options = {**MODEL, **HIDDEN, "show_progress": "minimal", "js": self.begin_named, **options}
         done = event(self.handler(), [name, *self.controls.inputs()], self.outputs(*RUN_TAB), **options)
         show = f"(tab, ...links) => {{ arrcoc.visit(links[{list(RUN_TAB)}.indexOf(tab)]); }}"
         shown = done.then(None, [name, *self.links], None, js=show)
