@@ -1,0 +1,155 @@
+"""`UniversalLayer`: a layer that depends on no model. It ships with the package and is the default for every wrapped model.
+
+It sees what exists before any encoder runs: the texture's channels, each cell's pixels, and the question as bytes. So it
+needs no tokens and no word embeddings of a model, and works on any grid: a cell is always 16 x 16 pixels to it, whatever its
+size in the image. A convolutional stem reads letters; `recipes/universal` trains it on drawn and scanned documents.
+
+Besides relevance it says what kind of question it is (`Intent`), and how sure it is that the evidence is among the best cells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from arr_coc.layer.model import ArrCocLayer, LayerConfig, LayerOutput, map_statistics
+from arr_coc.selectors.base import Question
+
+ANY_MODEL = "any"
+CHANNELS = ("edges", "edges_inverted", "highpass", "lowpass", "text", "distance", "x", "y", "eccentricity")
+PIXELS = 16  # per side of a cell
+MAX_BYTES = 256  # of a question: the start and the end of a longer one
+STEM = (16, 40, 80)  # widths of the stem's first convolutions
+DILATIONS = (1, 2, 4, 8)
+SUMMARY_SHARES = (0.0625, 0.125, 0.25)  # of the cells: how much probability the best ones hold
+INTENTS = ("find", "absent", "whole")  # something in the image, something that is not there, all of it
+WEIGHTS = Path(__file__).parent / "weights"
+
+
+def universal_config(**sizes: Any) -> LayerConfig:
+    """The configuration of a universal layer."""
+    given: dict[str, Any] = {"width": 128, "seeing": 2, "asking": 2, "pixels": PIXELS, "channels": CHANNELS}
+    return LayerConfig(ANY_MODEL, token_width=1, word_width=1, **(given | sizes))
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What the layer says about its own prediction. All are calibrated probabilities."""
+
+    found: float  # the evidence is among the best eighth of the cells
+    absent: float  # the question is about something that is not in the image
+    whole: float  # the question is about all of the image
+
+
+class CellStem(nn.Module):
+    """Letters and shapes from each cell's pixels and its surroundings: pixels `[B, h, w, 3 p^2]` to `[B, h, w, d]`."""
+
+    def __init__(self, pixels: int, width: int) -> None:
+        super().__init__()
+        self.pixels = pixels
+        widths = (3, *STEM, width)
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in zip(widths[:-1], widths[1:], strict=True)
+        )
+        self.norms = nn.ModuleList(nn.GroupNorm(1, b) for b in STEM)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        image = F.pixel_shuffle(pixels.permute(0, 3, 1, 2), self.pixels)  # [B, 3, 16 h, 16 w]
+        image = image.contiguous(memory_format=torch.channels_last)
+        for convolution, norm in zip(self.convolutions[:-1], self.norms, strict=True):
+            image = F.gelu(norm(convolution(image)))
+        return self.convolutions[-1](image).permute(0, 2, 3, 1)
+
+
+class ByteEncoder(nn.Module):
+    """A question's bytes `[B, T, 1]`, each with its context: `[B, T, d]`; `mask` `[B, T]` is False for padding."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.embed = nn.Embedding(256, width)
+        self.around = nn.ModuleList(nn.Conv1d(width, width, 3, padding=step, dilation=step) for step in DILATIONS)
+        self.norm = nn.LayerNorm(width)
+        self.into = nn.Linear(width, 3 * width, bias=False)
+        self.back = nn.Linear(width, width)
+        self.out = nn.LayerNorm(width)
+
+    def forward(self, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = self.embed(words[..., 0].long()) * mask[..., None]
+        for convolution in self.around:
+            hidden = hidden + F.gelu(convolution(hidden.transpose(1, 2)).transpose(1, 2)) * mask[..., None]
+        query, key, value = self.into(self.norm(hidden)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None])
+        return self.out(hidden + self.back(found.transpose(1, 2).flatten(2)))
+
+
+class DoubtHead(nn.Module):
+    """Logits of the intents and of `found`: `[B, 4]`, from the question's words and from summaries of the prediction."""
+
+    def __init__(self, width: int, hidden: int = 64) -> None:
+        super().__init__()
+        self.attend = nn.Linear(width, 1, bias=False)
+        self.into = nn.Linear(width + SUMMARY_SIZE, hidden)
+        self.out = nn.Linear(hidden, len(INTENTS) + 1)
+
+    def forward(self, words: torch.Tensor, mask: torch.Tensor, output: LayerOutput) -> torch.Tensor:
+        attention = self.attend(words)[..., 0].masked_fill(~mask, -torch.inf).softmax(-1)
+        question = (attention[:, None] @ words)[:, 0]
+        return self.out(F.gelu(self.into(torch.cat([question, summarise(output)], dim=-1))))
+
+
+SUMMARY_SIZE = 4 * 4 + len(SUMMARY_SHARES) + 2
+
+
+def summarise(output: LayerOutput) -> torch.Tensor:
+    """Statistics of a prediction's maps, without its gradient: `[B, S]`."""
+    logits = output.relevance.detach().float()
+    maps = torch.cat([output.scores.detach().float(), logits[:, None]], dim=1)
+    ranked = logits.softmax(-1).sort(-1, descending=True).values.cumsum(-1)
+    held = [ranked[:, max(1, round(share * logits.shape[-1])) - 1] for share in SUMMARY_SHARES]
+    return torch.cat([map_statistics(maps), torch.stack([*held, logits.amax(-1) / 8, logits.mean(-1) / 8], dim=-1)], -1)
+
+
+class UniversalLayer(ArrCocLayer):
+    """A layer for any model: texture, pixels and the question's bytes; no tokens."""
+
+    def __init__(self, config: LayerConfig) -> None:
+        super().__init__(config)
+        del self.token_norm, self.from_tokens
+        self.from_pixels = CellStem(config.pixels, config.width)  # type: ignore[assignment]
+        self.words = ByteEncoder(config.width, config.heads)  # type: ignore[assignment]
+        self.doubt = DoubtHead(config.width)
+
+    @property
+    def reads_tokens(self) -> bool:
+        return False
+
+    def question_input(self, question: Question) -> torch.Tensor:
+        """The bytes of the question in lower case: `[T, 1]`."""
+        return question_bytes(question.text)
+
+    def doubts(self, words: torch.Tensor, mask: torch.Tensor, output: LayerOutput) -> Doubt:
+        """The doubt of one prediction: words `[1, T, d]`, output for `N` cells."""
+        logits = self.doubt(words, mask, output)[0].float()
+        _, absent, whole = logits[:-1].softmax(0).tolist()
+        return Doubt(float(logits[-1].sigmoid()), absent, whole)
+
+
+def question_bytes(text: str) -> torch.Tensor:
+    """A question's bytes in lower case, without blanks at its ends: `[T, 1]`; of a long one the first and last bytes."""
+    found = text.strip().lower().encode("utf-8", "replace") or b" "
+    if len(found) > MAX_BYTES:
+        found = found[: MAX_BYTES // 2] + found[-MAX_BYTES // 2 :]
+    return torch.frombuffer(bytearray(found), dtype=torch.uint8).float()[:, None]
+
+
+@cache
+def shipped_layer() -> UniversalLayer:
+    """The universal layer that ships with the package."""
+    return UniversalLayer.from_pretrained(WEIGHTS)
