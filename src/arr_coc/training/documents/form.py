@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from arr_coc.training.documents import lexicon, text
 from arr_coc.training.documents.page import Document, FontSet, Page, PageQuestion, Pen, load_font, pick_pen
-from arr_coc.training.documents.questions import NOT_FOUND, phrase
+from arr_coc.training.documents.questions import NOT_FOUND, ask
 
 _Maker = Callable[[random.Random], str]
 
@@ -80,7 +80,7 @@ def render(rng: random.Random, fonts: FontSet, width: int, height: int, held_out
             pen.width,
         )
         index = pen.line(heading, rng.choice(("left", "center")), font)
-        questions.append(PageQuestion("heading", phrase(rng, "heading", held_out), heading, (index,)))
+        questions.append(ask(rng, "heading", heading, (index,), held_out))
         pen.down(rng.uniform(0, 0.6))
     keys = rng.sample(sorted(_FIELDS), min(len(_FIELDS), rng.randint(3, 16)))
     keys = [key if rng.random() < 0.85 else _invented_key(rng) for key in keys]
@@ -101,9 +101,7 @@ def render(rng: random.Random, fonts: FontSet, width: int, height: int, held_out
         lines = _put_pair(pen, layout, shown, value, column, bold)
         written.append(key)
         questions.append(
-            PageQuestion(
-                "field", phrase(rng, "field", held_out, key=key if rng.random() < 0.7 else shown), value, lines
-            )
+            ask(rng, "field", value, lines, held_out, key=key if rng.random() < 0.7 else shown)
         )
         if rng.random() < 0.1:
             pen.rule()
@@ -111,5 +109,5 @@ def render(rng: random.Random, fonts: FontSet, width: int, height: int, held_out
             pen.down(rng.uniform(0.2, 1))
     absent = [key for key in _FIELDS if not any(key in other or other in key for other in written)]
     for key in rng.sample(absent, rng.choice((0, 1, 1, 2))):
-        questions.append(PageQuestion("field", phrase(rng, "field", held_out, key=key), NOT_FOUND))
+        questions.append(ask(rng, "field", NOT_FOUND, (), held_out, key=key))
     return page.document(questions)

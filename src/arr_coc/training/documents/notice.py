@@ -7,7 +7,7 @@ import random
 
 from arr_coc.training.documents import lexicon, text
 from arr_coc.training.documents.page import Document, FontSet, Page, PageQuestion, load_font
-from arr_coc.training.documents.questions import NOT_FOUND, phrase
+from arr_coc.training.documents.questions import NOT_FOUND, ask
 
 Colour = tuple[int, int, int]
 
@@ -144,20 +144,21 @@ def render(rng: random.Random, fonts: FontSet, width: int, height: int, held_out
         taken.append((x - 8, y - 8, box[2] + 4, box[3] + 4))
         shown[name] = message, index
         questions.append(
-            PageQuestion("notice", phrase(rng, "notice", held_out, which=_colour_word(rng, name)), message, (index,))
+            ask(rng, "notice", message, (index,), held_out, which=_colour_word(rng, name))
         )
     if len(shown) == 1:
         message, index = next(iter(shown.values()))
-        questions.append(PageQuestion("sign", phrase(rng, "sign", held_out), message, (index,)))
+        questions.append(ask(rng, "sign", message, (index,), held_out))
     if shown and rng.random() < 0.5:
         name = rng.choice(list(shown))
         message, index = shown[name]
-        questions.append(PageQuestion("colour", phrase(rng, "colour", held_out, words=message), name, (index,)))
+        questions.append(ask(rng, "colour", name, (index,), held_out, words=message))
     if rng.random() < 0.3:
         absent = rng.choice([name for name in COLOUR_NAMES if name not in shown])
-        asked = phrase(rng, "notice", held_out, which=_colour_word(rng, absent))
+        which = _colour_word(rng, absent)
         # That a colour is missing can only be known when all texts are visible.
-        questions.append(PageQuestion("notice", asked, NOT_FOUND, tuple(index for _, index in shown.values())))
+        everything = tuple(index for _, index in shown.values())
+        questions.append(ask(rng, "notice", NOT_FOUND, everything, held_out, which=which))
     return page.document(questions)
 
 

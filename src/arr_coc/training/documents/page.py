@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 Ink = int | tuple[int, int, int]
+Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels
 UNNAMED_COLOUR = 0  # of text whose colour is never asked for
 _PRINTABLE = [chr(code) for code in range(32, 127)]
 
@@ -41,6 +42,17 @@ class Font:
         while len(text) > 1 and self.width(text) > width:
             text = text.rsplit(" ", 1)[0] if " " in text else text[:-1]
         return text.strip()
+
+    def wrap(self, text: str, width: float) -> list[str]:
+        """Break `text` between words into rows of at most `width` pixels; a word that is wider is cut."""
+        rows, current = [], ""
+        for word in text.split():
+            longer = f"{current} {word}" if current else self.shorten(word, width)
+            if current and self.width(longer) > width:
+                rows.append(current)
+                longer = self.shorten(word, width)
+            current = longer
+        return [*rows, current] if current else rows
 
 
 @lru_cache(maxsize=4096)
@@ -75,6 +87,12 @@ class FontSet:
     def pick(self, rng: random.Random, monospaced: float = 0.5) -> str:
         return rng.choice(self.monospaced if rng.random() < monospaced else self.paths)
 
+    def heavier(self, path: str) -> str:
+        """The bold font of the same family, or `path` itself where there is none."""
+        family, name = Path(path).stem.split("-")[0], Path(path).name
+        bold = [other for other in self.paths if Path(other).stem in (f"{family}-Bold", f"{family}-Medium", f"{family} Bold")]
+        return bold[0] if bold and "Bold" not in name else path
+
 
 @dataclass(frozen=True)
 class Line:
@@ -84,12 +102,12 @@ class Line:
     """
 
     text: str
-    box: tuple[float, float, float, float]
+    box: Box
     middles: np.ndarray  # [len(text)]
     colour: int = UNNAMED_COLOUR
 
     @classmethod
-    def in_box(cls, text: str, box: tuple[float, float, float, float]) -> "Line":
+    def in_box(cls, text: str, box: Box) -> "Line":
         """A line known by its box only: its characters are taken to be equally wide."""
         steps = (np.arange(len(text)) + 0.5) / max(1, len(text))
         return cls(text, box, box[0] + (box[2] - box[0]) * steps)
@@ -97,12 +115,20 @@ class Line:
 
 @dataclass(frozen=True)
 class PageQuestion:
-    """A question about a document. `evidence` holds the indices of the lines that its answer needs."""
+    """A question about a document. `evidence` holds the indices of the lines that its answer needs.
+
+    `others` are further sets of lines, each of which answers it as well. `slots` are the words that were filled into the
+    phrasing. `absent`: what it asks for is not in the picture. `whole`: it is about all of the picture.
+    """
 
     kind: str
     text: str
     answer: str
     evidence: tuple[int, ...] = ()
+    others: tuple[tuple[int, ...], ...] = ()
+    slots: tuple[tuple[str, str], ...] = ()
+    absent: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +136,7 @@ class Document:
     """A picture with its text lines and its questions.
 
     `capitals`: answers are in capitals, whatever case is printed. `caseless`: the printed case is unknown, because the lines
-    come from labels in capitals.
+    come from labels in capitals. `summary`: what the page is, in one or two sentences.
     """
 
     image: np.ndarray  # [H, W] gray or [H, W, 3], uint8
@@ -118,6 +144,7 @@ class Document:
     questions: tuple[PageQuestion, ...]
     capitals: bool = False
     caseless: bool = False
+    summary: str = ""
 
     def line_starts(self, cell: int) -> list[tuple[int, int]]:
         """The cell `(row, column)` in which each line begins, of `cell` x `cell` pixels; (-1, -1) for an empty line."""
@@ -151,6 +178,11 @@ class Page:
         self.lines.append(Line(text, box, left + (edges[:-1] + edges[1:]) / 2, colour))
         return len(self.lines) - 1
 
+    def mark(self, box: Box) -> int:
+        """Record something drawn, such as a bar or a switch, as a line without text. Returns its index in `lines`."""
+        self.lines.append(Line("", box, np.zeros(0)))
+        return len(self.lines) - 1
+
     def visible(self, index: int) -> bool:
         """Whether the whole line lies on the page."""
         left, top, right, bottom = self.lines[index].box
@@ -159,10 +191,10 @@ class Page:
     def rule(self, left: float, right: float, y: float, ink: Ink, width: int = 1) -> None:
         self.draw.line((left, y, right, y), fill=ink, width=width)
 
-    def document(self, questions: list[PageQuestion], capitals: bool = False) -> Document:
+    def document(self, questions: list[PageQuestion], capitals: bool = False, summary: str = "") -> Document:
         """The finished document; questions about lines that run off the page are left out."""
         seen = [q for q in questions if all(self.visible(index) for index in q.evidence)]
-        return Document(np.asarray(self.image), tuple(self.lines), tuple(seen), capitals)
+        return Document(np.asarray(self.image), tuple(self.lines), tuple(seen), capitals, summary=summary)
 
 
 class Pen:

@@ -216,6 +216,14 @@ def phrase(rng: random.Random, kind: str, held_out: bool = False, **slots: objec
     return phrasing.format(**slots)
 
 
+def ask(
+    rng: random.Random, kind: str, answer: str, evidence: tuple[int, ...] = (), held_out: bool = False, **slots: object
+) -> PageQuestion:
+    """A question of `kind` with its answer; its slots are kept, so that it can be phrased differently."""
+    filled = tuple((name, str(value)) for name, value in slots.items())
+    return PageQuestion(kind, phrase(rng, kind, held_out, **slots), answer, evidence, slots=filled)
+
+
 def _after(rng: random.Random, texts: list[str], held_out: bool) -> PageQuestion | None:
     index = rng.randrange(len(texts))
     text = texts[index]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from arr_coc.training.documents import lexicon, text
 from arr_coc.training.documents.page import Document, Font, FontSet, Page, PageQuestion, Pen, text_size
-from arr_coc.training.documents.questions import NOT_FOUND, phrase
+from arr_coc.training.documents.questions import NOT_FOUND, ask
 
 _LEGAL = ("SDN BHD", "SDN. BHD.", "S/B", "BHD")
 _OWNED = ("OWNED BY :", "OWNED BY", "DIMILIKI:", "OPERATED BY", "MANAGED BY:")
@@ -174,8 +174,8 @@ class _ReceiptPrinter:
         self.middle = rng.choice(("center", "center", "center", "left"))
 
     def answer(self, kind: str, answer: str, evidence: tuple[int, ...], **slots: str) -> None:
-        question = phrase(self.rng, kind, self.held_out, **slots)
-        self.questions.append(PageQuestion(kind, question, answer.upper() if evidence else NOT_FOUND, evidence))
+        shown = answer.upper() if evidence else NOT_FOUND
+        self.questions.append(ask(self.rng, kind, shown, evidence, self.held_out, **slots))
 
     def header(self) -> None:
         _Header(self.pen, self.rng, self.case, self.middle, self.answer).write()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from arr_coc.training.documents import text
 from arr_coc.training.documents.page import Document, FontSet, Page, PageQuestion, Pen, pick_pen
-from arr_coc.training.documents.questions import NOT_FOUND, phrase
+from arr_coc.training.documents.questions import NOT_FOUND, ask
 
 _COLUMNS: dict[str, Callable[[random.Random], str]] = {
     "quantity": lambda rng: str(rng.randint(1, 500)),
@@ -72,7 +72,7 @@ def render(rng: random.Random, fonts: FontSet, width: int, height: int, held_out
     if rng.random() < 0.5 and pen.rows_left > 5:
         heading = pen.resize_font(6).shorten(case(text.words(rng, 1, 3)), pen.width)
         index = pen.line(heading, "left", pen.resize_font(6))
-        questions.append(PageQuestion("heading", phrase(rng, "heading", held_out), heading, (index,)))
+        questions.append(ask(rng, "heading", heading, (index,), held_out))
         pen.down(0.5)
     columns = rng.sample(sorted(_COLUMNS), rng.randint(1, 4 if width > 400 else 2))
     names: list[str] = []
@@ -82,11 +82,11 @@ def render(rng: random.Random, fonts: FontSet, width: int, height: int, held_out
             names.append(name)
     values = _grid(rng, pen, names, columns, case)
     for name, column, value, lines in rng.sample(values, min(len(values), 8)):
-        questions.append(PageQuestion("table", phrase(rng, "table", held_out, column=column, row=name), value, lines))
+        questions.append(ask(rng, "table", value, lines, held_out, column=column, row=name))
     if rng.random() < 0.6:
         stranger = case(text.words(rng, 1, 2))
         if not any(stranger in name or name in stranger for name in names):
             questions.append(
-                PageQuestion("table", phrase(rng, "table", held_out, column=columns[0], row=stranger), NOT_FOUND)
+                ask(rng, "table", NOT_FOUND, (), held_out, column=columns[0], row=stranger)
             )
     return page.document(questions)

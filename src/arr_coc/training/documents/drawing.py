@@ -1,0 +1,257 @@
+"""One entry point for all drawings: `draw_any(seed)` gives a picture with questions, answers and evidence boxes.
+
+Every drawing also has questions about something that it does not show, and questions about all of it. `enrich` adds them to
+a document of any kind, and asks its questions in the richer phrasings of `phrasings.py`.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from arr_coc.errors import ArrCocError
+from arr_coc.training.documents import form, invoice, notice, receipt, table, text
+from arr_coc.training.documents.page import Box, Document, FontSet, Line, PageQuestion
+from arr_coc.training.documents.phrasings import say
+from arr_coc.training.documents.questions import NOT_FOUND
+
+NOT_IN_PICTURE = "not in the picture"
+
+Groups = tuple[tuple[Box, ...], ...]  # all boxes of a group are needed, any one group suffices
+
+
+@dataclass(frozen=True)
+class DrawnQuestion:
+    """A question about a drawing.
+
+    `evidence`: groups of pixel boxes around the answer and the label that identifies it; `()` where `absent`, and None
+    where `whole`: such a question needs even coverage of the picture.
+    """
+
+    kind: str
+    text: str
+    answer: str
+    evidence: Groups | None
+    absent: bool = False
+    whole: bool = False
+    held_out: bool = False
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A drawn picture with its questions. `kind` is one of `KINDS`; `lines` are its texts with their places."""
+
+    kind: str
+    image: np.ndarray  # [H, W, 3], uint8
+    questions: tuple[DrawnQuestion, ...]
+    lines: tuple[Line, ...]
+    summary: str
+
+
+@dataclass(frozen=True)
+class _Family:
+    """How a kind is drawn: `render(rng, fonts, width, height, held_out, invented)`, and the sizes it looks right at."""
+
+    render: Callable[[random.Random, FontSet, int, int, bool, bool], Document]
+    widths: tuple[int, int]
+    aspects: tuple[float, float]  # height over width
+    rephrased: bool = False  # its questions are asked in the phrasings of `questions.py`
+
+
+def _old(
+    render: Callable[[random.Random, FontSet, int, int, bool], Document],
+) -> Callable[[random.Random, FontSet, int, int, bool, bool], Document]:
+    """A renderer without the option for invented names: half of its names are invented anyway."""
+    return lambda rng, fonts, width, height, held_out, _: render(rng, fonts, width, height, held_out)
+
+
+_FAMILIES: dict[str, _Family] = {
+    "receipt": _Family(_old(receipt.render), (420, 640), (1.6, 2.4), rephrased=True),
+    "form": _Family(_old(form.render), (420, 760), (0.8, 1.5), rephrased=True),
+    "table": _Family(_old(table.render), (420, 760), (0.5, 1.1), rephrased=True),
+    "notice": _Family(_old(notice.render), (336, 640), (0.5, 1.0), rephrased=True),
+    "invoice": _Family(invoice.render, (600, 900), (1.25, 1.45)),
+}
+KINDS: tuple[str, ...] = tuple(_FAMILIES)
+
+
+@lru_cache(maxsize=1)
+def default_fonts() -> FontSet:
+    """The DejaVu fonts that matplotlib brings: the same on every machine."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise ArrCocError("expected matplotlib, whose fonts are the default: install it, or pass fonts=") from None
+    return FontSet.from_paths(sorted(map(str, Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVu*.ttf"))))
+
+
+# Form fields that are easily taken for each other: their question uses the printed word where two are on a page.
+_ALIKE = tuple(
+    frozenset(group.split(", "))
+    for group in (
+        "invoice date, due date, date of birth, issue date, expiry date, delivery date, date, valid until",
+        "name, customer, contact, manager, patient, passenger, author, signed by, recipient, company, supplier, bank, "
+        "employer, carrier",
+        "total, amount due, balance, deposit, tax, price, fee, subtotal",
+        "phone, fax, mobile",
+        "time, departure, arrival, check-in",
+        "address, deliver to, destination, city",
+        "invoice number, order number, reference, account number, policy number, serial number, ticket number, "
+        "tracking number, booking code",
+    )
+)
+
+
+def _rephrase(rng: random.Random, question: PageQuestion, keys: Sequence[str], held_out: bool) -> PageQuestion:
+    """The question in a richer phrasing. `keys` are the fields on the page."""
+    slots = dict(question.slots)
+    literal = False
+    if question.kind == "field":
+        key = slots["key"].lower()
+        literal = any(key in group and sum(other in group for other in keys) > 1 for group in _ALIKE)
+    absent = question.answer == NOT_FOUND
+    return replace(
+        question,
+        text=say(rng, question.kind, held_out, literal=literal, **slots),
+        evidence=() if absent else question.evidence,
+        absent=absent,
+    )
+
+
+_OBJECTS = "dog cat ball tree car house clock chair bottle cup apple book bicycle bird boat horse umbrella lamp guitar".split()
+_STRAY_FIELDS = (
+    "passport number, licence plate, blood group, boarding gate, seat number, shoe size, room temperature, wifi password, "
+    "opening hours, doctor's name, parking fee, flight number, bus line, page number, interest rate, warranty period, "
+    "calories, expiry date, coupon code, password, table number, room rate, currency, inspection date"
+).split(", ")
+_STRAY_KINDS = {  # kinds of questions that have an answer in these families only, and words that would be a label of it
+    "IBAN": ("invoice paper", "iban account"),
+    "BIC": ("invoice paper", "bic swift"),
+    "due date": ("invoice form paper", "due pay"),
+    "invoice number": ("invoice form receipt paper", "invoice"),
+    "tax number": ("invoice receipt", "tax vat gst"),
+    "shipping": ("invoice", "shipping delivery freight"),
+    "discount": ("invoice receipt", "disc"),
+    "x axis": ("chart", ""),
+    "y axis": ("chart", ""),
+    "error code": ("screen", "error"),
+    "main button": ("screen", ""),
+    "tab": ("screen", "tab"),
+    "clock": ("scene", "time clock :"),
+}
+
+
+def _stray(rng: random.Random, family: str, words: str, held_out: bool) -> PageQuestion | None:
+    """A question about something that is not in the picture; None if the draw would be on the page. `words`: its texts."""
+    style = rng.random()
+    if style < 0.4 and family != "scene":
+        thing = rng.choice(_OBJECTS)
+        if thing in words:
+            return None
+        kind = rng.choice(("where", "object colour", "is there", "count"))
+        article = "an" if thing[0] in "aeiou" else "a"
+        asked = say(rng, kind, held_out, thing_=thing, things_=f"{thing}s", a_thing=f"{article} {thing}")
+        return PageQuestion(kind, asked, {"is there": "no", "count": "0"}.get(kind, NOT_FOUND), absent=True)
+    if style < 0.7:
+        kind = rng.choice(sorted(_STRAY_KINDS))
+        homes, labels = _STRAY_KINDS[kind]
+        if family in homes.split() or any(label in words for label in labels.split()):
+            return None
+        return PageQuestion(kind, say(rng, kind, held_out), NOT_FOUND, absent=True)
+    key = rng.choice(_STRAY_FIELDS)
+    if any(part in words for part in key.split()):
+        return None
+    return PageQuestion("field", say(rng, "field", held_out, literal=True, key=key), NOT_FOUND, absent=True)
+
+
+def _first_answers(document: Document) -> dict[str, str]:
+    return {q.kind: q.answer for q in reversed(document.questions) if q.answer != NOT_FOUND}
+
+
+def _summary(document: Document, family: str) -> str:
+    """What a page of the first families is, from its questions and texts."""
+    if document.summary:
+        return document.summary
+    known = _first_answers(document)
+    if family == "receipt":
+        parts = [f" {link} {known[kind]}" for kind, link in (("company", "from"), ("date", "of"), ("total", "over")) if kind in known]
+        return f"A receipt{','.join(parts)}."
+    keys = list(dict.fromkeys(value for q in document.questions if q.answer != NOT_FOUND for name, value in q.slots if name in ("key", "column")))
+    heading = f' with the heading "{known["heading"]}"' if "heading" in known else ""
+    if family in ("form", "table"):
+        return f"A {family}{heading}" + (f" that gives {', '.join(keys[:5])}." if keys else ".")
+    shown = "; ".join(line.text for line in document.lines)
+    return f"A notice that says: {shown}." if shown else "A notice without text."
+
+
+def enrich(
+    rng: random.Random, document: Document, family: str, held_out: bool = False, rephrase: bool = True, strays: int = 2
+) -> Document:
+    """The document with its questions in richer phrasings, up to `strays` about absent things, and one about all of it.
+
+    The picture stays as it is. `rephrase`: phrase the document's own questions differently, too.
+    """
+    keys = [value.lower() for q in document.questions if q.answer != NOT_FOUND for name, value in q.slots if name == "key"]
+    asked = [_rephrase(rng, q, keys, held_out) if rephrase else q for q in document.questions]
+    words = " ".join(line.text.lower() for line in document.lines)
+    more = [stray for _ in range(strays) if (stray := _stray(rng, family, words, held_out)) is not None]
+    summary = _summary(document, family)
+    about_all = PageQuestion("whole", say(rng, "whole", held_out), summary, whole=True)
+    return replace(document, questions=(*asked, *more, about_all), summary=summary)
+
+
+def _boxes(document: Document, lines: tuple[int, ...]) -> tuple[Box, ...]:
+    """The lines' boxes, clipped to the picture."""
+    height, width = document.image.shape[:2]
+    found = []
+    for index in lines:
+        left, top, right, bottom = (float(side) for side in document.lines[index].box)
+        found.append((max(0.0, left), max(0.0, top), min(float(width), right), min(float(height), bottom)))
+    return tuple(found)
+
+
+def _drawn(document: Document, question: PageQuestion, held_out: bool) -> DrawnQuestion:
+    evidence: Groups | None = ()
+    if question.whole:
+        evidence = None
+    elif not question.absent:
+        evidence = tuple(_boxes(document, group) for group in (question.evidence, *question.others))
+    answer = NOT_IN_PICTURE if question.answer == NOT_FOUND else question.answer
+    return DrawnQuestion(question.kind, question.text, answer, evidence, question.absent, question.whole, held_out)
+
+
+def draw_any(
+    seed: int | str,
+    kinds: Sequence[str] | Mapping[str, float] = KINDS,
+    *,
+    fonts: FontSet | None = None,
+    size: tuple[int, int] | None = None,
+    held_out: bool = False,
+    invented: bool = False,
+) -> Drawing:
+    """A drawing of one of `kinds`, the same for the same seed and fonts.
+
+    `kinds` may give each kind's weight. `size` is (width, height) in pixels; None: a size that suits the kind.
+    `held_out`: all questions in phrasings that training never uses. `invented`: names and addresses of random syllables or
+    misspelt (receipts, forms, tables and notices mix them in any case).
+    """
+    unknown = [kind for kind in kinds if kind not in _FAMILIES]
+    if unknown or not kinds:
+        raise ArrCocError(f"expected kinds among {', '.join(KINDS)}, got {', '.join(unknown) or 'none'}")
+    if size is not None and min(size) < 112:
+        raise ArrCocError(f"expected a size of at least 112 x 112 pixels, got {size[0]} x {size[1]}")
+    rng = random.Random(f"drawing {seed}")
+    weights = list(kinds.values()) if isinstance(kinds, Mapping) else None
+    kind = rng.choices(list(kinds), weights)[0]
+    family = _FAMILIES[kind]
+    width = rng.randint(*family.widths)
+    height = round(width * rng.uniform(*family.aspects))
+    width, height = size or (width, height)
+    document = family.render(rng, fonts or default_fonts(), width, height, held_out, invented)
+    document = enrich(rng, document, kind, held_out, rephrase=family.rephrased)
+    image = document.image if document.image.ndim == 3 else np.repeat(document.image[..., None], 3, axis=2)
+    questions = tuple(_drawn(document, question, held_out) for question in document.questions)
+    return Drawing(kind, np.ascontiguousarray(image), questions, document.lines, document.summary)
