@@ -4,41 +4,50 @@ import argparse
 import pickle
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from arr_coc.files import replacing
 from arr_coc.layer.universal import universal_config
-from arr_coc.training.documents.page import Document, FontSet
+from arr_coc.training.documents import draw_any, enrich
+from arr_coc.training.documents.drawing import Drawing, as_drawing
+from arr_coc.training.documents.page import FontSet
 from arr_coc.training.documents.questions import reading_questions
 from recipes.reader.data import Library
-from recipes.reader.receipts import Placement, read_receipts, scan, split
-from recipes.reader.recipe import MEDIUM_GRIDS, PAGE_GRIDS, SMALL_GRIDS, pixels
+from recipes.reader.receipts import FIELDS, Placement, read_receipts, scan, split
+from recipes.reader.recipe import MEDIUM_GRIDS, PAGE_GRIDS, pixels
 from recipes.universal.pages import TrainingPage, make_page
 
 SHARD = 64  # pages
-UNCHANGED_SCANS = 0.12  # of the pages: a whole scan as it is
+SCANS, LIBRARY = 0.15, 0.40  # of the pages: whole scans as they are, and what the reader's recipe makes of scans
 
 
-def draw_document(rng: random.Random, library: Library) -> Document:
-    """A scan, a rerendered scan, or a drawing of any kind."""
-    if library.receipts and rng.random() < UNCHANGED_SCANS:
+def draw_picture(rng: random.Random, library: Library) -> Drawing:
+    """A scan as it is, a scan with changed words, a rerendered scan, or a drawing of any kind."""
+    style = rng.random()
+    if library.receipts and style < SCANS:
         chosen = rng.choice(library.receipts)
-        width, height = pixels(min(PAGE_GRIDS[:3], key=lambda one: abs(one[0] / one[1] - chosen.image.width / chosen.image.height)))
+        ratio = chosen.image.width / chosen.image.height
+        width, height = pixels(min(PAGE_GRIDS[:3], key=lambda one: abs(one[0] / one[1] - ratio)))
         document = scan(rng, chosen, width, height, Placement.whole(chosen, width, height))
+    elif style < SCANS + LIBRARY:
+        grids = PAGE_GRIDS if rng.random() < 0.75 else MEDIUM_GRIDS
+        document = library.document(rng, rng.choice(grids), 0.7, rng.random() < 0.1)
     else:
-        grids = PAGE_GRIDS if rng.random() < 0.65 else MEDIUM_GRIDS if rng.random() < 0.7 else SMALL_GRIDS
-        document = library.document(rng, rng.choice(grids), 0.7, rng.random() < 0.15)
+        return draw_any(rng.getrandbits(48), fonts=library.fonts, invented=rng.random() < 0.3)
     reading = [one for one in reading_questions(rng, document, document.line_starts(28), 3) if one.kind == "after"]
-    return Document(document.image, document.lines, (*document.questions, *reading), document.capitals, document.caseless)
+    fields_only = all(one.kind in FIELDS for one in document.questions)
+    document = enrich(rng, document, "receipt", rephrase=fields_only and rng.random() < 0.6)
+    return as_drawing(replace(document, questions=(*document.questions, *reading)), "scan")
 
 
 def draw_page(seed: int, number: int, library: Library) -> TrainingPage:
     """Page `number` of a seed; always the same."""
     rng = random.Random(f"universal {seed}/{number}")
     strength = rng.random() ** 1.5
-    return make_page(rng, draw_document(rng, library), universal_config(), strength)
+    return make_page(rng, draw_picture(rng, library), universal_config(), strength)
 
 
 def main() -> None:

@@ -16,33 +16,16 @@ from arr_coc.evaluation.metrics import evidence_cells
 from arr_coc.layer.inference import texture_features
 from arr_coc.layer.model import LayerConfig
 from arr_coc.texture import TextureArray
-from arr_coc.training.documents.page import Document
-from arr_coc.training.documents.questions import NOT_FOUND
+from arr_coc.training.documents.drawing import Drawing
 from arr_coc.types.grid import Grid
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _LETTER = {letter: number for number, letter in enumerate(LETTERS)} | {
     letter.upper(): number for number, letter in enumerate(LETTERS)
 }
-SEGMENT = 6  # characters: a line is cut into pieces, so that a tilted line has tight boxes
+PIECE = 3.0  # a box is cut into pieces of at most this width over height, so that a tilted line has tight boxes
 USUAL_CELLS = (28.0, 32.0)  # pixels of a cell in the families that people use most
 MAX_CELLS = 1300
-WHOLE_QUESTIONS = (
-    "Describe this.", "Describe the image.", "Describe this picture in detail.", "What is this?", "What do you see?",
-    "Summarise the page.", "Summarize this document.", "What is this document about?", "What kind of document is this?",
-    "Give me an overview.", "What is shown here?", "Tell me about this image.", "Transcribe everything.", "Read the whole page.",
-    "What does the whole text say?", "Is anything unusual here?", "Read all of it", "caption", "Write a caption for this picture.",
-)  # fmt: skip
-HELD_OUT_WHOLE = ("Please describe what is in this image.", "Sum this page up for me.", "What can be seen in the picture?")
-ABSENT_THINGS = (
-    "cat", "dog", "weather", "chess move", "capital of France", "colour of the car", "name of the pilot", "number of chairs",
-    "train platform", "blood pressure", "shoe size", "score of the match", "author of the novel", "recipe", "engine power",
-    "password", "flight number", "room number", "height of the mountain", "temperature in the oven", "name of the singer",
-    "page number of the chapter", "licence plate", "serial number of the engine", "patient's weight", "gate",
-)  # fmt: skip
-ABSENT_FRAMES = (
-    "What is the {}?", "{}?", "Is there a {}?", "Where is the {}?", "Tell me the {}.", "How large is the {}?", "Find the {}.",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,15 +50,14 @@ class TrainingPage:
         return self.pixels.shape[1], self.pixels.shape[2]
 
 
-def photograph(rng: random.Random, document: Document, strength: float) -> tuple[np.ndarray, np.ndarray]:
-    """The document as a scan or a photo of it: RGB uint8 `[H, W, 3]`, and the map of its points, a 3 x 3 homography.
+def photograph(rng: random.Random, image: np.ndarray, strength: float) -> tuple[np.ndarray, np.ndarray]:
+    """The page as a scan or a photo of it: RGB uint8 `[H, W, 3]`, and the map of its points, a 3 x 3 homography.
 
     `strength` (0 to 1): how far it is tilted, lit and degraded.
     """
-    image = document.image if document.image.ndim == 3 else cv2.cvtColor(document.image, cv2.COLOR_GRAY2RGB)
     high, wide = image.shape[:2]
     move = np.eye(3)
-    if rng.random() < 0.5 * strength:
+    if rng.random() < 0.6 * strength:
         image, move = _on_table(rng, image, strength)
     elif rng.random() < 0.06 * strength:
         turns = rng.choice((1, 2, 3))
@@ -112,7 +94,8 @@ def _surface(rng: random.Random, high: int, wide: int) -> np.ndarray:
     noise = np.random.default_rng(rng.getrandbits(32))
     coarse = cv2.resize(noise.random((4, 4), dtype=np.float32), (wide, high), interpolation=cv2.INTER_CUBIC)
     fine = cv2.resize(
-        noise.random((high // rng.choice((2, 4, 16)) + 2, wide // rng.choice((2, 4, 16)) + 2), dtype=np.float32), (wide, high)
+        noise.random((high // rng.choice((2, 4, 16)) + 2, wide // rng.choice((2, 4, 16)) + 2), dtype=np.float32),
+        (wide, high),
     )
     colour = noise.random(3, dtype=np.float32) * 200 + 20
     return np.clip(colour * (0.5 + 0.5 * coarse + rng.uniform(0, 0.5) * (fine - 0.5))[..., None], 0, 255)
@@ -150,23 +133,15 @@ def moved_points(move: np.ndarray, points: np.ndarray) -> np.ndarray:
     return flat[:, :2] / flat[:, 2:]
 
 
-def _piece_boxes(document: Document, line: int, move: np.ndarray) -> list[list[float]]:
-    """The boxes of a line's pieces after the map: small pieces keep tilted boxes tight."""
-    one = document.lines[line]
-    left, top, right, bottom = one.box
-    pieces = max(1, round(len(one.text) / SEGMENT))
-    edges = np.linspace(left, right, pieces + 1)
+def _pieces(box: Sequence[float], move: np.ndarray) -> list[list[float]]:
+    """A box cut into pieces along its width, each mapped: small pieces keep tilted boxes tight."""
+    left, top, right, bottom = box
+    edges = np.linspace(left, right, max(1, round((right - left) / max(1.0, bottom - top) / PIECE)) + 1)
     boxes = []
     for start, stop in zip(edges[:-1], edges[1:], strict=True):
         moved = moved_points(move, np.array([[start, top], [stop, top], [stop, bottom], [start, bottom]]))
         boxes.append([*moved.min(0).tolist(), *moved.max(0).tolist()])
     return boxes
-
-
-def _moved_box(box: Sequence[float], move: np.ndarray) -> list[float]:
-    left, top, right, bottom = box
-    moved = moved_points(move, np.array([[left, top], [right, top], [right, bottom], [left, bottom]]))
-    return [*moved.min(0).tolist(), *moved.max(0).tolist()]
 
 
 def cell_size(rng: random.Random) -> float:
@@ -175,45 +150,34 @@ def cell_size(rng: random.Random) -> float:
 
 
 def make_page(
-    rng: random.Random, document: Document, config: LayerConfig, strength: float, cell: float | None = None,
-    extra: bool = True,
-) -> TrainingPage:  # fmt: skip
-    """What the layer learns from a document. `extra`: also ask for absent things and for the whole page."""
-    image, move = photograph(rng, document, strength)
+    rng: random.Random, drawing: Drawing, config: LayerConfig, strength: float, cell: float | None = None
+) -> TrainingPage:
+    """What the layer learns from a drawing."""
+    image, move = photograph(rng, drawing.image, strength)
     high, wide = image.shape[:2]
-    side = cell or cell_size(rng)
-    side = max(side, (high * wide / MAX_CELLS) ** 0.5)
-    rows, columns = max(1, round(high / side)), max(1, round(wide / side))
-    grid = Grid(1, rows, columns)
+    side = max(cell or cell_size(rng), (high * wide / MAX_CELLS) ** 0.5)
+    grid = Grid(1, max(1, round(high / side)), max(1, round(wide / side)))
     features = texture_features([TextureArray.from_image(image)], grid, config)
     questions = []
-    for question in document.questions:
-        boxes = [box for line in question.evidence for box in _piece_boxes(document, line, move)]
-        groups = [boxes] if boxes else []
-        if not groups:
-            intent = "absent" if question.answer == NOT_FOUND else ""
-        else:
-            intent = "find"
-        if intent:
-            cells = tuple(one.numpy().astype(np.int32) for one in evidence_cells(groups, grid, (wide, high)) if len(one))
-            if cells or intent == "absent":
-                questions.append(Asked(question.text, question.kind, cells, intent))
-    if extra:
-        questions.append(Asked(rng.choice(WHOLE_QUESTIONS), "whole", (), "whole"))
-        absent = rng.choice(ABSENT_FRAMES).format(rng.choice(ABSENT_THINGS))
-        questions.append(Asked(absent, "absent", (), "absent"))
+    for question in drawing.questions:
+        boxes = [[piece for box in group for piece in _pieces(box, move)] for group in question.evidence or ()]
+        found = evidence_cells([group for group in boxes if group], grid, (wide, high)) if any(boxes) else []
+        cells = tuple(one.numpy().astype(np.int32) for one in found if len(one))
+        intent = "whole" if question.whole else "absent" if question.absent else "find"
+        if cells or intent != "find":
+            questions.append(Asked(question.text, f"{drawing.kind}: {question.kind}", cells, intent))
     return TrainingPage(
         (features.pixels[0].numpy() * 255).round().astype(np.uint8),
         features.channels[0].numpy().astype(np.float16),
-        _letters(document, move, grid, (wide, high)),
+        _letters(drawing, move, grid, (wide, high)),
         tuple(questions),
     )
 
 
-def _letters(document: Document, move: np.ndarray, grid: Grid, size: tuple[int, int]) -> np.ndarray:
+def _letters(drawing: Drawing, move: np.ndarray, grid: Grid, size: tuple[int, int]) -> np.ndarray:
     """Cell and letter of every letter and digit: `[L, 2]`."""
     points, letters = [], []
-    for line in document.lines:
+    for line in drawing.lines:
         y = (line.box[1] + line.box[3]) / 2
         for x, character in zip(line.middles, line.text, strict=True):
             if (letter := _LETTER.get(character)) is not None:

@@ -26,12 +26,13 @@ from arr_coc.layer.model import LayerOutput
 from arr_coc.layer.novelty import pad_questions
 from arr_coc.layer.universal import INTENTS, UniversalLayer, question_bytes, universal_config
 from arr_coc.training.losses import EvidenceMask, calibration_loss, ranking_loss
+from recipes.reader.optimizer import Muon
 from recipes.universal.pages import LETTERS, Asked, TrainingPage, to_tensors
 
 IMAGES = 8  # of a step
 QUESTIONS = 4  # about an image, in a step
 AVERAGE = 0.998  # decay of the moving average of the weights
-LETTER_WEIGHT, INTENT_WEIGHT, ABSENT_WEIGHT = 1.0, 0.1, 0.3
+LETTER_WEIGHT, INTENT_WEIGHT, ABSENT_WEIGHT = 0.5, 0.1, 0.3
 KEPT_PAGES = 9000  # in memory; older ones make room
 FOUND_SHARE = 0.125  # of the cells: `found` is that all evidence is among them
 
@@ -43,6 +44,7 @@ class LetterHead(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, len(LETTERS))
+        nn.init.constant_(self.out.bias, -3.0)  # most cells hold none of most letters
 
     def forward(self, cells: torch.Tensor) -> torch.Tensor:
         return self.out(self.norm(cells)).flatten(0, -2)
@@ -54,7 +56,11 @@ def misspell(rng: random.Random, text: str) -> str:
         return text
     at = rng.randrange(1, len(text) - 2)
     return rng.choice(
-        (text[:at] + text[at + 1 :], text[:at] + text[at] + text[at:], text[:at] + text[at + 1] + text[at] + text[at + 2 :])
+        (
+            text[:at] + text[at + 1 :],
+            text[:at] + text[at] + text[at:],
+            text[:at] + text[at + 1] + text[at] + text[at + 2 :],
+        )
     )
 
 
@@ -118,17 +124,34 @@ def losses(
     return found, output
 
 
-def found_targets(
-    logits: torch.Tensor, groups: Sequence[Sequence[torch.Tensor]]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def found_targets(logits: torch.Tensor, groups: Sequence[Sequence[torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Whether the best cells hold some group whole, and for which questions that is known: `[Q]` each.
 
     An absent thing is never found.
     """
     count = max(1, round(FOUND_SHARE * logits.shape[-1]))
     best = logits.detach().topk(count, dim=-1).indices
-    hit = [max((float(torch.isin(group, row).all()) for group in several), default=0.0) for several, row in zip(groups, best, strict=True)]
+    hit = [
+        max((float(torch.isin(group, row).all()) for group in several), default=0.0)
+        for several, row in zip(groups, best, strict=True)
+    ]
     return torch.tensor(hit), torch.tensor([bool(several) for several in groups])
+
+
+def make_optimisers(layer: nn.Module, head: nn.Module, rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the blocks, AdamW for the rest at half the rate."""
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
+    for name, parameter in [*layer.named_parameters(), *head.named_parameters()]:
+        in_block = name.startswith(("seeing.", "asking.", "questions.", "words.into", "words.back"))
+        some = matrices if in_block and parameter.ndim == 2 else others if parameter.ndim > 1 else plain
+        some.append(parameter)
+    groups: list[dict[str, Any]] = [{"params": others, "weight_decay": 0.02}, {"params": plain, "weight_decay": 0.0}]
+    return [
+        Muon(matrices, lr=rate, weight_decay=0.02),
+        torch.optim.AdamW([group | {"rate_share": 0.5} for group in groups], lr=rate, betas=(0.9, 0.98)),
+    ]
 
 
 class Training:
@@ -140,18 +163,14 @@ class Training:
         self.letters = LetterHead(self.layer.config.width)
         self.average = UniversalLayer(self.layer.config)
         self.step, self.seconds = 0, 0.0
-        named = [*self.layer.named_parameters(), *self.letters.named_parameters()]
-        decayed = [p for _, p in named if p.ndim > 1]
-        other = [p for _, p in named if p.ndim <= 1]
-        self.optimiser = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": 0.02}, {"params": other, "weight_decay": 0.0}], lr=rate, betas=(0.9, 0.98)
-        )
+        self.optimisers = make_optimisers(self.layer, self.letters, rate)
         if state.exists():
             saved = torch.load(state, weights_only=True)
             self.layer.load_state_dict(saved["layer"])
             self.letters.load_state_dict(saved["letters"])
             self.average.load_state_dict(saved["average"])
-            self.optimiser.load_state_dict(saved["optimiser"])
+            for optimiser, values in zip(self.optimisers, saved["optimisers"], strict=True):
+                optimiser.load_state_dict(values)
             self.step, self.seconds = saved["step"], saved["seconds"]
         else:
             self.average.load_state_dict(self.layer.state_dict())
@@ -161,7 +180,7 @@ class Training:
             torch.save(
                 {
                     "layer": self.layer.state_dict(), "letters": self.letters.state_dict(),
-                    "average": self.average.state_dict(), "optimiser": self.optimiser.state_dict(),
+                    "average": self.average.state_dict(), "optimisers": [one.state_dict() for one in self.optimisers],
                     "step": self.step, "seconds": self.seconds,
                 },
                 temporary,
@@ -174,10 +193,13 @@ class Training:
             one.mean.copy_(values.mean(1).view(-1, 1, 1))
             one.spread.copy_(values.std(1).clamp(min=1e-3).view(-1, 1, 1))
 
-    def take_step(self, rng: random.Random, pages: Sequence[TrainingPage], progress: float, half: bool) -> dict[str, float]:
+    def take_step(
+        self, rng: random.Random, pages: Sequence[TrainingPage], progress: float, half: bool
+    ) -> dict[str, float]:
         warm = min(1.0, (self.step + 1) / 100)
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.rate * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
+        rate = self.rate * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
+        for group in (group for optimiser in self.optimisers for group in optimiser.param_groups):
+            group["lr"] = rate * group.get("rate_share", 1.0)
         totals: dict[str, float] = {}
         for page in rng.sample(pages, IMAGES):
             asked = choose_questions(rng, page, QUESTIONS)
@@ -189,8 +211,9 @@ class Training:
             for name, value in found.items():
                 totals[name] = totals.get(name, 0.0) + value.item() / IMAGES
         nn.utils.clip_grad_norm_([*self.layer.parameters(), *self.letters.parameters()], 1.0)
-        self.optimiser.step()
-        self.optimiser.zero_grad()
+        for optimiser in self.optimisers:
+            optimiser.step()
+            optimiser.zero_grad()
         self.step += 1
         decay = min(AVERAGE, (1 + self.step) / (10 + self.step))
         with torch.no_grad():
@@ -200,7 +223,9 @@ class Training:
 
 
 @torch.no_grad()
-def validate(layer: UniversalLayer, pages: Sequence[TrainingPage], shares: Sequence[float] = (0.25, 0.125, 0.0625)) -> dict[str, Any]:
+def validate(
+    layer: UniversalLayer, pages: Sequence[TrainingPage], shares: Sequence[float] = (0.25, 0.125, 0.0625)
+) -> dict[str, Any]:
     """Recall of evidence within shares of the cells, by kind of question; and accuracy of the intents."""
     layer.eval()
     rows: dict[str, list[list[float]]] = {}
@@ -216,10 +241,16 @@ def validate(layer: UniversalLayer, pages: Sequence[TrainingPage], shares: Seque
             if one.groups:
                 order = logits.argsort(descending=True)
                 kept = [order[: max(1, round(share * len(order)))] for share in shares]
-                recalls = [max(float(torch.isin(torch.from_numpy(g).long(), some).float().mean()) for g in one.groups) for some in kept]
+                recalls = [
+                    max(float(torch.isin(torch.from_numpy(g).long(), some).float().mean()) for g in one.groups)
+                    for some in kept
+                ]
                 rows.setdefault(one.kind, []).append(recalls)
     layer.train()
-    table = {kind: [round(sum(column) / len(several), 3) for column in zip(*several, strict=True)] for kind, several in rows.items()}
+    table = {
+        kind: [round(sum(column) / len(several), 3) for column in zip(*several, strict=True)]
+        for kind, several in rows.items()
+    }
     everything = [one for several in rows.values() for one in several]
     table["all"] = [round(sum(column) / len(everything), 3) for column in zip(*everything, strict=True)]
     return {"recall": table, "intent": round(sum(intents) / len(intents), 3)}
@@ -238,7 +269,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the state, the log and the layer")
     parser.add_argument("--minutes", type=float, default=60, help="of this call (60)")
     parser.add_argument("--schedule", type=float, help="minutes of the whole schedule, over all calls (this call's)")
-    parser.add_argument("--rate", type=float, default=1.5e-3)
+    parser.add_argument("--rate", type=float, default=4e-3)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)

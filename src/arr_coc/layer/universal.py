@@ -152,4 +152,6 @@ def question_bytes(text: str) -> torch.Tensor:
 @cache
 def shipped_layer() -> UniversalLayer:
     """The universal layer that ships with the package."""
-    return UniversalLayer.from_pretrained(WEIGHTS)
+    layer = UniversalLayer.from_pretrained(WEIGHTS)
+    assert isinstance(layer, UniversalLayer)
+    return layer

@@ -113,15 +113,16 @@ def _rephrase(rng: random.Random, question: PageQuestion, keys: Sequence[str], h
         key = slots["key"].lower()
         literal = any(key in group and sum(other in group for other in keys) > 1 for group in _ALIKE)
     absent = question.answer == NOT_FOUND
-    return replace(
-        question,
-        text=say(rng, question.kind, held_out, literal=literal, **slots),
-        evidence=() if absent else question.evidence,
-        absent=absent,
-    )
+    try:
+        said = say(rng, question.kind, held_out, literal=literal, **slots)
+    except KeyError:  # the words of this question are unknown
+        said = question.text
+    return replace(question, text=said, evidence=() if absent else question.evidence, absent=absent)
 
 
-_OBJECTS = "dog cat ball tree car house clock chair bottle cup apple book bicycle bird boat horse umbrella lamp guitar".split()
+_OBJECTS = (
+    "dog cat ball tree car house clock chair bottle cup apple book bicycle bird boat horse umbrella lamp guitar".split()
+)
 _STRAY_FIELDS = (
     "passport number, licence plate, blood group, boarding gate, seat number, shoe size, room temperature, wifi password, "
     "opening hours, doctor's name, parking fee, flight number, bus line, page number, interest rate, warranty period, "
@@ -177,9 +178,21 @@ def _summary(document: Document, family: str) -> str:
         return document.summary
     known = _first_answers(document)
     if family == "receipt":
-        parts = [f" {link} {known[kind]}" for kind, link in (("company", "from"), ("date", "of"), ("total", "over")) if kind in known]
+        parts = [
+            f" {link} {known[kind]}"
+            for kind, link in (("company", "from"), ("date", "of"), ("total", "over"))
+            if kind in known
+        ]
         return f"A receipt{','.join(parts)}."
-    keys = list(dict.fromkeys(value for q in document.questions if q.answer != NOT_FOUND for name, value in q.slots if name in ("key", "column")))
+    keys = list(
+        dict.fromkeys(
+            value
+            for q in document.questions
+            if q.answer != NOT_FOUND
+            for name, value in q.slots
+            if name in ("key", "column")
+        )
+    )
     heading = f' with the heading "{known["heading"]}"' if "heading" in known else ""
     if family in ("form", "table"):
         return f"A {family}{heading}" + (f" that gives {', '.join(keys[:5])}." if keys else ".")
@@ -194,7 +207,9 @@ def enrich(
 
     The picture stays as it is. `rephrase`: phrase the document's own questions differently, too.
     """
-    keys = [value.lower() for q in document.questions if q.answer != NOT_FOUND for name, value in q.slots if name == "key"]
+    keys = [
+        value.lower() for q in document.questions if q.answer != NOT_FOUND for name, value in q.slots if name == "key"
+    ]
     asked = [_rephrase(rng, q, keys, held_out) if rephrase else q for q in document.questions]
     words = " ".join(line.text.lower() for line in document.lines)
     more = [stray for _ in range(strays) if (stray := _stray(rng, family, words, held_out)) is not None]
@@ -221,6 +236,13 @@ def _drawn(document: Document, question: PageQuestion, held_out: bool) -> DrawnQ
         evidence = tuple(_boxes(document, group) for group in (question.evidence, *question.others))
     answer = NOT_IN_PICTURE if question.answer == NOT_FOUND else question.answer
     return DrawnQuestion(question.kind, question.text, answer, evidence, question.absent, question.whole, held_out)
+
+
+def as_drawing(document: Document, kind: str, held_out: bool = False) -> Drawing:
+    """A document as a drawing: in colour, its evidence as boxes."""
+    image = document.image if document.image.ndim == 3 else np.repeat(document.image[..., None], 3, axis=2)
+    questions = tuple(_drawn(document, question, held_out) for question in document.questions)
+    return Drawing(kind, np.ascontiguousarray(image), questions, document.lines, document.summary)
 
 
 def draw_any(
@@ -251,7 +273,4 @@ def draw_any(
     height = round(width * rng.uniform(*family.aspects))
     width, height = size or (width, height)
     document = family.render(rng, fonts or default_fonts(), width, height, held_out, invented)
-    document = enrich(rng, document, kind, held_out, rephrase=family.rephrased)
-    image = document.image if document.image.ndim == 3 else np.repeat(document.image[..., None], 3, axis=2)
-    questions = tuple(_drawn(document, question, held_out) for question in document.questions)
-    return Drawing(kind, np.ascontiguousarray(image), questions, document.lines, document.summary)
+    return as_drawing(enrich(rng, document, kind, held_out, rephrase=family.rephrased), kind, held_out)

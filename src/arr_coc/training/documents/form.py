@@ -100,9 +100,7 @@ def render(rng: random.Random, fonts: FontSet, width: int, height: int, held_out
             continue
         lines = _put_pair(pen, layout, shown, value, column, bold)
         written.append(key)
-        questions.append(
-            ask(rng, "field", value, lines, held_out, key=key if rng.random() < 0.7 else shown)
-        )
+        questions.append(ask(rng, "field", value, lines, held_out, key=key if rng.random() < 0.7 else shown))
         if rng.random() < 0.1:
             pen.rule()
         elif rng.random() < 0.15:

@@ -130,8 +130,9 @@ def iban(rng: random.Random) -> str:
 
 def bic(rng: random.Random) -> str:
     letters = "".join(rng.choice("ABCDEFGHIKLMNOPRSTUVWXZ") for _ in range(4))
-    return f"{letters}{rng.choice(('DE', 'FR', 'GB', 'NL', 'AT', 'CH'))}{rng.choice(('FF', '2X', 'HH', 'MM', '33'))}" + (
-        "XXX" if rng.random() < 0.5 else ""
+    return (
+        f"{letters}{rng.choice(('DE', 'FR', 'GB', 'NL', 'AT', 'CH'))}{rng.choice(('FF', '2X', 'HH', 'MM', '33'))}"
+        + ("XXX" if rng.random() < 0.5 else "")
     )
 
 

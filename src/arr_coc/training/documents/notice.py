@@ -143,9 +143,7 @@ def render(rng: random.Random, fonts: FontSet, width: int, height: int, held_out
         index = page.write(x, y, message, font, ink, colour=colour_number(name))
         taken.append((x - 8, y - 8, box[2] + 4, box[3] + 4))
         shown[name] = message, index
-        questions.append(
-            ask(rng, "notice", message, (index,), held_out, which=_colour_word(rng, name))
-        )
+        questions.append(ask(rng, "notice", message, (index,), held_out, which=_colour_word(rng, name)))
     if len(shown) == 1:
         message, index = next(iter(shown.values()))
         questions.append(ask(rng, "sign", message, (index,), held_out))

@@ -90,7 +90,11 @@ class FontSet:
     def heavier(self, path: str) -> str:
         """The bold font of the same family, or `path` itself where there is none."""
         family, name = Path(path).stem.split("-")[0], Path(path).name
-        bold = [other for other in self.paths if Path(other).stem in (f"{family}-Bold", f"{family}-Medium", f"{family} Bold")]
+        bold = [
+            other
+            for other in self.paths
+            if Path(other).stem in (f"{family}-Bold", f"{family}-Medium", f"{family} Bold")
+        ]
         return bold[0] if bold and "Bold" not in name else path
 
 

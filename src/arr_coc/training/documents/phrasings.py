@@ -66,7 +66,9 @@ _PAPERS = {
         "Who wants to be paid? | Which business sent it?",
         "sender | supplier | company that sent it",
     ),
-    "address": _grown("address", "where is that | where are they | What street is the company in?", "where do they sit?"),
+    "address": _grown(
+        "address", "where is that | where are they | What street is the company in?", "where do they sit?"
+    ),
     "price": _grown(
         "price",
         "how much for {item} | cost of {item}? | what's {item} going for? | Whats the price for {item}? | "

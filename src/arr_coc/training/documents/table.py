@@ -86,7 +86,5 @@ def render(rng: random.Random, fonts: FontSet, width: int, height: int, held_out
     if rng.random() < 0.6:
         stranger = case(text.words(rng, 1, 2))
         if not any(stranger in name or name in stranger for name in names):
-            questions.append(
-                ask(rng, "table", NOT_FOUND, (), held_out, column=columns[0], row=stranger)
-            )
+            questions.append(ask(rng, "table", NOT_FOUND, (), held_out, column=columns[0], row=stranger))
     return page.document(questions)
