@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 
 from arr_coc.training.documents import names, text
 from arr_coc.training.documents.names import Names
-from arr_coc.training.documents.page import Document, Font, FontSet, Page, PageQuestion, load_font
-from arr_coc.training.documents.phrasings import say
-from arr_coc.training.documents.questions import NOT_FOUND
+from arr_coc.training.documents.page import Document, Font, FontSet, Page, load_font
+from arr_coc.training.documents.phrasings import Asker
 
 Colour = tuple[int, int, int]
 _ACCENTS: tuple[Colour, ...] = ((30, 70, 140), (150, 30, 40), (20, 110, 80), (60, 60, 70), (120, 60, 140), (200, 90, 20))
@@ -33,12 +32,12 @@ _HEADS = {
 
 @dataclass
 class _Invoice:
-    """One invoice while it is printed: its page, fonts, colours and the questions so far."""
+    """One invoice while it is printed: its page, fonts, colours and questions."""
 
     page: Page
     rng: random.Random
     who: Names
-    held_out: bool
+    asker: Asker
     body: str  # path of the font
     bold: str
     size: int
@@ -48,7 +47,6 @@ class _Invoice:
     money_style: int
     date_form: int
     currency: str
-    questions: list[PageQuestion] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
 
     def font(self, change: float = 0, bold: bool = False) -> Font:
@@ -61,14 +59,9 @@ class _Invoice:
     def write(self, x: float, y: float, words: str, align: str = "left", bold: bool = False, ink: Colour | None = None) -> int:
         return self.page.write(x, y, words, self.font(bold=bold), ink or self.ink, align)
 
-    def ask(self, kind: str, answer: str, evidence: tuple[int, ...], **slots: str) -> None:
-        asked = say(self.rng, kind, self.held_out, **slots)
-        filled = tuple(slots.items())
-        self.questions.append(PageQuestion(kind, asked, answer, evidence, slots=filled, absent=not evidence))
-
     def fact(self, kind: str, answer: str, evidence: tuple[int, ...]) -> None:
         self.facts[kind] = answer
-        self.ask(kind, answer, evidence)
+        self.asker.ask(kind, answer, evidence)
 
     def money(self, cents: int) -> str:
         return names.money(cents, self.money_style)
@@ -119,7 +112,7 @@ def _contacts(inv: _Invoice, x: float, y: float, align: str) -> float:
             inv.fact(kind, value, (index,))
             y += inv.step
         elif rng.random() < 0.35:
-            inv.ask(kind, NOT_FOUND, ())
+            inv.asker.ask_absent(kind)
     return y
 
 
@@ -141,7 +134,7 @@ def _details(inv: _Invoice, x: float, right: float, y: float) -> float:
     colon = rng.choice(("", ":", ":"))
     for kind, labels, value, chance in rows:
         if rng.random() > chance:
-            inv.ask(kind, NOT_FOUND, ())
+            inv.asker.ask_absent(kind)
             continue
         label = rng.choice(labels) + colon
         font = inv.font(bold=bold)
@@ -208,10 +201,10 @@ def _items(inv: _Invoice, y: float, bottom: float) -> tuple[float, int]:
         if sum(item.lower() in other.lower() for other in shown) > 1:
             continue
         for kind in rng.sample(("quantity", "price", "amount"), 2):
-            inv.ask(kind, values[kind], (found["item"], found[kind], heads[kind]), item=item)
+            inv.asker.ask(kind, values[kind], (found["item"], found[kind], heads[kind]), item=item)
     stranger = rng.choice(_GOODS)
     if rng.random() < 0.5 and not any(stranger.lower() in other.lower() or other.lower() in stranger.lower() for other in shown):
-        inv.ask(rng.choice(("quantity", "price", "amount")), NOT_FOUND, (), item=stranger)
+        inv.asker.ask_absent(rng.choice(("quantity", "price", "amount")), item=stranger)
     return y, total
 
 
@@ -229,11 +222,11 @@ def _totals(inv: _Invoice, y: float, subtotal: int) -> float:
     if taxed or less or shipping:
         rows.append(("subtotal", rng.choice(("Subtotal", "Net amount", "Sub-total", "Total excl. VAT")), inv.money(subtotal)))
     else:
-        inv.ask("subtotal", NOT_FOUND, ())
+        inv.asker.ask_absent("subtotal")
     if less:
         rows.append(("discount", rng.choice(("Discount", "Less discount", "Rebate")), inv.money(-less)))
     elif rng.random() < 0.3:
-        inv.ask("discount", NOT_FOUND, ())
+        inv.asker.ask_absent("discount")
     if shipping:
         rows.append(("shipping", rng.choice(("Shipping", "Delivery", "Freight")), inv.money(shipping)))
     named = rng.random() < 0.75
@@ -241,7 +234,7 @@ def _totals(inv: _Invoice, y: float, subtotal: int) -> float:
         label = rng.choice(("VAT", "Tax", "Sales tax", "VAT amount"))
         rows.append(("tax", f"{label} {rate}%" if named else label, inv.money(tax)))
     else:
-        inv.ask("tax", NOT_FOUND, ())
+        inv.asker.ask_absent("tax")
     total = subtotal - less + shipping + tax
     rows.append(("total", rng.choice(("Total", "Total due", "Amount due", "TOTAL", "Grand total", "Balance due")), inv.priced(total)))
     for kind, label, value in rows:
@@ -253,7 +246,7 @@ def _totals(inv: _Invoice, y: float, subtotal: int) -> float:
         found = (inv.page.write(left, y, label, font, inv.ink), inv.page.write(right, y, value, font, inv.ink, "right"))
         inv.fact(kind, value, found)
         if kind == "tax" and named:
-            inv.ask("tax rate", f"{rate}%", (found[0],))
+            inv.asker.ask("tax rate", f"{rate}%", (found[0],))
         y += max(inv.step * 1.1, font.size * 1.5)
     return y
 
@@ -276,7 +269,7 @@ def _bank(inv: _Invoice, y: float) -> float:
     indent = max(inv.font().width(label + " ") for _, label, _, _ in rows) + 4
     for kind, label, value, chance in rows:
         if rng.random() > chance:
-            inv.ask(kind, NOT_FOUND, ())
+            inv.asker.ask_absent(kind)
             continue
         at = left + (indent if aligned else inv.font().width(label + " ") + 2)
         value = inv.font().shorten(value, right - at)
@@ -294,7 +287,7 @@ def _start(rng: random.Random, fonts: FontSet, width: int, height: int, held_out
         page,
         rng,
         Names(rng, invented),
-        held_out,
+        Asker(rng, held_out),
         body=body,
         bold=fonts.heavier(body),
         size=max(9, min(20, round(width / rng.uniform(42, 62)), round(height / 52))),
@@ -319,7 +312,7 @@ def render(
     big = inv.font(rng.randint(8, 18), bold=True)
     seller_left = rng.random() < 0.6
     shown = inv.page.write(right if seller_left else left, y, title, big, inv.accent, "right" if seller_left else "left")
-    inv.ask("heading", title, (shown,))
+    inv.asker.ask("heading", title, (shown,))
     side, align = (left, "left") if seller_left else (right, "right")
     down = _contacts(inv, side, _party(inv, side, y, align, "", buyer=False), align)
     y = max(down, y + big.size * 1.6) + inv.step * rng.uniform(0.4, 1.2)
@@ -336,7 +329,7 @@ def render(
         y = _bank(inv, max(y, height - inv.step * rng.uniform(5, 9)) if rng.random() < 0.5 else y)
     else:
         for kind in ("IBAN", "bank"):
-            inv.ask(kind, NOT_FOUND, ())
+            inv.asker.ask_absent(kind)
     if y < height - inv.step * 1.5 and rng.random() < 0.6:
         thanks = rng.choice(("Thank you for your business.", "Please pay within the stated time.", "Goods remain our property until paid."))
         inv.page.write(width / 2, height - inv.step, inv.font(-2).shorten(thanks, right - left), inv.font(-2), inv.ink, "center")
@@ -344,4 +337,4 @@ def render(
     summary = f"An invoice from {facts['company']} to {facts['buyer']}; the total is {facts['total']}."
     if "due date" in facts:
         summary += f" It is due on {facts['due date']}."
-    return inv.page.document(inv.questions, summary=summary)
+    return inv.page.document(inv.asker.questions, summary=summary)
