@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from arr_coc.errors import ArrCocError
-from arr_coc.training.documents import form, invoice, notice, receipt, table, text
+from arr_coc.training.documents import chart, form, invoice, notice, receipt, screen, table
 from arr_coc.training.documents.page import Box, Document, FontSet, Line, PageQuestion
 from arr_coc.training.documents.phrasings import say
 from arr_coc.training.documents.questions import NOT_FOUND
@@ -74,6 +74,8 @@ _FAMILIES: dict[str, _Family] = {
     "table": _Family(_old(table.render), (420, 760), (0.5, 1.1), rephrased=True),
     "notice": _Family(_old(notice.render), (336, 640), (0.5, 1.0), rephrased=True),
     "invoice": _Family(invoice.render, (600, 900), (1.25, 1.45)),
+    "chart": _Family(chart.render, (440, 760), (0.6, 0.85)),
+    "screen": _Family(screen.render, (420, 860), (0.55, 1.3)),
 }
 KINDS: tuple[str, ...] = tuple(_FAMILIES)
 

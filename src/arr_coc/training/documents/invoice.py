@@ -9,19 +9,11 @@ from dataclasses import dataclass, field
 
 from arr_coc.training.documents import names, text
 from arr_coc.training.documents.names import Names
-from arr_coc.training.documents.page import Document, Font, FontSet, Page, PageQuestion, load_font
-from arr_coc.training.documents.phrasings import say
-from arr_coc.training.documents.questions import NOT_FOUND
+from arr_coc.training.documents.page import Document, Font, FontSet, Page, load_font
+from arr_coc.training.documents.phrasings import Asker
 
 Colour = tuple[int, int, int]
-_ACCENTS: tuple[Colour, ...] = (
-    (30, 70, 140),
-    (150, 30, 40),
-    (20, 110, 80),
-    (60, 60, 70),
-    (120, 60, 140),
-    (200, 90, 20),
-)
+_ACCENTS: tuple[Colour, ...] = ((30, 70, 140), (150, 30, 40), (20, 110, 80), (60, 60, 70), (120, 60, 140), (200, 90, 20))
 _GOODS = (
     "Desk lamp | Office chair | Printer paper A4 | USB cable 2 m | Consulting, per hour | Website hosting | Coffee beans 1 kg | "
     "Wall paint white | Garden hose | Steel screws M6 | Laptop stand | Monitor 27 inch | Wooden shelf | Cleaning service | "
@@ -40,12 +32,12 @@ _HEADS = {
 
 @dataclass
 class _Invoice:
-    """One invoice while it is printed: its page, fonts, colours and the questions so far."""
+    """One invoice while it is printed: its page, fonts, colours and questions."""
 
     page: Page
     rng: random.Random
     who: Names
-    held_out: bool
+    asker: Asker
     body: str  # path of the font
     bold: str
     size: int
@@ -55,7 +47,6 @@ class _Invoice:
     money_style: int
     date_form: int
     currency: str
-    questions: list[PageQuestion] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
 
     def font(self, change: float = 0, bold: bool = False) -> Font:
@@ -65,19 +56,12 @@ class _Invoice:
     def step(self) -> float:
         return self.size * 1.45
 
-    def write(
-        self, x: float, y: float, words: str, align: str = "left", bold: bool = False, ink: Colour | None = None
-    ) -> int:
+    def write(self, x: float, y: float, words: str, align: str = "left", bold: bool = False, ink: Colour | None = None) -> int:
         return self.page.write(x, y, words, self.font(bold=bold), ink or self.ink, align)
-
-    def ask(self, kind: str, answer: str, evidence: tuple[int, ...], **slots: str) -> None:
-        asked = say(self.rng, kind, self.held_out, **slots)
-        filled = tuple(slots.items())
-        self.questions.append(PageQuestion(kind, asked, answer, evidence, slots=filled, absent=not evidence))
 
     def fact(self, kind: str, answer: str, evidence: tuple[int, ...]) -> None:
         self.facts[kind] = answer
-        self.ask(kind, answer, evidence)
+        self.asker.ask(kind, answer, evidence)
 
     def money(self, cents: int) -> str:
         return names.money(cents, self.money_style)
@@ -108,9 +92,7 @@ def _party(inv: _Invoice, x: float, y: float, align: str, label: str, buyer: boo
         found.append(inv.write(x, y, row, align))
         y += inv.step
     inv.fact("buyer" if buyer else "company", name, (*marks, line))
-    inv.fact(
-        "buyer address" if buyer else "address", ", ".join(rows), (*((*marks, line) if buyer else (line,)), *found)
-    )
+    inv.fact("buyer address" if buyer else "address", ", ".join(rows), (*((*marks, line) if buyer else (line,)), *found))
     return y
 
 
@@ -130,16 +112,14 @@ def _contacts(inv: _Invoice, x: float, y: float, align: str) -> float:
             inv.fact(kind, value, (index,))
             y += inv.step
         elif rng.random() < 0.35:
-            inv.ask(kind, NOT_FOUND, ())
+            inv.asker.ask_absent(kind)
     return y
 
 
 def _details(inv: _Invoice, x: float, right: float, y: float) -> float:
     """Invoice number, dates and the like, label and value in two columns or on one line."""
     rng = inv.rng
-    number = rng.choice(
-        (text.code(rng), f"INV-{rng.randint(1, 99999):05d}", f"{rng.randint(2019, 2027)}-{rng.randint(1, 999):03d}")
-    )
+    number = rng.choice((text.code(rng), f"INV-{rng.randint(1, 99999):05d}", f"{rng.randint(2019, 2027)}-{rng.randint(1, 999):03d}"))
     rows = [
         ("invoice number", ("Invoice No.", "Invoice number", "Invoice #", "Number", "Invoice no"), number, 0.97),
         ("date", ("Date", "Invoice date", "Issue date", "Date of issue", "Billing date"), names.date(rng, inv.date_form), 0.95),
@@ -154,7 +134,7 @@ def _details(inv: _Invoice, x: float, right: float, y: float) -> float:
     colon = rng.choice(("", ":", ":"))
     for kind, labels, value, chance in rows:
         if rng.random() > chance:
-            inv.ask(kind, NOT_FOUND, ())
+            inv.asker.ask_absent(kind)
             continue
         label = rng.choice(labels) + colon
         font = inv.font(bold=bold)
@@ -206,12 +186,7 @@ def _items(inv: _Invoice, y: float, bottom: float) -> tuple[float, int]:
         item = inv.font().shorten(item, room)
         quantity = rng.choice((1, 1, 2, 3, 5, 10, rng.randint(1, 250)))
         unit = text.amount(rng, 60000)
-        values = {
-            "item": item,
-            "quantity": str(quantity),
-            "price": inv.money(unit),
-            "amount": inv.money(unit * quantity),
-        }
+        values = {"item": item, "quantity": str(quantity), "price": inv.money(unit), "amount": inv.money(unit * quantity)}
         total += unit * quantity
         if style == "striped" and number % 2 == 0:
             pale = tuple(240 + part // 17 for part in inv.accent)
@@ -226,12 +201,10 @@ def _items(inv: _Invoice, y: float, bottom: float) -> tuple[float, int]:
         if sum(item.lower() in other.lower() for other in shown) > 1:
             continue
         for kind in rng.sample(("quantity", "price", "amount"), 2):
-            inv.ask(kind, values[kind], (found["item"], found[kind], heads[kind]), item=item)
+            inv.asker.ask(kind, values[kind], (found["item"], found[kind], heads[kind]), item=item)
     stranger = rng.choice(_GOODS)
-    if rng.random() < 0.5 and not any(
-        stranger.lower() in other.lower() or other.lower() in stranger.lower() for other in shown
-    ):
-        inv.ask(rng.choice(("quantity", "price", "amount")), NOT_FOUND, (), item=stranger)
+    if rng.random() < 0.5 and not any(stranger.lower() in other.lower() or other.lower() in stranger.lower() for other in shown):
+        inv.asker.ask_absent(rng.choice(("quantity", "price", "amount")), item=stranger)
     return y, total
 
 
@@ -247,15 +220,13 @@ def _totals(inv: _Invoice, y: float, subtotal: int) -> float:
     taxed = rng.random() < 0.85
     tax = (subtotal - less + shipping) * rate // 100 if taxed else 0
     if taxed or less or shipping:
-        rows.append(
-            ("subtotal", rng.choice(("Subtotal", "Net amount", "Sub-total", "Total excl. VAT")), inv.money(subtotal))
-        )
+        rows.append(("subtotal", rng.choice(("Subtotal", "Net amount", "Sub-total", "Total excl. VAT")), inv.money(subtotal)))
     else:
-        inv.ask("subtotal", NOT_FOUND, ())
+        inv.asker.ask_absent("subtotal")
     if less:
         rows.append(("discount", rng.choice(("Discount", "Less discount", "Rebate")), inv.money(-less)))
     elif rng.random() < 0.3:
-        inv.ask("discount", NOT_FOUND, ())
+        inv.asker.ask_absent("discount")
     if shipping:
         rows.append(("shipping", rng.choice(("Shipping", "Delivery", "Freight")), inv.money(shipping)))
     named = rng.random() < 0.75
@@ -263,15 +234,9 @@ def _totals(inv: _Invoice, y: float, subtotal: int) -> float:
         label = rng.choice(("VAT", "Tax", "Sales tax", "VAT amount"))
         rows.append(("tax", f"{label} {rate}%" if named else label, inv.money(tax)))
     else:
-        inv.ask("tax", NOT_FOUND, ())
+        inv.asker.ask_absent("tax")
     total = subtotal - less + shipping + tax
-    rows.append(
-        (
-            "total",
-            rng.choice(("Total", "Total due", "Amount due", "TOTAL", "Grand total", "Balance due")),
-            inv.priced(total),
-        )
-    )
+    rows.append(("total", rng.choice(("Total", "Total due", "Amount due", "TOTAL", "Grand total", "Balance due")), inv.priced(total)))
     for kind, label, value in rows:
         main = kind == "total"
         if main and rng.random() < 0.5:
@@ -281,7 +246,7 @@ def _totals(inv: _Invoice, y: float, subtotal: int) -> float:
         found = (inv.page.write(left, y, label, font, inv.ink), inv.page.write(right, y, value, font, inv.ink, "right"))
         inv.fact(kind, value, found)
         if kind == "tax" and named:
-            inv.ask("tax rate", f"{rate}%", (found[0],))
+            inv.asker.ask("tax rate", f"{rate}%", (found[0],))
         y += max(inv.step * 1.1, font.size * 1.5)
     return y
 
@@ -304,7 +269,7 @@ def _bank(inv: _Invoice, y: float) -> float:
     indent = max(inv.font().width(label + " ") for _, label, _, _ in rows) + 4
     for kind, label, value, chance in rows:
         if rng.random() > chance:
-            inv.ask(kind, NOT_FOUND, ())
+            inv.asker.ask_absent(kind)
             continue
         at = left + (indent if aligned else inv.font().width(label + " ") + 2)
         value = inv.font().shorten(value, right - at)
@@ -322,7 +287,7 @@ def _start(rng: random.Random, fonts: FontSet, width: int, height: int, held_out
         page,
         rng,
         Names(rng, invented),
-        held_out,
+        Asker(rng, held_out),
         body=body,
         bold=fonts.heavier(body),
         size=max(9, min(20, round(width / rng.uniform(42, 62)), round(height / 52))),
@@ -346,10 +311,8 @@ def render(
     title = rng.choice(("INVOICE", "Invoice", "Tax Invoice", "INVOICE", "Bill", "Proforma invoice"))
     big = inv.font(rng.randint(8, 18), bold=True)
     seller_left = rng.random() < 0.6
-    shown = inv.page.write(
-        right if seller_left else left, y, title, big, inv.accent, "right" if seller_left else "left"
-    )
-    inv.ask("heading", title, (shown,))
+    shown = inv.page.write(right if seller_left else left, y, title, big, inv.accent, "right" if seller_left else "left")
+    inv.asker.ask("heading", title, (shown,))
     side, align = (left, "left") if seller_left else (right, "right")
     down = _contacts(inv, side, _party(inv, side, y, align, "", buyer=False), align)
     y = max(down, y + big.size * 1.6) + inv.step * rng.uniform(0.4, 1.2)
@@ -358,9 +321,7 @@ def render(
     if rng.random() < 0.7:
         y = max(_party(inv, left, y, "left", label, buyer=True), _details(inv, right - wide, right, y))
     else:
-        y = max(
-            _details(inv, left, left + wide, y), _party(inv, left + (right - left) * 0.56, y, "left", label, buyer=True)
-        )
+        y = max(_details(inv, left, left + wide, y), _party(inv, left + (right - left) * 0.56, y, "left", label, buyer=True))
     y += inv.step * rng.uniform(0.8, 1.8)
     y, subtotal = _items(inv, y, height - inv.step * 14)
     y = _totals(inv, y + inv.step * 0.6, subtotal) + inv.step
@@ -368,20 +329,12 @@ def render(
         y = _bank(inv, max(y, height - inv.step * rng.uniform(5, 9)) if rng.random() < 0.5 else y)
     else:
         for kind in ("IBAN", "bank"):
-            inv.ask(kind, NOT_FOUND, ())
+            inv.asker.ask_absent(kind)
     if y < height - inv.step * 1.5 and rng.random() < 0.6:
-        thanks = rng.choice(
-            (
-                "Thank you for your business.",
-                "Please pay within the stated time.",
-                "Goods remain our property until paid.",
-            )
-        )
-        inv.page.write(
-            width / 2, height - inv.step, inv.font(-2).shorten(thanks, right - left), inv.font(-2), inv.ink, "center"
-        )
+        thanks = rng.choice(("Thank you for your business.", "Please pay within the stated time.", "Goods remain our property until paid."))
+        inv.page.write(width / 2, height - inv.step, inv.font(-2).shorten(thanks, right - left), inv.font(-2), inv.ink, "center")
     facts = inv.facts
     summary = f"An invoice from {facts['company']} to {facts['buyer']}; the total is {facts['total']}."
     if "due date" in facts:
         summary += f" It is due on {facts['due date']}."
-    return inv.page.document(inv.questions, summary=summary)
+    return inv.page.document(inv.asker.questions, summary=summary)

@@ -182,6 +182,16 @@ class Page:
         self.lines.append(Line(text, box, left + (edges[:-1] + edges[1:]) / 2, colour))
         return len(self.lines) - 1
 
+    def write_upwards(self, x: float, y: float, text: str, font: Font, ink: Ink) -> int:
+        """Write `text` turned by a quarter, from the bottom up, with its middle at `(x, y)`. Returns the line's index."""
+        long, tall = round(font.width(text)) + 2, round(font.ascent + font.descent) + 2
+        mask = Image.new("L", (long, tall), 0)
+        ImageDraw.Draw(mask).text((1, font.ascent + 1), text, fill=255, font=font.face, anchor="ls")
+        left, top = round(x - tall / 2), round(y - long / 2)
+        self.image.paste(ink, (left, top, left + tall, top + long), mask.transpose(Image.Transpose.ROTATE_90))
+        self.lines.append(Line(text, (left, top, left + tall, top + long), np.full(len(text), left + tall / 2)))
+        return len(self.lines) - 1
+
     def mark(self, box: Box) -> int:
         """Record something drawn, such as a bar or a switch, as a line without text. Returns its index in `lines`."""
         self.lines.append(Line("", box, np.zeros(0)))

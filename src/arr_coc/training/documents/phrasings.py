@@ -7,10 +7,12 @@ Phrasings in `held_out`, and things in `HELD_OUT_FRAMES`, are never used in trai
 
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from arr_coc.training.documents import questions
+from arr_coc.training.documents.page import PageQuestion
+from arr_coc.training.documents.questions import NOT_FOUND
 
 FRAMES = (
     *questions.FRAMES,
@@ -576,3 +578,24 @@ def say(rng: random.Random, kind: str, held_out: bool = False, literal: bool = F
         if rng.random() < 0.4:
             filled = {name: value.lower() for name, value in filled.items()}
     return template.format(**filled)
+
+
+@dataclass
+class Asker:
+    """Collects the questions about one page, each in a random phrasing."""
+
+    rng: random.Random
+    held_out: bool
+    questions: list[PageQuestion] = field(default_factory=list)
+
+    def ask(
+        self, kind: str, answer: str, evidence: tuple[int, ...], others: tuple[tuple[int, ...], ...] = (), **slots: str
+    ) -> None:
+        """A question whose answer the lines in `evidence` give, or those of any of `others`."""
+        asked = say(self.rng, kind, self.held_out, **slots)
+        self.questions.append(PageQuestion(kind, asked, answer, evidence, others, tuple(slots.items())))
+
+    def ask_absent(self, kind: str, answer: str = NOT_FOUND, **slots: str) -> None:
+        """A question about something that is not on the page."""
+        asked = say(self.rng, kind, self.held_out, **slots)
+        self.questions.append(PageQuestion(kind, asked, answer, slots=tuple(slots.items()), absent=True))
