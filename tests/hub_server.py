@@ -13,6 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import yaml
+
 TOKEN = "hf_writer"
 READ_TOKEN = "hf_reader"
 LFS_SUFFIXES = (".safetensors", ".bin")
@@ -22,6 +24,10 @@ class Hub:
     """Repositories in memory: name -> path -> content. Tests read and change them, and the faults."""
 
     def __init__(self) -> None:
+        self.address = ""
+        self.clear()
+
+    def clear(self) -> None:
         self.repos: dict[str, dict[str, bytes]] = {}
         self.private: set[str] = set()
         self.commits: list[tuple[str, str, str]] = []  # repository, branch, message
@@ -30,7 +36,6 @@ class Hub:
         self.failing = 0  # the status that every request is answered with
         self.delay = 0.0
         self.blobs: dict[str, bytes] = {}
-        self.address = ""
 
     def revision(self, repo: str) -> str:
         files = sorted((path, hashlib.sha1(data).hexdigest()) for path, data in self.repos[repo].items())
@@ -68,6 +73,8 @@ class _Handler(BaseHTTPRequestHandler):
         parts = path.strip("/").split("/")
         if "resolve" in parts and self.command in ("GET", "HEAD"):
             return self._resolve("/".join(parts[:2]), parts[3], "/".join(parts[4:]))
+        if path == "/api/validate-yaml":
+            return self._validate(json.loads(body)["content"])
         if path == "/api/repos/create":
             return self._create(json.loads(body))
         if path.startswith("/lfs/") and self.command == "PUT":
@@ -92,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _resolve(self, repo: str, revision: str, path: str) -> None:
         if not self._visible(repo):
-            return self._send(401, b"", {"X-Error-Message": "Invalid username or password."})
+            return self._send(401, b"", {"X-Error-Code": "RepoNotFound"})
         commit = self.hub.revision(repo)
         if revision not in ("main", commit):
             return self._send(404, b"", {"X-Error-Code": "RevisionNotFound"})
@@ -110,6 +117,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _visible(self, repo: str) -> bool:
         return repo in self.hub.repos and (repo not in self.hub.private or self._may(TOKEN, READ_TOKEN))
 
+    def _validate(self, card: str) -> None:
+        """The hub refuses a card whose metadata is not YAML between two lines of dashes."""
+        try:
+            wrong = "" if isinstance(yaml.safe_load(card.split("---")[1]), dict) else "no metadata"
+        except (IndexError, yaml.YAMLError) as error:
+            wrong = str(error)
+        self._json({"errors": [{"message": wrong}] if wrong else [], "warnings": []}, 400 if wrong else 200)
+
     def _create(self, asked: dict[str, Any]) -> None:
         if not self._may(TOKEN):
             wrong = 403 if self._may(READ_TOKEN) else 401
@@ -120,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         if repo in self.hub.repos:
             return self._json({"error": "exists", "url": f"{self.hub.address}/{repo}"}, 409)
         self.hub.repos[repo] = {}
-        if asked.get("private"):
+        if asked.get("private") or asked.get("visibility") == "private":
             self.hub.private.add(repo)
         return self._json({"url": f"{self.hub.address}/{repo}", "name": repo})
 
@@ -152,9 +167,12 @@ class _Handler(BaseHTTPRequestHandler):
         if rest[:1] == ["commit"]:
             return self._commit(repo, rest[1], [json.loads(line) for line in body.splitlines()])
         if rest[:1] == ["tree"]:
-            names = sorted(self.hub.repos[repo])
+            inside = "".join(f"{part}/" for part in rest[2:])
+            files = {name: data for name, data in sorted(self.hub.repos[repo].items()) if name.startswith(inside)}
+            if not files:
+                return self._send(404, b"{}", {"X-Error-Code": "EntryNotFound"})
             return self._json(
-                [{"type": "file", "path": name, "size": len(self.hub.repos[repo][name]), "oid": "0"} for name in names]
+                [{"type": "file", "path": name, "size": len(data), "oid": "0"} for name, data in files.items()]
             )
         commit = self.hub.revision(repo)
         return self._json(

@@ -30,9 +30,18 @@ REPORT = {
     ],
 }  # fmt: skip
 
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content:DeprecationWarning")  # huggingface_hub's upload
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Hub]:
+    """One address for all tests: transformers keeps the first that it sees."""
+    with hub_server.serving() as served:
+        yield served
+
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+def hub(server: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hub:
     """A hub that huggingface_hub talks to, with an empty cache. Nobody is logged in."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
@@ -40,9 +49,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_ETAG_TIMEOUT"):
         monkeypatch.delenv(name, raising=False)
-    with hub_server.serving() as served:
-        point(monkeypatch, served.address)
-        yield served
+    server.clear()
+    point(monkeypatch, server.address)
+    return server
 
 
 def point(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
@@ -159,12 +168,12 @@ def test_load_takes_a_layer_of_the_hub(hub: Hub, layer: ArrCocLayer) -> None:
 
 
 def test_a_model_without_a_layer_has_none(hub: Hub, vlm: Any) -> None:
-    vlm.push_to_hub("me/reader", token=TOKEN)
-    for name in [name for name in hub.repos["me/reader"] if name.startswith("layer/")]:
-        del hub.repos["me/reader"][name]
-    assert arr_coc.load("me/reader").layer is None
+    vlm.push_to_hub("me/bare", token=TOKEN)
+    for name in [name for name in hub.repos["me/bare"] if name.startswith("layer/")]:
+        del hub.repos["me/bare"][name]
+    assert arr_coc.load("me/bare").layer is None
     with pytest.raises(LayerError, match="repository on the hub holds no learned layer"):
-        ArrCocLayer.from_pretrained("me/reader")
+        ArrCocLayer.from_pretrained("me/bare")
 
 
 def test_a_private_repository_needs_a_token(hub: Hub, layer: ArrCocLayer) -> None:
@@ -196,7 +205,7 @@ def test_a_model_that_is_nowhere_is_refused_after_one_request(hub: Hub, name: st
 
 
 def test_a_layer_that_is_nowhere_is_refused_after_one_request(hub: Hub) -> None:
-    with pytest.raises(LayerError, match="'runs/layer': there is no such folder, and .* has no such repository"):
+    with pytest.raises(LayerError, match=r"'runs/layer': there is no such folder, and .* has no such repository"):
         ArrCocLayer.from_pretrained("runs/layer")
     assert len(hub.requests) == 1
 

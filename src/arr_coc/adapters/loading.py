@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,7 @@ from arr_coc.errors import ModelError, raise_as
 from arr_coc.hub import HubOptions, fetch, reach
 
 CONFIG = "config.json"  # of every model folder
+VIDEO_SETTINGS = "video_preprocessor_config.json"
 
 
 def find_model(name: str | Path, options: HubOptions) -> tuple[Path, HubOptions]:
@@ -104,6 +107,16 @@ def load_processor(
     return made
 
 
+def save_processor(processor: Any, folder: Path) -> None:
+    """Write a processor's files. Video settings of this package's own processors go where `load_processor` finds them."""
+    video = getattr(processor, "video_processor", None)
+    if isinstance(video, QwenVideoProcessor | SquareVideoProcessor):
+        processor = copy.copy(processor)  # transformers cannot write these
+        del processor.video_processor
+        (folder / VIDEO_SETTINGS).write_text(json.dumps(asdict(video), indent=2) + "\n")
+    processor.save_pretrained(folder)
+
+
 def without_video(base: type) -> type:
     """Derive a processor class that does not require its video processor, which needs torchvision."""
 
@@ -140,7 +153,7 @@ def _video_settings(name: str | Path, hub: HubOptions) -> dict[str, Any]:
     """A model folder's video settings; empty where it has none."""
     from transformers.utils.hub import cached_file
 
-    for file, key in (("video_preprocessor_config.json", None), ("processor_config.json", "video_processor")):
+    for file, key in ((VIDEO_SETTINGS, None), ("processor_config.json", "video_processor")):
         found = cached_file(str(name), file, _raise_exceptions_for_missing_entries=False, **hub)
         if found is not None:
             content = json.loads(Path(found).read_text())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub import ModelCardData
 
 from arr_coc import reader
+from arr_coc.adapters.loading import save_processor
 from arr_coc.errors import ModelError, raise_as
 from arr_coc.hub import CARD, TAGS, card, is_repo_id, measured, push_folder, write_card
 from arr_coc.layer.model import CONFIG, SUBFOLDER, WEIGHTS
@@ -33,7 +34,7 @@ def save(vlm: VLM, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         vlm.model.save_pretrained(folder)
         if vlm.source is None:
-            vlm.processor.save_pretrained(folder)
+            save_processor(vlm.processor, folder)
         else:
             copy_processor(vlm.source, folder)
     if vlm.layer is not None:
