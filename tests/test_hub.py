@@ -42,7 +42,7 @@ def server() -> Iterator[Hub]:
 
 @pytest.fixture
 def hub(server: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hub:
-    """A hub that huggingface_hub talks to, with an empty cache. Nobody is logged in."""
+    """A hub that huggingface_hub talks to, with an empty cache and no token."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # the stand-in speaks the LFS protocol
