@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "arr_coc"
 
 LAYERS = (
-    "errors", "files", "devices", "draw", "types", "texture", "frames", "embedding", "selectors", "layer", "relevance",
+    "errors", "files", "devices", "hub", "draw", "types", "texture", "frames", "embedding", "selectors", "layer", "relevance",
     "reader", "adapters", "vlm", "hosting", "video", "evaluation", "training", "bench", "serve", "ray", "demo", "cli",
     "engines",  # loaded by other programs: nothing in the package may import it
 )  # fmt: skip

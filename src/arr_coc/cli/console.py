@@ -35,7 +35,9 @@ def add_model_options(parser: Any) -> None:
     """The options that every command with a model has, for a parser or one of its groups."""
     add = parser.add_argument
     add("--embeddings", metavar="NAME", help="image-text encoder for selectors that need one, such as labels (none)")
-    add("--layer", default="auto", metavar="DIR", help="layer trained with arr-coc train, or none (the model's own)")
+    add(
+        "--layer", default="auto", metavar="DIR", help="layer from arr-coc train, its hub id, or none (the model's own)"
+    )
     add("--device", default="cpu", help="cpu or cuda (cpu)")
 
 

@@ -80,7 +80,9 @@ def add_parser(commands: Any) -> None:
         help="selector that chooses the cells to encode (the compared selector itself)",
     )
     add("--embeddings", metavar="NAME", help="an image-text encoder for selectors that need one (labels)")
-    add("--layer", default="auto", metavar="DIR", help="a layer from arr-coc train, or none (the model's own)")
+    add(
+        "--layer", default="auto", metavar="DIR", help="layer from arr-coc train, its hub id, or none (the model's own)"
+    )
     add("--format", default="samples", metavar="NAME", help="the layout of DATA (samples)")
     add("--kinds", nargs="+", metavar="KIND", help="only questions of these kinds")
     add("--limit", type=int, metavar="N", help="only the first N pictures")

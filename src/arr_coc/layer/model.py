@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from torch import nn
 from arr_coc.embedding import storage
 from arr_coc.errors import LayerError
 from arr_coc.files import replacing
+from arr_coc.hub import HubModule, HubOptions, fetch, is_repo_id, reach
 from arr_coc.layer.novelty import fit_questions, pool_words, statistics_size
 
 # The texture's channels for each cell. Colours are used in finer detail, as the cell's own pixels.
@@ -293,13 +294,15 @@ class LayerOutput:
     weights: torch.Tensor
 
 
-class ArrCocLayer(nn.Module):
+class ArrCocLayer(nn.Module, HubModule):
     """Trained knowing and balancing for one vision-language model.
 
     `save_pretrained(folder)` and `ArrCocLayer.from_pretrained(folder)` write and read `layer.safetensors` and `layer.json`. In
-    the folder of a model, a layer has the subfolder `layer`.
+    the folder of a model, a layer has the subfolder `layer`. `push_to_hub("user/repository")` and
+    `from_pretrained("user/repository")` do the same on the hub.
     """
 
+    hub_error = LayerError
     mean: torch.Tensor  # [C, 1, 1] of the channels, over the training images
     spread: torch.Tensor
     usual: torch.Tensor  # [S] mean statistics of the training images (novelty.py)
@@ -395,9 +398,8 @@ class ArrCocLayer(nn.Module):
     ) -> LayerOutput:
         return self.score(self.encode_view(channels, pixels, tokens, encoded), self.words(words, mask), mask)
 
-    def save_pretrained(self, folder: str | Path) -> None:
+    def _save_pretrained(self, path: Path) -> None:
         """Write `layer.safetensors` and `layer.json`."""
-        path = Path(folder)
         note = {"format": FORMAT, "version": VERSION, **self.config.to_dict()}
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -408,9 +410,16 @@ class ArrCocLayer(nn.Module):
             raise LayerError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> ArrCocLayer:
-        """Read what `save_pretrained` wrote: float32, on the CPU, in eval mode. `folder`: the layer's own, or its model's."""
-        path = find_layer(folder) or Path(folder)
+    def from_pretrained(cls, folder: str | Path, **options: Unpack[HubOptions]) -> ArrCocLayer:  # type: ignore[override]
+        """Read what `save_pretrained` or `push_to_hub` wrote: float32, on the CPU, in eval mode.
+
+        `folder`: the layer's own or its model's, or a hub id "user/repository" of either; `options`: how to read that.
+        """
+        path = find_layer(folder, **options) or Path(folder)
+        if is_repo_id(folder) and path == Path(folder):
+            raise LayerError(
+                f"{str(folder)!r} is no folder, and its repository on the hub holds no learned layer ({WEIGHTS})"
+            )
         try:
             weights, note = storage.read(path / WEIGHTS)
         except OSError as error:
@@ -428,13 +437,31 @@ class ArrCocLayer(nn.Module):
             raise LayerError(f"{str(path / WEIGHTS)!r} is damaged: its weights do not fit its own shape") from None
         return layer.eval()
 
+    def card_text(self) -> str:
+        config = self.config
+        return (
+            "# A layer of ARR-COC\n\n"
+            f"It scores the cells of a picture for a question, for the model `{config.model}` and no other: the vision encoder "
+            "encodes, and the language model reads, only the cells that matter.\n\n"
+            f"{self.parameter_count:,} parameters; width {config.width}, {config.seeing} blocks before the question and "
+            f"{config.asking} with it; {len(config.channels)} texture channels and {config.pixels} x {config.pixels} pixels "
+            "of each cell."
+        )
+
     @property
     def parameter_count(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
 
-def find_layer(folder: str | Path) -> Path | None:
-    """Where a layer's files are: in the folder itself, as older versions wrote them into a model's folder, or in its subfolder."""
+def find_layer(folder: str | Path, **options: Unpack[HubOptions]) -> Path | None:
+    """Where a layer's files are: in the folder itself, as older versions wrote them into a model's folder, or in its subfolder.
+
+    A name "user/repository" that is no folder is looked up on the hub, and the layer's file is downloaded.
+    """
+    if isinstance(folder, str) and is_repo_id(folder):
+        reached = reach(folder, WEIGHTS, LayerError, options)
+        files = (fetch(folder, name, LayerError, reached) for name in (WEIGHTS, f"{SUBFOLDER}/{WEIGHTS}"))
+        return next((file.parent for file in files if file is not None), None)
     places = (Path(folder), Path(folder) / SUBFOLDER)
     return next((place for place in places if (place / WEIGHTS).is_file()), None)
 

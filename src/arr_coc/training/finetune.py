@@ -16,7 +16,6 @@ Word embeddings and the encoder are not trained, so the layer and cached looks s
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -37,12 +36,11 @@ from arr_coc.training.examples import ExampleQuestion, LookCache, TrainingExampl
 from arr_coc.training.gates import hard_top
 from arr_coc.training.loop import Clock, StopSignals, Task, TrainingCounts, cosine_rate, run_steps, step_optimizers
 from arr_coc.vlm.model import VLM
+from arr_coc.vlm.saving import copy_processor
 
 LEARNING_RATES = {"layers": 2e-5, "lora": 2e-4}
 LORA_SCALE = 2.0  # alpha / rank
 VALIDATION_QUESTIONS, VALIDATION_SHARE = 32, 0.125  # read before and after, from this share of the cells
-PROCESSOR_FILES = (".json", ".jinja", ".model", ".txt")
-WRITTEN_FILES = ("config.json", "generation_config.json", CONFIG)  # by the model, and by the layers of older versions
 
 Pair = tuple[TrainingExample, ExampleQuestion]
 
@@ -186,9 +184,7 @@ def _validation_loss(looks: LookCache, layer: ArrCocLayer, examples: Sequence[Tr
 def save_model(vlm: VLM, name: str | Path, layer: ArrCocLayer, folder: Path) -> None:
     """Write a stock model folder with the processor of the model `name`, and the layer in a subfolder."""
     vlm.model.save_pretrained(folder)
-    for file in sorted(model_folder(name).iterdir()):
-        if file.suffix in PROCESSOR_FILES and file.name not in WRITTEN_FILES and not file.name.endswith(".index.json"):
-            shutil.copyfile(file, folder / file.name)
+    copy_processor(model_folder(name), folder)
     layer.config = replace(layer.config, model=model_identity(vlm.adapter))
     layer.save_pretrained(folder / SUBFOLDER)
     for old in (WEIGHTS, CONFIG):  # from an older version, which wrote them next to the model

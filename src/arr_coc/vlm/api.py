@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc import reader
-from arr_coc.adapters.loading import load_model, load_processor
+from arr_coc.adapters.loading import find_model, load_model, load_processor
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.embedding.encoder import Encoder
 from arr_coc.errors import AllocationError, ArrCocError
+from arr_coc.hub import HubOptions, split_options
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.model import find_layer
 from arr_coc.relevance import cascade as cascades
@@ -50,7 +51,7 @@ def wrap(
         batch_windows: Encode whole images with all attention windows in one call, too. Equal to the stock encoder up to
             rounding, and much faster on a GPU for encoders with windows (Qwen2.5-VL).
         embeddings: Image-text embeddings (or an encoder's name, "labels") for selectors that compare image and question.
-        layer: A layer trained for this model by `arr-coc train`, or its folder.
+        layer: A layer trained for this model by `arr-coc train`, its folder, or its hub id ("user/repository").
     """
     return VLM(model, processor, batch_windows=batch_windows, embeddings=embeddings, layer=layer)
 
@@ -69,14 +70,19 @@ def load(
 ) -> VLM:
     """Load a model folder or hub id and wrap it. `"reader"` is the small model that ships with the package.
 
+    One request of at most five seconds decides whether the hub has the model. Where the hub does not answer, a model in the
+    local cache is used, with a warning.
+
     Args:
         name: A folder, a hub id, or "reader".
-        layer: "auto" uses a trained layer in the model's folder if there is one; None uses none.
+        layer: "auto" uses a trained layer in the model's folder or repository if there is one; None uses none; or a layer's
+            folder or hub id ("user/repository").
         dtype: Precision of the weights, as in transformers' `from_pretrained`.
         device_map: Where to load the model, as in `from_pretrained`.
         attn_implementation: "sdpa", "eager" or "flash_attention_2", as in `from_pretrained`.
         trust_remote_code: Run Python code that the folder brings (`auto_map`). Off, so that a folder is only data.
-        **from_pretrained: Further keyword arguments of transformers' `from_pretrained`.
+        **from_pretrained: Further keyword arguments of transformers' `from_pretrained`. `revision`, `token`, `cache_dir`,
+            `local_files_only` and `force_download` hold for the model, its processor and its layer.
 
     The other arguments are those of `wrap`.
     """
@@ -85,11 +91,15 @@ def load(
     if str(name) == reader.NAME:
         name = reader.WEIGHTS
         chosen = {"dtype": "float32"} | chosen  # stored in half precision, which is slow on CPUs
-    model = load_model(name, trust_remote_code, **chosen)
-    processor = load_processor(name, model.config.model_type, trust_remote_code)
+    source, hub = find_model(name, split_options(chosen))
+    model = load_model(name, trust_remote_code, hub, **chosen)
+    processor = load_processor(name, model.config.model_type, trust_remote_code, hub)
     if layer == "auto":
-        layer = find_layer(name)
-    return VLM(model, processor, batch_windows=batch_windows, embeddings=embeddings, layer=layer)
+        layer = find_layer(name, **hub)
+    elif isinstance(layer, str):
+        own = {key: value for key, value in hub.items() if key != "revision"}  # that is the model's
+        layer = ArrCocLayer.from_pretrained(layer, **HubOptions(**own))  # type: ignore[typeddict-item]
+    return VLM(model, processor, batch_windows=batch_windows, embeddings=embeddings, layer=layer, source=source)
 
 
 def realize(

@@ -30,6 +30,7 @@ from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.errors import ModelError, PromptError, SelectorError
 from arr_coc.frames.clip import load_clip, model_fps
 from arr_coc.frames.reader import VideoSource
+from arr_coc.hub import MESSAGE
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.inference import fit_to_model
 from arr_coc.relevance.selector import ArrCoc
@@ -38,7 +39,7 @@ from arr_coc.selectors import selector as selector_of
 from arr_coc.types.answer import Answer, Prepared
 from arr_coc.types.budget import Budget
 from arr_coc.types.image import ImageLike
-from arr_coc.vlm import generation, prompt, stages
+from arr_coc.vlm import generation, prompt, saving, stages
 from arr_coc.vlm.generation import AnswerStream, GenerationOptions
 from arr_coc.vlm.look import Look, TokenCodec, take_look
 from arr_coc.vlm.prompt import PrunedPrompt
@@ -67,8 +68,14 @@ class VLM:
         embeddings: Embeddings | str | None = None,
         layer: ArrCocLayer | str | Path | None = None,
         codec: TokenCodec | None = None,
+        source: Path | None = None,
     ) -> None:
-        """See `arr_coc.wrap`. `codec`: a transform of the visual tokens between encoder and language model."""
+        """See `arr_coc.wrap`.
+
+        `codec`: a transform of the visual tokens between encoder and language model. `source`: the folder that the model and its
+        processor were read from.
+        """
+        self.source = source
         self.model = model
         self.processor = processor
         self.adapter = adapter_of(
@@ -318,6 +325,37 @@ class VLM:
             return self.ask(images, question, **own)
 
         return AnswerStream(run, self.prompter.decode)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write a model folder for `arr_coc.load` and transformers: weights, processor, and the layer in its subfolder."""
+        saving.save(self, Path(folder))
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        report: str | Path | None = None,
+        private: bool | None = None,
+        token: str | None = None,
+        commit_message: str = MESSAGE,
+        branch: str | None = None,
+        create_pr: bool | None = None,
+    ) -> str:
+        """Push the folder of `save_pretrained` with a model card, in one commit; returns the commit's address.
+
+        Args:
+            repo_id: "user/repository", which is created where it does not exist.
+            report: A folder of `arr-coc eval --report`, whose figures the card shows.
+            private: Create a private repository.
+            token: A token that may write; by default the one of `hf auth login` or of `HF_TOKEN`.
+            commit_message: The commit's message.
+            branch: The branch to push to (main).
+            create_pr: Open a pull request instead.
+        """
+        return saving.push(
+            self, repo_id, report, private=private, token=token, commit_message=commit_message, branch=branch,
+            create_pr=create_pr,
+        )  # fmt: skip
 
     def point(self, prepared: Prepared, answer: Answer) -> list[torch.Tensor]:
         """Where an answer is: each image's attention map `[N]` in [0, 1] while the answer was generated."""
