@@ -4,6 +4,7 @@ A `TrainingPage` holds what the layer sees (pixels and channels of each cell), w
 and which letters lie in which cell. Nothing in it comes from a vision-language model.
 """
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ def _surface(rng: random.Random, high: int, wide: int) -> np.ndarray:
 
 def _degrade(rng: random.Random, image: np.ndarray, strength: float) -> np.ndarray:
     """Light, contrast, colour, blur, noise and compression."""
-    found = image.astype(np.float32)
+    found: np.ndarray = image.astype(np.float32)
     high, wide = found.shape[:2]
     noise = np.random.default_rng(rng.getrandbits(32))
     if rng.random() < 0.08:
@@ -120,10 +121,10 @@ def _degrade(rng: random.Random, image: np.ndarray, strength: float) -> np.ndarr
         found = cv2.GaussianBlur(found, (0, 0), rng.uniform(0.4, 1.3))
     if rng.random() < 0.4 * strength:
         found += noise.normal(0, rng.uniform(1, 14), (high, wide, 1 if rng.random() < 0.5 else 3)).astype(np.float32)
-    made = np.clip(found, 0, 255).astype(np.uint8)
+    made: np.ndarray = np.clip(found, 0, 255).astype(np.uint8)
     if rng.random() < 0.4 * strength:
         coded = cv2.imencode(".jpg", made, [cv2.IMWRITE_JPEG_QUALITY, rng.randint(30, 90)])[1]
-        made = cv2.imdecode(coded, cv2.IMREAD_COLOR)
+        made = np.asarray(cv2.imdecode(coded, cv2.IMREAD_COLOR))
     return made
 
 
@@ -138,7 +139,7 @@ def _pieces(box: Sequence[float], move: np.ndarray) -> list[list[float]]:
     left, top, right, bottom = box
     edges = np.linspace(left, right, max(1, round((right - left) / max(1.0, bottom - top) / PIECE)) + 1)
     boxes = []
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in itertools.pairwise(edges):
         moved = moved_points(move, np.array([[start, top], [stop, top], [stop, bottom], [start, bottom]]))
         boxes.append([*moved.min(0).tolist(), *moved.max(0).tolist()])
     return boxes

@@ -9,6 +9,7 @@ Besides relevance it says what kind of question it is (`Intent`), and how sure i
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -55,7 +56,7 @@ class CellStem(nn.Module):
         self.pixels = pixels
         widths = (3, *STEM, width)
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in zip(widths[:-1], widths[1:], strict=True)
+            nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in itertools.pairwise(widths)
         )
         self.norms = nn.ModuleList(nn.GroupNorm(1, b) for b in STEM)
 

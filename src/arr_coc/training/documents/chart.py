@@ -9,20 +9,74 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageDraw
 
-from arr_coc.training.documents import text
 from arr_coc.training.documents.names import FIRST, TOWNS, Names
 from arr_coc.training.documents.notice import ON_DARK, ON_LIGHT, Colour, vary_colour
 from arr_coc.training.documents.page import Document, Font, FontSet, Page, load_font
 from arr_coc.training.documents.phrasings import Asker
 
 _FINE = 2  # shapes are drawn at twice the size, so that their edges are smooth
-_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
-_SUBJECTS = (
-    "Sales | Revenue | Visitors | Rainfall | Output | Exports | Members | Orders | Energy use | Traffic | Downloads | Profit | "
-    "Costs | Births | Temperature | Production | Complaints | Deliveries | Passengers | Water level | Votes | Bookings"
-).split(" | ")
-_UNITS = "EUR | USD | kg | tons | thousands | units | km | litres | hours | percent | points | million | people".split(" | ")
-_GOODS = "Coffee Tea Bread Apples Rice Milk Fish Cheese Shoes Books Bikes Phones Lamps Chairs Toys Paint Tiles Wool Steel Glass".split()
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_SUBJECTS = [
+    "Sales",
+    "Revenue",
+    "Visitors",
+    "Rainfall",
+    "Output",
+    "Exports",
+    "Members",
+    "Orders",
+    "Energy use",
+    "Traffic",
+    "Downloads",
+    "Profit",
+    "Costs",
+    "Births",
+    "Temperature",
+    "Production",
+    "Complaints",
+    "Deliveries",
+    "Passengers",
+    "Water level",
+    "Votes",
+    "Bookings",
+]
+_UNITS = [
+    "EUR",
+    "USD",
+    "kg",
+    "tons",
+    "thousands",
+    "units",
+    "km",
+    "litres",
+    "hours",
+    "percent",
+    "points",
+    "million",
+    "people",
+]
+_GOODS = [
+    "Coffee",
+    "Tea",
+    "Bread",
+    "Apples",
+    "Rice",
+    "Milk",
+    "Fish",
+    "Cheese",
+    "Shoes",
+    "Books",
+    "Bikes",
+    "Phones",
+    "Lamps",
+    "Chairs",
+    "Toys",
+    "Paint",
+    "Tiles",
+    "Wool",
+    "Steel",
+    "Glass",
+]
 
 
 @dataclass
@@ -52,7 +106,9 @@ class _Chart:
     def write(self, x: float, y: float, words: str, align: str = "left", change: int = 0) -> int:
         return self.page.write(x, y, words, self.font(change), self.ink, align)
 
-    def box(self, left: float, top: float, right: float, bottom: float, fill: Colour, outline: Colour | None = None) -> None:
+    def box(
+        self, left: float, top: float, right: float, bottom: float, fill: Colour, outline: Colour | None = None
+    ) -> None:
         self.draw.rectangle([_FINE * side for side in (left, top, right, bottom)], fill=fill, outline=outline)
 
     def line(self, points: list[tuple[float, float]], ink: Colour, width: float = 1) -> None:
@@ -155,7 +211,9 @@ def _title(chart: _Chart, subject: str, suffix: str) -> float:
     return chart.size * 1.2 + font.size * 1.6
 
 
-def _legend(chart: _Chart, names: list[str], colours: list[tuple[str, Colour]], top: float, beside: bool) -> list[tuple[int, int]]:
+def _legend(
+    chart: _Chart, names: list[str], colours: list[tuple[str, Colour]], top: float, beside: bool
+) -> list[tuple[int, int]]:
     """Swatches and names, below each other at the right or in a row under the title; returns `(swatch, name)` lines."""
     size = chart.size
     x = chart.page.width - 12 - max(chart.font().width(name) for name in names) - size * 1.4 if beside else chart.left
@@ -171,7 +229,9 @@ def _legend(chart: _Chart, names: list[str], colours: list[tuple[str, Colour]], 
     return found
 
 
-def _ask_legend(chart: _Chart, names: list[str], colours: list[tuple[str, Colour]], legend: list[tuple[int, int]]) -> None:
+def _ask_legend(
+    chart: _Chart, names: list[str], colours: list[tuple[str, Colour]], legend: list[tuple[int, int]]
+) -> None:
     k = chart.rng.randrange(len(names))
     chart.asker.ask("legend colour", colours[k][0], legend[k], series=names[k])
     k = chart.rng.randrange(len(names))
@@ -258,7 +318,9 @@ def _bars(chart: _Chart, who: Names, kind: str, top: float) -> str:
         if labelled and (sideways or chart.font(-2).width(axis.shown(value)) < thick + 6):
             spot = (right + 4, (high + low) / 2 - chart.font(-2).ascent / 2, "left") if sideways else ((left + right) / 2, high - size * 0.95, "center")  # fmt: skip
             printed = chart.write(spot[0], spot[1], axis.shown(value), spot[2], -2)
-        end = chart.page.mark((max(left, right - 14), high, right, low) if sideways else (left, high, right, min(low, high + 14)))
+        end = chart.page.mark(
+            (max(left, right - 14), high, right, low) if sideways else (left, high, right, min(low, high + 14))
+        )
         if (s, k) not in asked or (labelled and printed < 0) or labels[k] < 0:
             continue
         needed = (labels[k], end, *((printed,) if printed >= 0 else _around(axis, ticks, value)))
@@ -319,7 +381,10 @@ def _lines(chart: _Chart, who: Names, top: float) -> str:
     _grid(chart, axis, False)
     span = (chart.right - chart.left) / count
     points = [
-        [(chart.left + span * (k + 0.5), chart.bottom - axis.share(v) * (chart.bottom - chart.top)) for k, v in enumerate(values)]
+        [
+            (chart.left + span * (k + 0.5), chart.bottom - axis.share(v) * (chart.bottom - chart.top))
+            for k, v in enumerate(values)
+        ]
         for values in data
     ]
     marked = rng.random() < 0.7
@@ -444,8 +509,16 @@ def render(
     else:
         content = _bars(chart, who, kind, top)
     subject = content.split(" by ")[0]
-    _title(chart, subject, rng.choice(("per year", "in 2025", "overview", "at a glance", "compared", "report", "by group")))
-    shown = {"bar": "bar chart", "sideways": "bar chart", "grouped": "grouped bar chart", "line": "line chart", "pie": "pie chart"}[kind]
+    _title(
+        chart, subject, rng.choice(("per year", "in 2025", "overview", "at a glance", "compared", "report", "by group"))
+    )
+    shown = {
+        "bar": "bar chart",
+        "sideways": "bar chart",
+        "grouped": "grouped bar chart",
+        "line": "line chart",
+        "pie": "pie chart",
+    }[kind]
     if rng.random() < 0.3:
         whole = chart.page.mark((chart.left, chart.top, chart.right or width, chart.bottom or height))
         chart.asker.ask("chart kind", shown, (whole,))

@@ -122,14 +122,53 @@ def _rephrase(rng: random.Random, question: PageQuestion, keys: Sequence[str], h
     return replace(question, text=said, evidence=() if absent else question.evidence, absent=absent)
 
 
-_OBJECTS = (
-    "dog cat ball tree car house clock chair bottle cup apple book bicycle bird boat horse umbrella lamp guitar".split()
-)
-_STRAY_FIELDS = (
-    "passport number, licence plate, blood group, boarding gate, seat number, shoe size, room temperature, wifi password, "
-    "opening hours, doctor's name, parking fee, flight number, bus line, page number, interest rate, warranty period, "
-    "calories, expiry date, coupon code, password, table number, room rate, currency, inspection date"
-).split(", ")
+_OBJECTS = [
+    "dog",
+    "cat",
+    "ball",
+    "tree",
+    "car",
+    "house",
+    "clock",
+    "chair",
+    "bottle",
+    "cup",
+    "apple",
+    "book",
+    "bicycle",
+    "bird",
+    "boat",
+    "horse",
+    "umbrella",
+    "lamp",
+    "guitar",
+]
+_STRAY_FIELDS = [
+    "passport number",
+    "licence plate",
+    "blood group",
+    "boarding gate",
+    "seat number",
+    "shoe size",
+    "room temperature",
+    "wifi password",
+    "opening hours",
+    "doctor's name",
+    "parking fee",
+    "flight number",
+    "bus line",
+    "page number",
+    "interest rate",
+    "warranty period",
+    "calories",
+    "expiry date",
+    "coupon code",
+    "password",
+    "table number",
+    "room rate",
+    "currency",
+    "inspection date",
+]
 _STRAY_KINDS = {  # kinds of questions that have an answer in these families only, and words that would be a label of it
     "IBAN": ("invoice paper", "iban account"),
     "BIC": ("invoice paper", "bic swift"),

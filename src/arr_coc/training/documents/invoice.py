@@ -13,15 +13,61 @@ from arr_coc.training.documents.page import Document, Font, FontSet, Page, load_
 from arr_coc.training.documents.phrasings import Asker
 
 Colour = tuple[int, int, int]
-_ACCENTS: tuple[Colour, ...] = ((30, 70, 140), (150, 30, 40), (20, 110, 80), (60, 60, 70), (120, 60, 140), (200, 90, 20))
-_GOODS = (
-    "Desk lamp | Office chair | Printer paper A4 | USB cable 2 m | Consulting, per hour | Website hosting | Coffee beans 1 kg | "
-    "Wall paint white | Garden hose | Steel screws M6 | Laptop stand | Monitor 27 inch | Wooden shelf | Cleaning service | "
-    "Travel expenses | Software licence | Keyboard | Winter tyres | Brake pads | Oil change | Translation | Logo design | "
-    "Photo prints | Cotton shirts | Rubber gloves | LED bulbs | Water bottles | Notebooks | Ceramic tiles | Concrete mix | "
-    "Roof repair | Piano lesson | Yoga course | Catering | Flower bouquet | Phone case | Ink cartridge | Server rental | "
-    "Door handle | Window blinds | Bicycle helmet | Dog food 5 kg | Training day | Support contract | Packing tape"
-).split(" | ")
+_ACCENTS: tuple[Colour, ...] = (
+    (30, 70, 140),
+    (150, 30, 40),
+    (20, 110, 80),
+    (60, 60, 70),
+    (120, 60, 140),
+    (200, 90, 20),
+)
+_GOODS = [
+    "Desk lamp",
+    "Office chair",
+    "Printer paper A4",
+    "USB cable 2 m",
+    "Consulting, per hour",
+    "Website hosting",
+    "Coffee beans 1 kg",
+    "Wall paint white",
+    "Garden hose",
+    "Steel screws M6",
+    "Laptop stand",
+    "Monitor 27 inch",
+    "Wooden shelf",
+    "Cleaning service",
+    "Travel expenses",
+    "Software licence",
+    "Keyboard",
+    "Winter tyres",
+    "Brake pads",
+    "Oil change",
+    "Translation",
+    "Logo design",
+    "Photo prints",
+    "Cotton shirts",
+    "Rubber gloves",
+    "LED bulbs",
+    "Water bottles",
+    "Notebooks",
+    "Ceramic tiles",
+    "Concrete mix",
+    "Roof repair",
+    "Piano lesson",
+    "Yoga course",
+    "Catering",
+    "Flower bouquet",
+    "Phone case",
+    "Ink cartridge",
+    "Server rental",
+    "Door handle",
+    "Window blinds",
+    "Bicycle helmet",
+    "Dog food 5 kg",
+    "Training day",
+    "Support contract",
+    "Packing tape",
+]
 _HEADS = {
     "item": ("Description", "Item", "Product", "Service", "Article", "DESCRIPTION"),
     "quantity": ("Qty", "Quantity", "Qty.", "Units", "Hours", "QTY"),
@@ -56,7 +102,9 @@ class _Invoice:
     def step(self) -> float:
         return self.size * 1.45
 
-    def write(self, x: float, y: float, words: str, align: str = "left", bold: bool = False, ink: Colour | None = None) -> int:
+    def write(
+        self, x: float, y: float, words: str, align: str = "left", bold: bool = False, ink: Colour | None = None
+    ) -> int:
         return self.page.write(x, y, words, self.font(bold=bold), ink or self.ink, align)
 
     def fact(self, kind: str, answer: str, evidence: tuple[int, ...]) -> None:
@@ -92,7 +140,9 @@ def _party(inv: _Invoice, x: float, y: float, align: str, label: str, buyer: boo
         found.append(inv.write(x, y, row, align))
         y += inv.step
     inv.fact("buyer" if buyer else "company", name, (*marks, line))
-    inv.fact("buyer address" if buyer else "address", ", ".join(rows), (*((*marks, line) if buyer else (line,)), *found))
+    inv.fact(
+        "buyer address" if buyer else "address", ", ".join(rows), (*((*marks, line) if buyer else (line,)), *found)
+    )
     return y
 
 
@@ -119,7 +169,9 @@ def _contacts(inv: _Invoice, x: float, y: float, align: str) -> float:
 def _details(inv: _Invoice, x: float, right: float, y: float) -> float:
     """Invoice number, dates and the like, label and value in two columns or on one line."""
     rng = inv.rng
-    number = rng.choice((text.code(rng), f"INV-{rng.randint(1, 99999):05d}", f"{rng.randint(2019, 2027)}-{rng.randint(1, 999):03d}"))
+    number = rng.choice(
+        (text.code(rng), f"INV-{rng.randint(1, 99999):05d}", f"{rng.randint(2019, 2027)}-{rng.randint(1, 999):03d}")
+    )
     rows = [
         ("invoice number", ("Invoice No.", "Invoice number", "Invoice #", "Number", "Invoice no"), number, 0.97),
         ("date", ("Date", "Invoice date", "Issue date", "Date of issue", "Billing date"), names.date(rng, inv.date_form), 0.95),
@@ -186,7 +238,12 @@ def _items(inv: _Invoice, y: float, bottom: float) -> tuple[float, int]:
         item = inv.font().shorten(item, room)
         quantity = rng.choice((1, 1, 2, 3, 5, 10, rng.randint(1, 250)))
         unit = text.amount(rng, 60000)
-        values = {"item": item, "quantity": str(quantity), "price": inv.money(unit), "amount": inv.money(unit * quantity)}
+        values = {
+            "item": item,
+            "quantity": str(quantity),
+            "price": inv.money(unit),
+            "amount": inv.money(unit * quantity),
+        }
         total += unit * quantity
         if style == "striped" and number % 2 == 0:
             pale = tuple(240 + part // 17 for part in inv.accent)
@@ -203,7 +260,9 @@ def _items(inv: _Invoice, y: float, bottom: float) -> tuple[float, int]:
         for kind in rng.sample(("quantity", "price", "amount"), 2):
             inv.asker.ask(kind, values[kind], (found["item"], found[kind], heads[kind]), item=item)
     stranger = rng.choice(_GOODS)
-    if rng.random() < 0.5 and not any(stranger.lower() in other.lower() or other.lower() in stranger.lower() for other in shown):
+    if rng.random() < 0.5 and not any(
+        stranger.lower() in other.lower() or other.lower() in stranger.lower() for other in shown
+    ):
         inv.asker.ask_absent(rng.choice(("quantity", "price", "amount")), item=stranger)
     return y, total
 
@@ -220,7 +279,9 @@ def _totals(inv: _Invoice, y: float, subtotal: int) -> float:
     taxed = rng.random() < 0.85
     tax = (subtotal - less + shipping) * rate // 100 if taxed else 0
     if taxed or less or shipping:
-        rows.append(("subtotal", rng.choice(("Subtotal", "Net amount", "Sub-total", "Total excl. VAT")), inv.money(subtotal)))
+        rows.append(
+            ("subtotal", rng.choice(("Subtotal", "Net amount", "Sub-total", "Total excl. VAT")), inv.money(subtotal))
+        )
     else:
         inv.asker.ask_absent("subtotal")
     if less:
@@ -236,7 +297,13 @@ def _totals(inv: _Invoice, y: float, subtotal: int) -> float:
     else:
         inv.asker.ask_absent("tax")
     total = subtotal - less + shipping + tax
-    rows.append(("total", rng.choice(("Total", "Total due", "Amount due", "TOTAL", "Grand total", "Balance due")), inv.priced(total)))
+    rows.append(
+        (
+            "total",
+            rng.choice(("Total", "Total due", "Amount due", "TOTAL", "Grand total", "Balance due")),
+            inv.priced(total),
+        )
+    )
     for kind, label, value in rows:
         main = kind == "total"
         if main and rng.random() < 0.5:
@@ -311,7 +378,9 @@ def render(
     title = rng.choice(("INVOICE", "Invoice", "Tax Invoice", "INVOICE", "Bill", "Proforma invoice"))
     big = inv.font(rng.randint(8, 18), bold=True)
     seller_left = rng.random() < 0.6
-    shown = inv.page.write(right if seller_left else left, y, title, big, inv.accent, "right" if seller_left else "left")
+    shown = inv.page.write(
+        right if seller_left else left, y, title, big, inv.accent, "right" if seller_left else "left"
+    )
     inv.asker.ask("heading", title, (shown,))
     side, align = (left, "left") if seller_left else (right, "right")
     down = _contacts(inv, side, _party(inv, side, y, align, "", buyer=False), align)
@@ -321,7 +390,9 @@ def render(
     if rng.random() < 0.7:
         y = max(_party(inv, left, y, "left", label, buyer=True), _details(inv, right - wide, right, y))
     else:
-        y = max(_details(inv, left, left + wide, y), _party(inv, left + (right - left) * 0.56, y, "left", label, buyer=True))
+        y = max(
+            _details(inv, left, left + wide, y), _party(inv, left + (right - left) * 0.56, y, "left", label, buyer=True)
+        )
     y += inv.step * rng.uniform(0.8, 1.8)
     y, subtotal = _items(inv, y, height - inv.step * 14)
     y = _totals(inv, y + inv.step * 0.6, subtotal) + inv.step
@@ -331,8 +402,16 @@ def render(
         for kind in ("IBAN", "bank"):
             inv.asker.ask_absent(kind)
     if y < height - inv.step * 1.5 and rng.random() < 0.6:
-        thanks = rng.choice(("Thank you for your business.", "Please pay within the stated time.", "Goods remain our property until paid."))
-        inv.page.write(width / 2, height - inv.step, inv.font(-2).shorten(thanks, right - left), inv.font(-2), inv.ink, "center")
+        thanks = rng.choice(
+            (
+                "Thank you for your business.",
+                "Please pay within the stated time.",
+                "Goods remain our property until paid.",
+            )
+        )
+        inv.page.write(
+            width / 2, height - inv.step, inv.font(-2).shorten(thanks, right - left), inv.font(-2), inv.ink, "center"
+        )
     facts = inv.facts
     summary = f"An invoice from {facts['company']} to {facts['buyer']}; the total is {facts['total']}."
     if "due date" in facts:

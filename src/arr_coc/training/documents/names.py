@@ -140,7 +140,20 @@ def date(rng: random.Random, form: int | None = None) -> str:
     """A date; `form` (0 to 5) keeps one spelling on a page."""
     form = rng.randrange(6) if form is None else form
     day, month, year = rng.randint(1, 28), rng.randint(1, 12), rng.randint(2015, 2027)
-    name = "January February March April May June July August September October November December".split()[month - 1]
+    name = [
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
+        "December",
+    ][month - 1]
     return (
         f"{day:02d}/{month:02d}/{year}",
         f"{day:02d}.{month:02d}.{year}",

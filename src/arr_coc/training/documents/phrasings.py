@@ -592,10 +592,10 @@ class Asker:
         self, kind: str, answer: str, evidence: tuple[int, ...], others: tuple[tuple[int, ...], ...] = (), **slots: str
     ) -> None:
         """A question whose answer the lines in `evidence` give, or those of any of `others`."""
-        asked = say(self.rng, kind, self.held_out, **slots)
+        asked = say(self.rng, kind, self.held_out, literal=False, **slots)
         self.questions.append(PageQuestion(kind, asked, answer, evidence, others, tuple(slots.items())))
 
     def ask_absent(self, kind: str, answer: str = NOT_FOUND, **slots: str) -> None:
         """A question about something that is not on the page."""
-        asked = say(self.rng, kind, self.held_out, **slots)
+        asked = say(self.rng, kind, self.held_out, literal=False, **slots)
         self.questions.append(PageQuestion(kind, asked, answer, slots=tuple(slots.items()), absent=True))

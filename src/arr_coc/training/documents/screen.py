@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 from arr_coc.training.documents import names, text
 from arr_coc.training.documents.names import Names
@@ -9,12 +10,38 @@ from arr_coc.training.documents.page import Document, Font, FontSet, Page, load_
 from arr_coc.training.documents.phrasings import Asker
 
 Colour = tuple[int, int, int]
-_SWITCHES = (
-    "Wi-Fi | Bluetooth | Dark mode | Airplane mode | Notifications | Location services | Automatic updates | Night light | "
-    "Battery saver | Sync | Airdrop sharing | Sounds | Vibration | Spell check | Cloud backup | Two-factor login | Hotspot | "
-    "Do not disturb | Crash reports | Private browsing | Autofill | Screen lock | Mobile data | Read receipts | Auto-save | "
-    "High contrast | Show hidden files | Remember password | Guest access | Animations"
-).split(" | ")
+_SWITCHES = [
+    "Wi-Fi",
+    "Bluetooth",
+    "Dark mode",
+    "Airplane mode",
+    "Notifications",
+    "Location services",
+    "Automatic updates",
+    "Night light",
+    "Battery saver",
+    "Sync",
+    "Airdrop sharing",
+    "Sounds",
+    "Vibration",
+    "Spell check",
+    "Cloud backup",
+    "Two-factor login",
+    "Hotspot",
+    "Do not disturb",
+    "Crash reports",
+    "Private browsing",
+    "Autofill",
+    "Screen lock",
+    "Mobile data",
+    "Read receipts",
+    "Auto-save",
+    "High contrast",
+    "Show hidden files",
+    "Remember password",
+    "Guest access",
+    "Animations",
+]
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "Language": ("English", "Deutsch", "Italiano", "Polski", "Nederlands", "Suomi"),
     "Region": ("Canada", "Austria", "Kenya", "Japan", "Chile", "Ireland"),
@@ -32,22 +59,74 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "Backup": ("Daily", "Weekly", "Monthly", "Off"),
     "Printer": ("Office 2", "LaserJet 40", "None", "Canteen"),
 }
-_MESSAGES = (
-    "The file {file} could not be opened. | Cannot connect to {host}. Check your network connection. | "
-    "Not enough disk space to save {file}. | Your session has expired. Please sign in again. | "
-    "Do you want to save changes to {file}? | The printer {host} is offline. | Access to {file} was denied. | "
-    "An update is available. Restart now to install it. | The password you entered is wrong. | "
-    "{file} already exists. Do you want to replace it? | The payment was declined by your bank. | "
-    "Are you sure you want to delete {file}? | The server {host} did not respond in time. | "
-    "Low battery: {n} percent left. | The download of {file} is complete. | {n} items were moved to the trash. | "
-    "The device was removed before it was ejected. | Unknown user name {name}."
-).split(" | ")
-_BUTTONS = (
-    "OK | OK, Cancel | Retry, Cancel | Yes, No | Yes, No, Cancel | Save, Don't save, Cancel | Replace, Keep both, Cancel | "
-    "Restart now, Later | Delete, Cancel | Close | Try again, Help | Allow, Deny | Sign in, Cancel | Send report, Don't send"
-).split(" | ")
-_APPS = "Files Editor Mail Player Photos Notes Calendar Browser Terminal Maps Backup Writer Sheets Paint Chat Updater".split()
-_PAGES = "General Account Privacy Display Sound Network Security Storage Apps Accessibility Updates About".split()
+_MESSAGES = [
+    "The file {file} could not be opened.",
+    "Cannot connect to {host}. Check your network connection.",
+    "Not enough disk space to save {file}.",
+    "Your session has expired. Please sign in again.",
+    "Do you want to save changes to {file}?",
+    "The printer {host} is offline.",
+    "Access to {file} was denied.",
+    "An update is available. Restart now to install it.",
+    "The password you entered is wrong.",
+    "{file} already exists. Do you want to replace it?",
+    "The payment was declined by your bank.",
+    "Are you sure you want to delete {file}?",
+    "The server {host} did not respond in time.",
+    "Low battery: {n} percent left.",
+    "The download of {file} is complete.",
+    "{n} items were moved to the trash.",
+    "The device was removed before it was ejected.",
+    "Unknown user name {name}.",
+]
+_BUTTONS = [
+    "OK",
+    "OK, Cancel",
+    "Retry, Cancel",
+    "Yes, No",
+    "Yes, No, Cancel",
+    "Save, Don't save, Cancel",
+    "Replace, Keep both, Cancel",
+    "Restart now, Later",
+    "Delete, Cancel",
+    "Close",
+    "Try again, Help",
+    "Allow, Deny",
+    "Sign in, Cancel",
+    "Send report, Don't send",
+]
+_APPS = [
+    "Files",
+    "Editor",
+    "Mail",
+    "Player",
+    "Photos",
+    "Notes",
+    "Calendar",
+    "Browser",
+    "Terminal",
+    "Maps",
+    "Backup",
+    "Writer",
+    "Sheets",
+    "Paint",
+    "Chat",
+    "Updater",
+]
+_PAGES = [
+    "General",
+    "Account",
+    "Privacy",
+    "Display",
+    "Sound",
+    "Network",
+    "Security",
+    "Storage",
+    "Apps",
+    "Accessibility",
+    "Updates",
+    "About",
+]
 
 
 @dataclass
@@ -74,16 +153,29 @@ class _Screen:
     def font(self, change: int = 0, bold: bool = False) -> Font:
         return load_font(self.bold if bold else self.path, max(9, self.size + change))
 
-    def write(self, x: float, y: float, words: str, align: str = "left", ink: Colour | None = None, bold: bool = False) -> int:
+    def write(
+        self, x: float, y: float, words: str, align: str = "left", ink: Colour | None = None, bold: bool = False
+    ) -> int:
         """Write with the middle of the capitals at height `y`."""
         font = self.font(bold=bold)
         return self.page.write(x, y - font.ascent / 2, words, font, ink or self.ink, align)
 
-    def rounded(self, box: tuple[float, float, float, float], fill: Colour | None, outline: Colour | None = None) -> None:
+    def rounded(
+        self, box: tuple[float, float, float, float], fill: Colour | None, outline: Colour | None = None
+    ) -> None:
         self.page.draw.rounded_rectangle(box, radius=min(8.0, (box[3] - box[1]) / 2), fill=fill, outline=outline)
 
     def file(self) -> str:
-        word = self.rng.choice((text.invented_word(self.rng, (1, 3)).lower(), self.who.last().lower(), "report", "photo", "budget", "notes"))
+        word = self.rng.choice(
+            (
+                text.invented_word(self.rng, (1, 3)).lower(),
+                self.who.last().lower(),
+                "report",
+                "photo",
+                "budget",
+                "notes",
+            )
+        )
         return f"{word}{self.rng.choice(('', '_2', '-final', str(self.rng.randint(1, 99))))}.{self.rng.choice(('pdf', 'txt', 'docx', 'png', 'zip', 'csv', 'mp3'))}"
 
 
@@ -117,7 +209,8 @@ def _buttons(screen: _Screen, labels: list[str], right: float, y: float, left: f
     """A row of buttons that ends at `right`; one is highlighted."""
     size = screen.size
     main = screen.rng.choice((0, 0, len(labels) - 1))
-    x, found = right, []
+    x = right
+    found: list[Any] = []
     for k, label in reversed(list(enumerate(labels))):
         wide = screen.font().width(label) + size * 2.2
         if x - wide < left:
@@ -143,7 +236,11 @@ def _switch(screen: _Screen, right: float, y: float, on: bool, style: str) -> tu
         box = (right - size * 1.1, y - size * 0.55, right, y + size * 0.55)
         draw.rectangle(box, fill=screen.accent if on else screen.panel, outline=screen.faint)
         if on:
-            points = [(box[0] + size * 0.2, y), (box[0] + size * 0.45, y + size * 0.3), (box[2] - size * 0.15, y - size * 0.3)]
+            points = [
+                (box[0] + size * 0.2, y),
+                (box[0] + size * 0.45, y + size * 0.3),
+                (box[2] - size * 0.15, y - size * 0.3),
+            ]
             draw.line(points, fill=(255, 255, 255), width=2)
         return (screen.page.mark(box),)
     box = (right - size * 2.2, y - size * 0.6, right, y + size * 0.6)
@@ -202,7 +299,9 @@ def _settings(screen: _Screen) -> str:
             value = rng.choice(_OPTIONS[name])
             if screen.font().width(value) > (right - left) * 0.32:
                 continue
-            screen.asker.ask("option", value, (index, screen.write(right - size, y, value, "right", screen.faint)), name=name)
+            screen.asker.ask(
+                "option", value, (index, screen.write(right - size, y, value, "right", screen.faint)), name=name
+            )
         else:
             on = rng.random() < 0.5
             found = _switch(screen, right - size, y, on, style)
@@ -219,14 +318,20 @@ def _settings(screen: _Screen) -> str:
 def _dialog(screen: _Screen) -> str:
     rng, size, page = screen.rng, screen.size, screen.page
     wide = min(page.width - size * 2, page.width * rng.uniform(0.6, 0.85))
-    message = rng.choice(_MESSAGES).format(file=screen.file(), host=screen.who.domain(), n=rng.randint(2, 40), name=screen.who.last().lower())
+    message = rng.choice(_MESSAGES).format(
+        file=screen.file(), host=screen.who.domain(), n=rng.randint(2, 40), name=screen.who.last().lower()
+    )
     left = (page.width - wide) * rng.uniform(0.3, 0.7)
     rows = screen.font().wrap(message, wide - size * 5.5)
-    code = rng.choice(("", "", f"0x{rng.randrange(16**8):08X}", f"E{rng.randint(100, 9999)}", f"{rng.randint(400, 599)}"))
+    code = rng.choice(
+        ("", "", f"0x{rng.randrange(16**8):08X}", f"E{rng.randint(100, 9999)}", f"{rng.randint(400, 599)}")
+    )
     tall = size * (7.2 + 1.5 * len(rows) + (1.8 if code else 0))
     top = max(4.0, (page.height - tall) * rng.uniform(0.3, 0.6))
     _clutter(screen, top)
-    title = rng.choice((rng.choice(_APPS), "Error", "Warning", f"{rng.choice(_APPS)} - Error", "Information", "Confirm"))
+    title = rng.choice(
+        (rng.choice(_APPS), "Error", "Warning", f"{rng.choice(_APPS)} - Error", "Information", "Confirm")
+    )
     y = _window(screen, left, top, left + wide, top + tall, title) + size * 1.6
     _symbol(screen, left + size * 2, y + size * 0.8)
     found = []
@@ -236,7 +341,9 @@ def _dialog(screen: _Screen) -> str:
     screen.asker.ask("message", " ".join(rows), tuple(found))
     if code:
         label = rng.choice(("Error code: ", "Code: ", "Error "))
-        screen.asker.ask("error code", code, (screen.write(left + size * 4.2, y + size * 0.3, label + code, ink=screen.faint),))
+        screen.asker.ask(
+            "error code", code, (screen.write(left + size * 4.2, y + size * 0.3, label + code, ink=screen.faint),)
+        )
     else:
         screen.asker.ask_absent("error code")
     _buttons(screen, rng.choice(_BUTTONS).split(", "), left + wide - size, top + tall - size * 3, left + size)
@@ -268,9 +375,13 @@ def _clutter(screen: _Screen, bottom: float) -> None:
     while y + size * 4 < bottom and rng.random() < 0.8:
         for k in range(rng.randint(1, 4)):
             x = size * (1.5 + 7 * k)
-            screen.rounded((x, y, x + size * 1.6, y + size * 1.8), rng.choice(((240, 200, 90), (120, 170, 230), (235, 235, 235))))
+            screen.rounded(
+                (x, y, x + size * 1.6, y + size * 1.8), rng.choice(((240, 200, 90), (120, 170, 230), (235, 235, 235)))
+            )
             font = screen.font(-3)
-            screen.page.write(x - size * 0.5, y + size * 2.1, font.shorten(screen.file(), size * 6), font, (240, 240, 240))
+            screen.page.write(
+                x - size * 0.5, y + size * 2.1, font.shorten(screen.file(), size * 6), font, (240, 240, 240)
+            )
         y += size * 4
 
 
@@ -297,9 +408,13 @@ def _web_form(screen: _Screen) -> str:
         page.draw.rectangle((0, 0, page.width, size * 3), fill=screen.edge)
         screen.rounded((size * 3, size * 0.5, page.width - size * 2, size * 2.5), screen.panel)
         url = f"https://www.{screen.who.domain()}/{rng.choice(('order', 'signup', 'login', 'contact', 'account'))}"
-        screen.asker.ask("website", url, (screen.write(size * 4, size * 1.5, screen.font().shorten(url, page.width - size * 8)),))
+        screen.asker.ask(
+            "website", url, (screen.write(size * 4, size * 1.5, screen.font().shorten(url, page.width - size * 8)),)
+        )
         y = size * 4
-    heading = rng.choice(("Create account", "Sign up", "Checkout", "Contact us", "Your details", "Delivery address", "Register"))
+    heading = rng.choice(
+        ("Create account", "Sign up", "Checkout", "Contact us", "Your details", "Delivery address", "Register")
+    )
     index = page.write(size * 2, y, heading, screen.font(8, bold=True), screen.ink)
     screen.asker.ask("heading", heading, (index,))
     y += size * 3
@@ -312,7 +427,12 @@ def _web_form(screen: _Screen) -> str:
     for name in fields:
         if y + step > page.height - size * 3.5:
             break
-        label = screen.write(left, y + (size if beside else 0), name + rng.choice(("", "", " *", ":")), ink=screen.ink if beside else screen.faint)
+        label = screen.write(
+            left,
+            y + (size if beside else 0),
+            name + rng.choice(("", "", " *", ":")),
+            ink=screen.ink if beside else screen.faint,
+        )
         top = y if beside else y + size * 0.9
         box = (start, top, right, top + size * 2.1)
         screen.rounded(box, screen.panel if screen.dark else (255, 255, 255), screen.edge)
@@ -326,12 +446,21 @@ def _web_form(screen: _Screen) -> str:
         y += step
     screen.asker.ask_absent("entry", name=absent)
     if rng.random() < 0.6 and y + size * 4 < page.height:
-        wish, on = rng.choice(("I accept the terms", "Send me news", "Remember me", "Gift wrapping")), rng.random() < 0.5
-        box = _switch(screen, left + size * 1.1, y + size * 0.5, on, "check")
+        wish, on = (
+            rng.choice(("I accept the terms", "Send me news", "Remember me", "Gift wrapping")),
+            rng.random() < 0.5,
+        )
+        tick = _switch(screen, left + size * 1.1, y + size * 0.5, on, "check")
         words = screen.write(left + size * 1.8, y + size * 0.5, wish)
-        screen.asker.ask("setting", "on" if on else "off", (*box, words), name=wish)
+        screen.asker.ask("setting", "on" if on else "off", (*tick, words), name=wish)
         y += size * 2
-    _buttons(screen, rng.choice(("Submit", "Send, Reset", "Sign up", "Continue, Back", "Place order, Cancel")).split(", "), right, y + size * 0.3, left)
+    _buttons(
+        screen,
+        rng.choice(("Submit", "Send, Reset", "Sign up", "Continue, Back", "Place order, Cancel")).split(", "),
+        right,
+        y + size * 0.3,
+        left,
+    )
     return f'A web form "{heading}" with {", ".join(shown)}.'
 
 
@@ -340,7 +469,11 @@ def _file_table(screen: _Screen) -> str:
     left, top = size * rng.uniform(0.6, 2), size * rng.uniform(0.6, 2)
     right, bottom = page.width - size * rng.uniform(0.8, 2), page.height - size * rng.uniform(0.8, 2)
     people = rng.random() < 0.4
-    title = rng.choice(("Users", "Team", "Contacts")) if people else rng.choice(("Downloads", "Documents", "Projects", "Backup"))
+    title = (
+        rng.choice(("Users", "Team", "Contacts"))
+        if people
+        else rng.choice(("Downloads", "Documents", "Projects", "Backup"))
+    )
     y = _window(screen, left, top, right, bottom, title) + size * 1.3
     columns = ("Name", "Role", "Status") if people else ("Name", "Size", "Modified")
     places = (left + size, left + (right - left) * 0.5, left + (right - left) * 0.72)
@@ -355,7 +488,11 @@ def _file_table(screen: _Screen) -> str:
             page.draw.rectangle((left + 1, y - size * 0.9, right - 1, y + size * 0.9), fill=screen.accent)
         ink = (255, 255, 255) if number == chosen else screen.ink
         if people:
-            cells = (screen.who.person(), rng.choice(("Admin", "Editor", "Guest", "Owner")), rng.choice(("active", "away", "blocked", "invited")))
+            cells = (
+                screen.who.person(),
+                rng.choice(("Admin", "Editor", "Guest", "Owner")),
+                rng.choice(("active", "away", "blocked", "invited")),
+            )
         else:
             cells = (screen.file(), f"{rng.randint(1, 999)} {rng.choice(('KB', 'MB'))}", names.date(rng, form))
         cells = (screen.font().shorten(cells[0], places[1] - places[0] - 8), *cells[1:])
