@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from arr_coc.files import replacing
 from arr_coc.layer.model import LayerOutput
-from arr_coc.layer.novelty import pad_questions
+from arr_coc.layer.novelty import fit_images, image_statistics, pad_questions
 from arr_coc.layer.universal import INTENTS, UniversalLayer, question_bytes, universal_config
 from arr_coc.training.losses import EvidenceMask, calibration_loss, ranking_loss
 from recipes.reader.optimizer import Muon
@@ -193,6 +193,21 @@ class Training:
             one.mean.copy_(values.mean(1).view(-1, 1, 1))
             one.spread.copy_(values.std(1).clamp(min=1e-3).view(-1, 1, 1))
 
+    def start_from(self, folder: Path) -> None:
+        """The weights of a trained layer, its channel statistics included. The letter head starts from scratch."""
+        weights = UniversalLayer.from_pretrained(folder).state_dict()
+        for one in (self.layer, self.average):
+            one.load_state_dict(weights)
+
+    def fit_novelty(self, pages: Sequence[TrainingPage]) -> None:
+        """What training images look like, so that the layer is not trusted on images of another kind."""
+        names = self.average.config.channels
+        mean, inverse = fit_images(
+            [image_statistics(torch.from_numpy(page.channels).float()[None], names) for page in pages]
+        )
+        self.average.usual.copy_(mean)
+        self.average.unusual.copy_(inverse)
+
     def take_step(
         self, rng: random.Random, pages: Sequence[TrainingPage], progress: float, half: bool
     ) -> dict[str, float]:
@@ -270,6 +285,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60, help="of this call (60)")
     parser.add_argument("--schedule", type=float, help="minutes of the whole schedule, over all calls (this call's)")
     parser.add_argument("--rate", type=float, default=4e-3)
+    parser.add_argument(
+        "--start", type=Path, help="folder of a trained universal layer to continue from, without its optimiser"
+    )
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
@@ -287,6 +305,8 @@ def main() -> None:
     training = Training(given.out / "state.pt", given.rate, {"width": given.width})
     if training.step == 0:
         training.fit_channels(pool.pages)
+        if given.start is not None:
+            training.start_from(given.start)
     rng = random.Random(f"{given.seed}/{training.step}")
     half = torch.backends.mkldnn.is_available()
     schedule = 60 * (given.schedule or given.minutes)
@@ -314,6 +334,7 @@ def main() -> None:
                 saved = now
         training.save()
         write({"step": training.step, **validate(training.average, held.pages)})
+    training.fit_novelty(pool.pages)
     training.average.save_pretrained(given.out / "layer")
 
 

@@ -13,7 +13,7 @@ from arr_coc.relevance.attending import (
     AUTO_MAX,
     AUTO_MIN,
     DUPLICATE,
-    LINE_WEIGHT,
+    LINES,
     auto_count,
     favour_lines,
     how_many,
@@ -116,7 +116,7 @@ def test_lines_stay_in_one_frame_and_one_tile(grid: Cells, every: int) -> None:
         places += [(number, frame, row) for frame in range(view.t) for row in range(view.h) for _ in range(view.w)]
     own = [places[cell] for cell in candidates.tolist()]
     surest = [max(float(probabilities[j]) for j in range(len(own)) if own[j] == own[i]) for i in range(len(own))]
-    expected = probabilities + LINE_WEIGHT * torch.tensor(surest) ** 2 * text / text.max()
+    expected = probabilities + LINES[0] * torch.tensor(surest) ** LINES[1] * text / text.max()
     assert torch.allclose(favour_lines(probabilities, text, grid, candidates), expected, atol=1e-6)
 
 
@@ -152,7 +152,7 @@ def test_favouring_lines_does_not_change_the_count(monkeypatch: pytest.MonkeyPat
         sure = replace(page_selection(layer=fixed_layer(line_start())), **budget)
         with_lines = len(realized(sure).keep)
         with monkeypatch.context() as patch:
-            patch.setattr(attending, "LINE_WEIGHT", 0.0)
+            patch.setattr(attending, "LINES", (0.0, 2))
             assert len(realized(sure).keep) == with_lines
 
 
@@ -160,5 +160,5 @@ def test_lines_are_not_favoured_when_the_caller_sets_weights(monkeypatch: pytest
     own = RelevanceSettings(weights={"information": 1.0})
     sure = page_selection(8, layer=fixed_layer(line_start()))
     kept = realized(sure, own).keep
-    monkeypatch.setattr(attending, "LINE_WEIGHT", 0.0)
+    monkeypatch.setattr(attending, "LINES", (0.0, 2))
     assert torch.equal(realized(sure, own).keep, kept)

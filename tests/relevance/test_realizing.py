@@ -52,11 +52,13 @@ def test_without_a_model() -> None:
     found = arr_coc.realize(page(), "What is the total?", grid=(12, 9), budget=10)
     assert found.k == 10
     assert found.boxes.shape == (10, 4)
-    assert "the question was not used" in found.notes[-1]
+    assert found.strategy.endswith("(coupling by universal layer)")
+    blind = arr_coc.realize(page(), "What is the total?", grid=(12, 9), budget=10, learned=False)
+    assert "the question was not used" in blind.notes[-1]
     with pytest.raises(ArrCocError, match="expected a question, got an empty one"):
         arr_coc.realize(page(), " ")
     assert arr_coc.realize(page(), "x").grid == Grid(1, 10, 10)
-    assert '"strategy": "no question' in found.to_json()
+    assert '"strategy": "no question' in blind.to_json()
 
 
 def test_a_previous_allocation_raises_relevance() -> None:

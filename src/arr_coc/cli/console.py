@@ -36,7 +36,10 @@ def add_model_options(parser: Any) -> None:
     add = parser.add_argument
     add("--embeddings", metavar="NAME", help="image-text encoder for selectors that need one, such as labels (none)")
     add(
-        "--layer", default="auto", metavar="DIR", help="layer from arr-coc train, its hub id, or none (the model's own)"
+        "--layer",
+        default="auto",
+        metavar="DIR",
+        help="layer from arr-coc train, its hub id, universal, or none (the model's own, else universal)",
     )
     add("--device", default="cpu", help="cpu or cuda (cpu)")
 

@@ -81,7 +81,10 @@ def add_parser(commands: Any) -> None:
     )
     add("--embeddings", metavar="NAME", help="an image-text encoder for selectors that need one (labels)")
     add(
-        "--layer", default="auto", metavar="DIR", help="layer from arr-coc train, its hub id, or none (the model's own)"
+        "--layer",
+        default="auto",
+        metavar="DIR",
+        help="layer from arr-coc train, its hub id, universal, or none (the model's own, else universal)",
     )
     add("--format", default="samples", metavar="NAME", help="the layout of DATA (samples)")
     add("--kinds", nargs="+", metavar="KIND", help="only questions of these kinds")

@@ -1,6 +1,6 @@
 """The choice of cells for an engine: before the encoder, in the process that reads requests, without the model.
 
-    pictures, question -> texture, embeddings, the layer of the model's folder -> selector -> cells of each picture
+    pictures, question -> texture, embeddings, the model's own layer or the universal one -> selector -> cells of each picture
 
 It is the glance of an answer (`arr_coc.vlm.stages`): the same selectors and the same fallback. A gaze is not possible here,
 because it needs the encoder's tokens.
@@ -23,10 +23,10 @@ from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.engines.checkpoint import Checkpoint
 from arr_coc.engines.options import MAX_QUESTION, GlanceOptions, ServerOptions
 from arr_coc.errors import AllocationError, SelectorError
-from arr_coc.layer.inference import LayerPredictor, layer_fingerprint
+from arr_coc.layer.inference import LayerPredictor
 from arr_coc.layer.model import ArrCocLayer, find_layer
 from arr_coc.selectors import selector as selector_of
-from arr_coc.selectors.base import Downscale, ImageSource, LayerPrediction, Question, SelectionInput, Selector
+from arr_coc.selectors.base import Downscale, ImageSource, Question, SelectionInput, Selector
 from arr_coc.selectors.cues import EmbeddingScorer
 from arr_coc.types.allocation import check_cells
 from arr_coc.types.budget import limit
@@ -58,30 +58,36 @@ class Glance:
         self.options = options
         self.tokenize = tokenize
         self.embeddings = None if options.embeddings is None else Embeddings(options.embeddings)
-        # The seam for layers: whatever predicts from a selection before encoding, and the word embeddings it asks for. A
-        # layer that depends on no model takes the place of both.
-        self.layer: Callable[[SelectionInput], LayerPrediction] | None = None
-        self.embed: Callable[[torch.Tensor], torch.Tensor] | None = None
+        self.layer: LayerPredictor | None = None  # the model's own
+        self.universal: LayerPredictor | None = None
+        self.embed: Callable[[torch.Tensor], torch.Tensor] | None = (
+            None  # word embeddings, which the model's own layer reads
+        )
         self.identity = "" if self.embeddings is None else self.embeddings.identity
         self._open_layer(model)
         self._sources: OrderedDict[str, ImageSource] = OrderedDict()
         self._lock = threading.Lock()
 
     def _open_layer(self, model: str) -> None:
-        """The layer of the model's folder, or of the one that the server names, with the model's word embeddings."""
+        """The universal layer, and the one of the model's folder or that the server names, with the model's word embeddings."""
         if self.options.layer is None:
             return
-        checkpoint = Checkpoint(model)
-        folder = find_layer(checkpoint.folder) if self.options.layer == "auto" else self.options.layer
-        if folder is None:
-            return
-        layer = checkpoint.fit(ArrCocLayer.from_pretrained(folder))
-        self.layer, self.embed = LayerPredictor(layer, torch.device("cpu")), checkpoint.embed
-        self.identity += f" {layer_fingerprint(layer)}"
+        cpu = torch.device("cpu")
+        self.universal = LayerPredictor(None, cpu)
+        if self.options.layer != "universal":
+            checkpoint = Checkpoint(model)
+            folder = find_layer(checkpoint.folder) if self.options.layer == "auto" else self.options.layer
+            layer = None if folder is None else ArrCocLayer.from_pretrained(folder)
+            if layer is not None and layer.is_universal:
+                self.universal = LayerPredictor(layer, cpu)
+            elif layer is not None:
+                self.layer, self.embed = LayerPredictor(checkpoint.fit(layer), cpu), checkpoint.embed
+        used = (self.layer, self.universal)
+        self.identity += "".join(f" {one.fingerprint}" for one in used if one is not None)
 
     def reads_question(self, options: GlanceOptions) -> bool:
         """Whether a choice can depend on the question. If not, one choice serves all questions about a picture."""
-        return (self.layer is not None or self.embeddings is not None) and not options.fixed
+        return (self.universal is not None or self.embeddings is not None) and not options.fixed
 
     def choose(
         self, pictures: Sequence[Any], grids: Sequence[Grid], question: str, options: GlanceOptions
@@ -115,6 +121,7 @@ class Glance:
             seed=options.seed,
             scorer=None if self.embeddings is None else EmbeddingScorer(self.embeddings),
             layer=self.layer,
+            universal=self.universal,
             mass=bound.mass,
         )
         choice, _ = call_glance(selector, selection)

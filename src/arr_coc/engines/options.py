@@ -70,7 +70,8 @@ class ServerOptions:
 
     defaults: GlanceOptions = GlanceOptions()
     embeddings: str | None = None  # an encoder's name: "labels"
-    layer: str | None = "auto"  # "auto": the layer in the model's folder, if there is one; None: none; or its folder
+    # "auto": the layer in the model's folder, or the universal one; "universal"; None: none; or a layer's folder
+    layer: str | None = "auto"
 
     @classmethod
     def parse(cls, given: object) -> ServerOptions:

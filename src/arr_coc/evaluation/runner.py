@@ -94,7 +94,8 @@ def evaluate(
         answers: False judges the kept cells and generates nothing, which is much faster.
         device: Moves the model there. None: it stays where it is.
         embeddings: An image-text encoder, or its name, for selectors that need one (`coupling`).
-        layer: The folder of a learned layer, "auto" for the one in the model's folder, None for none.
+        layer: The folder of a learned layer, "auto" for the one in the model's folder, "universal" for the one that ships and
+            depends on no model, None for none.
         run: A folder for finished pictures; an interrupted run continues from there.
         fresh: Start again, even if `run` has finished pictures.
         workers: Measures pictures in other processes, such as `arr_coc.ray.Workers(2)`, which load the model by its name.
@@ -128,6 +129,7 @@ def evaluate(
         "rules": repr(config),
         "device": str(vlm.device),
         "layer": "" if vlm.layer is None else layer_fingerprint(vlm.layer),
+        "universal": "" if vlm.universal is None else vlm.universal.fingerprint,
         "embeddings": "" if vlm.embeddings is None else vlm.embeddings.identity,
         "plan": [(one.entry.name, one.entry.settings, str(one.budget), one.seed) for one in trials],
     }

@@ -26,6 +26,7 @@ from arr_coc.embedding.encoder import fingerprint
 from arr_coc.errors import LayerError
 from arr_coc.layer.model import SCORE_NAMES, ArrCocLayer, EncodedView, LayerConfig, LayerOutput
 from arr_coc.layer.novelty import image_novelty, image_statistics, pool_words, question_novelty
+from arr_coc.layer.universal import Doubt, UniversalLayer, shipped_layer
 from arr_coc.selectors.base import LayerPrediction, SelectionInput
 from arr_coc.selectors.scoring import frames_by_step, pool_channels
 from arr_coc.texture import TextureArray
@@ -72,7 +73,9 @@ def predict(layer: ArrCocLayer, selection: SelectionInput) -> LayerPrediction:
     """The layer's prediction for the candidates of a selection."""
     config, texture, views = layer.config, selection.textures[0], selection.grid.views
     graphed = GraphedLayer(layer)
-    words, mask = graphed.encode_words(selection.question.embeddings.detach().float().to(layer.mean.device))
+    words, mask = graphed.encode_words(layer.question_input(selection.question).detach().float().to(layer.mean.device))
+    if not layer.reads_tokens:  # then the glance's view serves the gaze, too
+        selection = replace(selection, tokens=None)
     features = _texture_features(selection, config)
     encoded = b"" if selection.tokens is None else selection.candidates.numpy().tobytes()
 
@@ -87,6 +90,7 @@ def predict(layer: ArrCocLayer, selection: SelectionInput) -> LayerPrediction:
         lambda: image_statistics(features[0].channels, config.channels).cpu(),
     )
     logits, scores = output.relevance[0].cpu()[selection.candidates], output.scores[0].sigmoid().cpu()
+    doubt = layer.doubts(words, mask, output) if isinstance(layer, UniversalLayer) else Doubt()
     return LayerPrediction(
         relevance=logits.sigmoid(),
         scores={name: score[selection.candidates] for name, score in zip(SCORE_NAMES, scores, strict=True)},
@@ -94,20 +98,32 @@ def predict(layer: ArrCocLayer, selection: SelectionInput) -> LayerPrediction:
         image_novelty=image_novelty(statistics, layer.usual.cpu(), layer.unusual.cpu()),
         confidence=float(logits.max()) if len(logits) else 0.0,
         question_novelty=question_novelty(pool_words(words, mask)[0], layer.asked, layer.middle, layer.near),
+        found=doubt.found,
+        absent=doubt.absent,
+        whole=doubt.whole,
     )
 
 
 class LayerPredictor:
-    """A layer ready for a model on `device`: predicts when a selector calls it."""
+    """A layer ready for a model on `device`: predicts when a selector calls it. None: the universal layer that ships."""
 
-    def __init__(self, layer: ArrCocLayer, device: torch.device) -> None:
+    def __init__(self, layer: ArrCocLayer | None, device: torch.device) -> None:
         self.layer, self.device = layer, device
 
     def __call__(self, selection: SelectionInput) -> LayerPrediction:
         with nullcontext() if selection.watch is None else selection.watch.stage("layer"):
-            if self.layer.mean.device != self.device:  # the model was moved
-                self.layer.to(self.device)
-            return predict(self.layer, selection)
+            layer = self._open()
+            if layer.mean.device != self.device:  # the model was moved
+                layer.to(self.device)
+            return predict(layer, selection)
+
+    def _open(self) -> ArrCocLayer:
+        return shipped_layer(self.device) if self.layer is None else self.layer
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the layer's weights."""
+        return layer_fingerprint(self._open())
 
 
 def run_batch(
@@ -377,7 +393,9 @@ def config_for(adapter: ModelParts, **sizes: Any) -> LayerConfig:
 
 
 def fit_to_model(layer: ArrCocLayer, adapter: ModelParts) -> ArrCocLayer:
-    """The layer in float32 on the model's device. It must have been trained for this model."""
+    """The layer in float32 on the model's device. It must have been trained for this model, or for any."""
+    if layer.is_universal:
+        return layer.to(adapter.device, torch.float32).eval()
     identity = model_identity(adapter)
     if layer.config.model != identity:
         raise LayerError(

@@ -25,6 +25,7 @@ from arr_coc.errors import LayerError
 from arr_coc.files import replacing
 from arr_coc.hub import HubModule, HubOptions, fetch, is_repo_id, reach
 from arr_coc.layer.novelty import fit_questions, pool_words, statistics_size
+from arr_coc.selectors.base import Question
 
 # The texture's channels for each cell. Colours are used in finer detail, as the cell's own pixels.
 CHANNELS = (
@@ -34,6 +35,7 @@ POOLINGS = ("learned", "max", "mean", "sum")
 BALANCES = ("sigmoid", "softmax")
 SCORE_NAMES = ("information", "salience", "coupling")
 WEIGHTS, CONFIG = "layer.safetensors", "layer.json"
+ANY_MODEL = "any"  # the model's name in the configuration of a layer that depends on none
 SUBFOLDER = "layer"  # of a model's folder: engines load every *.safetensors file that lies next to the model's own
 FORMAT, VERSION = "a learned ARR-COC layer", 3
 WAVES = (1.0, 2.0, 4.0, 8.0, 16.0)  # half periods over the image's width and height
@@ -303,6 +305,7 @@ class ArrCocLayer(nn.Module, HubModule):
     """
 
     hub_error = LayerError
+    is_universal = False  # True: it depends on no model
     mean: torch.Tensor  # [C, 1, 1] of the channels, over the training images
     spread: torch.Tensor
     usual: torch.Tensor  # [S] mean statistics of the training images (novelty.py)
@@ -342,6 +345,15 @@ class ArrCocLayer(nn.Module, HubModule):
         self.salience = SalienceHead(channels)
         self.coupling = CouplingHead(width, config.pooling)
         self.policy = Policy(width, balance=config.balance)
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether the encoder's tokens are an input, where they exist."""
+        return True
+
+    def question_input(self, question: Question) -> torch.Tensor:
+        """A question as `self.words` reads it: the model's word embeddings `[T, W]`."""
+        return question.embeddings
 
     def encode_view(
         self,
@@ -428,7 +440,12 @@ class ArrCocLayer(nn.Module, HubModule):
             raise LayerError(f"{str(path / WEIGHTS)!r} is damaged: {error}") from None
         if (note.pop("format", None), note.pop("version", None)) != (FORMAT, VERSION):
             raise LayerError(f"{str(path / WEIGHTS)!r} is not {FORMAT} of version {VERSION}")
-        layer = cls(LayerConfig.from_dict(note))
+        config = LayerConfig.from_dict(note)
+        if config.model == ANY_MODEL and not cls.is_universal:
+            from arr_coc.layer.universal import UniversalLayer
+
+            cls = UniversalLayer
+        layer = cls(config)
         if "asked" in weights:  # the number of stored questions varies
             layer.asked = layer.asked.new_zeros(len(weights["asked"]), layer.config.width)
         try:

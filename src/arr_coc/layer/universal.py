@@ -19,10 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from arr_coc.layer.model import ArrCocLayer, LayerConfig, LayerOutput, map_statistics
+from arr_coc.layer.model import ANY_MODEL, ArrCocLayer, LayerConfig, LayerOutput, map_statistics
 from arr_coc.selectors.base import Question
 
-ANY_MODEL = "any"
 CHANNELS = ("edges", "edges_inverted", "highpass", "lowpass", "text", "distance", "x", "y", "eccentricity")
 PIXELS = 16  # per side of a cell
 MAX_BYTES = 256  # of a question: the start and the end of a longer one
@@ -43,9 +42,9 @@ def universal_config(**sizes: Any) -> LayerConfig:
 class Doubt:
     """What the layer says about its own prediction. All are calibrated probabilities."""
 
-    found: float  # the evidence is among the best eighth of the cells
-    absent: float  # the question is about something that is not in the image
-    whole: float  # the question is about all of the image
+    found: float | None = None  # the evidence is among the best eighth of the cells
+    absent: float = 0.0  # the question is about something that is not in the image
+    whole: float = 0.0  # the question is about all of the image
 
 
 class CellStem(nn.Module):
@@ -120,6 +119,8 @@ def summarise(output: LayerOutput) -> torch.Tensor:
 class UniversalLayer(ArrCocLayer):
     """A layer for any model: texture, pixels and the question's bytes; no tokens."""
 
+    is_universal = True
+
     def __init__(self, config: LayerConfig) -> None:
         super().__init__(config)
         del self.token_norm, self.from_tokens
@@ -150,9 +151,19 @@ def question_bytes(text: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(found), dtype=torch.uint8).float()[:, None]
 
 
+def knows_script(text: str) -> bool:
+    """Whether most letters of a question are of the script that the layer was trained on (ASCII).
+
+    >>> knows_script("What is the total?"), knows_script("\u5408\u8ba1\u662f\u591a\u5c11?"), knows_script("12?")
+    (True, False, True)
+    """
+    letters = [letter for letter in text if letter.isalpha()]
+    return 2 * sum(letter.isascii() for letter in letters) >= len(letters)
+
+
 @cache
-def shipped_layer() -> UniversalLayer:
-    """The universal layer that ships with the package."""
+def shipped_layer(device: torch.device) -> UniversalLayer:
+    """The universal layer that ships with the package, on a device."""
     layer = UniversalLayer.from_pretrained(WEIGHTS)
     assert isinstance(layer, UniversalLayer)
-    return layer
+    return layer.to(device)

@@ -18,9 +18,9 @@ from arr_coc.types.grid import Cells
 AUTO_MIN, AUTO_MAX = 64, 400  # cells under `auto`
 PER_EFFECTIVE_CELL = 1.25  # cells kept for each effective cell, exp(entropy) of the relevance
 DUPLICATE = 0.98  # cosine from which two tokens show the same
-LINE_WEIGHT = (
-    0.9  # bonus of text in a row whose best cell has probability 1; it falls with the square of that probability
-)
+# Bonus of text in a row whose best cell has probability 1, and the power of that probability by which it falls. The universal
+# layer learned less about labels: for it, the lines of its surest cells are completed first (benchmarks/transfer.py).
+LINES, UNIVERSAL_LINES = (0.9, 2), (1.5, 8)
 POOL = 2  # how far down the ranking duplicates are searched, in multiples of the budget
 
 
@@ -48,7 +48,13 @@ def auto_count(relevance: torch.Tensor) -> int:
     return min(len(relevance), AUTO_MAX, max(AUTO_MIN, math.ceil(PER_EFFECTIVE_CELL * float(entropy.exp()))))
 
 
-def favour_lines(chances: torch.Tensor, text: torch.Tensor, grid: Cells, candidates: torch.Tensor) -> torch.Tensor:
+def favour_lines(
+    chances: torch.Tensor,
+    text: torch.Tensor,
+    grid: Cells,
+    candidates: torch.Tensor,
+    bonus: tuple[float, float] = LINES,
+) -> torch.Tensor:
     """A layer's probabilities `[M]` with a bonus for text in rows where the layer is sure of a cell: `[M]`.
 
     A layer is surest of an amount; the word that says which amount it is lies at the other end of the line. Text likelihoods
@@ -66,7 +72,8 @@ def favour_lines(chances: torch.Tensor, text: torch.Tensor, grid: Cells, candida
     parts = zip(torch.split(whole, [view.n for view in grid.views]), grid.views, strict=True)
     rows = [part.view(-1, view.w) for part, view in parts]  # rows of every frame and tile
     surest = torch.cat([row.amax(1, keepdim=True).expand_as(row).flatten() for row in rows])[candidates]
-    return chances + LINE_WEIGHT * surest.square() * text / top
+    weight, power = bonus
+    return chances + weight * surest**power * text / top
 
 
 def most_relevant(relevance: torch.Tensor, count: int, tokens: torch.Tensor | None = None) -> torch.Tensor:

@@ -3,6 +3,7 @@
 | source | needs | good for |
 |---|---|---|
 | layer | a layer trained for the model (`arr-coc train`) | what it was trained on |
+| universal | nothing: this layer ships and depends on no model | documents, screens and charts, before anything is encoded |
 | probe | a short run of the language model over half of the cells | documents, anything the model reads well |
 | embeddings | an image-text encoder | objects in photographs |
 | tokens | the model's own tokens and word embeddings | models whose tokens are aligned with their word embeddings |
@@ -19,10 +20,12 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.errors import ArrCocError
+from arr_coc.layer.universal import knows_script
 from arr_coc.selectors.base import LayerPrediction, SelectionInput
 from arr_coc.selectors.scoring import question_similarity
 from arr_coc.types.grid import Cells
 
+UNIVERSAL = "universal layer"
 PROBED_SHARE, PROBED_MIN = 0.5, 448  # candidates that the probe reads: this share, but not fewer than this
 PROBE_NO_PEAK, PROBE_PEAK = 0.03, 0.06  # largest attention at which trust in a probe is 0, and 1
 LAYER_LOGIT_RANGE = 2.0  # logit range of the best cell, centred on 0, over which trust in a layer rises from 0 to 1
@@ -56,6 +59,11 @@ class Coupled:
         return self.prediction is not None and (self.prediction.question_novelty or 0.0) > 1
 
     @property
+    def about_whole_image(self) -> bool:
+        """Whether the layer takes the question for one about all of the image."""
+        return self.prediction is not None and self.prediction.whole > 0.5
+
+    @property
     def question_familiar(self) -> bool:
         """Whether the layer was trained on this question, or nearly so."""
         found = self.prediction
@@ -73,6 +81,20 @@ def by_layer(selection: SelectionInput) -> Coupled:
     trust = min(1.0, max(0.0, 0.5 + prediction.confidence / LAYER_LOGIT_RANGE))
     found = Coupled(prediction.scores["coupling"], "layer", trust, prediction)
     return replace(found, trust=0.0) if found.image_unfamiliar else found
+
+
+def by_universal(selection: SelectionInput) -> Coupled:
+    """Coupling from the universal layer. Trust is its own probability that the evidence exists and is among its best cells.
+
+    A question about all of the image has no such cells; then trust is the probability of that. Trust is 0 on an unfamiliar
+    kind of image, and for a question in a script that the layer never saw.
+    """
+    assert selection.universal is not None
+    prediction = selection.universal(selection)
+    trust = max((prediction.found or 0.0) * (1 - prediction.absent), prediction.whole)
+    found = Coupled(prediction.scores["coupling"], UNIVERSAL, trust, prediction)
+    known = knows_script(selection.question.text) and not found.image_unfamiliar
+    return found if known else replace(found, trust=0.0)
 
 
 def by_probe(selection: SelectionInput, priority: torch.Tensor) -> Coupled:

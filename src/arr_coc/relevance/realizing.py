@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from arr_coc.embedding.encoder import STOP_WORDS, subject
 from arr_coc.errors import ArrCocError, SelectorError
 from arr_coc.relevance import attending, balancing, coupling, strategy
@@ -21,7 +23,7 @@ from arr_coc.selectors.base import Choice, SelectionInput
 from arr_coc.selectors.controls import Uniform
 from arr_coc.selectors.scoring import relevance_map, scatter_to_grid
 
-COUPLINGS = ("auto", "layer", "probe", "embeddings", "tokens", "none")
+COUPLINGS = ("auto", "layer", "universal", "probe", "embeddings", "tokens", "none")
 CASCADES = ("auto", "on", "off")
 MOMENTS = ("auto", "surest", "together")
 BALANCES = {"weigh": balancing.weigh, "oppose": balancing.oppose}
@@ -31,9 +33,10 @@ BALANCES = {"weigh": balancing.weigh, "oppose": balancing.oppose}
 class RelevanceSettings:
     """Options of ARR-COC. The defaults are what the measurements recommend."""
 
-    coupling: str = "auto"  # auto, layer, probe, embeddings, tokens or none
+    coupling: str = "auto"  # auto, layer, universal, probe, embeddings, tokens or none
     balance: str = "weigh"  # or oppose: fixed formulas
-    learned: bool = True  # use the layer trained for the model, if there is one
+    learned: bool = True  # use trained layers: the model's own, if there is one, and the universal one
+    own_layer: bool = True  # False: of the layers, only the universal one
     probe: bool = True  # run the language model for coupling="auto" where no layer is sure
     diverse: bool = True  # near-duplicates are picked last; a layer takes care of that itself
     moments: str = "auto"  # video: surest (frame by frame), together (the best cells of all), or by the question
@@ -59,12 +62,16 @@ class RelevanceSettings:
 def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceSettings()) -> Choice:  # noqa: B008
     """The cells that matter for the question."""
     scores = know(selection)
-    usable = selection if settings.learned else replace(selection, layer=None)
+    usable = replace(
+        selection,
+        layer=selection.layer if settings.learned and settings.own_layer else None,
+        universal=selection.universal if settings.learned else None,
+    )
     coupled = couple(usable, scores, settings.coupling, settings.probe)
     if coupled is not None:
         scores = replace(scores, coupling=coupled.values, coupled_by=coupled.by, trust=coupled.trust)
     clear = names_something(selection.question.text) or (coupled is not None and coupled.question_familiar)
-    plan = strategy.decide(selection, scores, clear)
+    plan = strategy.decide(selection, scores, clear, coupled is not None and coupled.about_whole_image)
     prediction = None if coupled is None or plan.coupling == 0 else coupled.prediction
     if prediction is not None:
         scores, balanced = balancing.use_layer_scores(scores, plan, prediction)
@@ -80,8 +87,8 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
         keep = selection.candidates[strategy.round_robin(balanced.relevance, k, strategy.components(selection))]
     else:
         ranking, tokens = balanced.relevance, selection.tokens if settings.diverse and prediction is None else None
-        if prediction is not None and selection.tokens is not None and not overridden:
-            ranking = attending.favour_lines(ranking, scores.text, selection.grid, selection.candidates)
+        if prediction is not None and not overridden:
+            ranking = _favour_lines(selection, scores, ranking)
         keep = selection.candidates[attending.most_relevant(ranking, k, tokens)]
     weights = {f"weight of {name}": value for name, value in balanced.weights.items()}
     return Choice(
@@ -93,6 +100,17 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
         rule=plan.name,
         coupled_by=scores.coupled_by,
     )
+
+
+def _favour_lines(selection: SelectionInput, scores: CellScores, ranking: torch.Tensor) -> torch.Tensor:
+    """A layer's ranking with whole lines of text first. A layer trained for the model knows before encoding what it needs."""
+    if scores.coupled_by == coupling.UNIVERSAL:
+        bonus = attending.UNIVERSAL_LINES
+    elif selection.tokens is not None:
+        bonus = attending.LINES
+    else:
+        return ranking
+    return attending.favour_lines(ranking, scores.text, selection.grid, selection.candidates, bonus)
 
 
 def couple(selection: SelectionInput, scores: CellScores, how: str, probe: bool = True) -> Coupled | None:
@@ -111,6 +129,15 @@ def couple(selection: SelectionInput, scores: CellScores, how: str, probe: bool 
         unfamiliar = layer.image_unfamiliar
     elif how == "layer":
         raise SelectorError("coupling='layer' needs a trained layer, and this model has none: run arr-coc train")
+    if how in ("auto", "universal") and selection.universal is not None and selection.source is not None:
+        universal = coupling.by_universal(selection)
+        if how == "universal" or universal.trust >= coupling.TRUSTED:
+            return universal
+        unfamiliar = unfamiliar or universal.image_unfamiliar
+    elif how == "universal":
+        raise SelectorError(
+            "coupling='universal' needs the image itself, and a model that was not wrapped with layer=None"
+        )
     if how == "auto":
         page = scores.is_page and not unfamiliar
         how = "probe" if selection.probe is not None and (page or selection.scorer is None) else "embeddings"

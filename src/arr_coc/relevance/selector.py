@@ -10,11 +10,13 @@ import torch
 
 from arr_coc.errors import SelectorError
 from arr_coc.relevance.attending import auto_count
+from arr_coc.relevance.coupling import UNIVERSAL
 from arr_coc.relevance.frame_budget import share_budget
 from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.relevance.strategy import FOLLOW_QUESTION
 from arr_coc.selectors.base import Choice, SelectionInput, Selector
 
+LAYER = "layer"  # source of the coupling: the model's own layer
 AUTO_GLANCE = 0.6  # share of the cells encoded under glance="auto"
 KEEP_ALL = (
     "everything: nothing cheap relates cells to this question, so all encoded cells are read; a budget prunes anyway"
@@ -58,13 +60,11 @@ class ArrCoc(Selector):
         if not _is_auto(selection):
             return self.select(selection)
         everything = Choice(selection.candidates, strategy=KEEP_ALL, rule="everything")
-        has_layer = (
-            selection.layer is not None and self.settings.learned and self.settings.coupling in ("auto", "layer")
-        )
+        has_layer = self._has_layer(selection)
         if has_layer and selection.kind == "image":  # not measured on videos
             chosen = self.select(replace(selection, k=math.ceil(AUTO_GLANCE * selection.grid.n)))
             assert chosen.relevance is not None
-            if chosen.coupled_by == "layer" and _is_sure(chosen):
+            if chosen.coupled_by in (LAYER, UNIVERSAL) and _is_sure(chosen):
                 return replace(chosen, auto=auto_count(chosen.relevance[chosen.keep]))
             everything = replace(everything, relevance=chosen.relevance, scores=chosen.scores, tensions=chosen.tensions)
             has_layer = False
@@ -75,6 +75,13 @@ class ArrCoc(Selector):
     def _is_cheap(self, selection: SelectionInput) -> bool:
         """Whether only what costs little may decide: the caller left everything to `auto`, and a model stands ready."""
         return _is_auto(selection) and self._is_plain and selection.probe is not None
+
+    def _has_layer(self, selection: SelectionInput) -> bool:
+        """Whether a layer may decide: the model's own, or the universal one."""
+        settings = self.settings
+        own = selection.layer is not None and settings.own_layer and settings.coupling in ("auto", "layer")
+        universal = selection.universal is not None and settings.coupling in ("auto", "universal")
+        return settings.learned and (own or universal)
 
     @property
     def _is_plain(self) -> bool:
@@ -90,15 +97,24 @@ class ArrCoc(Selector):
 
 def _is_sure(choice: Choice) -> bool:
     """Whether a layer or embeddings relate the cells to the question."""
-    return choice.coupled_by in ("layer", "embeddings") and choice.rule in FOLLOW_QUESTION
+    return choice.coupled_by in (LAYER, UNIVERSAL, "embeddings") and choice.rule in FOLLOW_QUESTION
 
 
 def _is_auto(selection: SelectionInput) -> bool:
     return selection.k is None and selection.mass is None
 
 
+class Universal(ArrCoc):
+    """ARR-COC with the universal layer, even if the model has a layer of its own."""
+
+    name = "arr-coc-universal"
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"own_layer": False} | settings)
+
+
 class Untrained(ArrCoc):
-    """ARR-COC without a trained layer, even if the model has one."""
+    """ARR-COC without any trained layer, even if the model has one."""
 
     name = "arr-coc-untrained"
 

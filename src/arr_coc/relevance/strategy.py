@@ -3,6 +3,7 @@
 | case | detected by | what is done |
 |---|---|---|
 | void: a wall, a blank page, noise | hardly any edges, or the same everywhere, and no text | evenly spaced cells |
+| whole: a question about all of the image | the universal layer says so | information, not coupling; round-robin over components |
 | vague question | no word names a thing, and no layer was trained on it | information, not coupling; round-robin over components |
 | nothing matches the question | the probe's attention has no peak | information and coupling; round-robin over components |
 | camouflage: pale text next to bright colours | text lies where salience is low | salience does not count |
@@ -44,8 +45,11 @@ class Strategy:
     salience: float = 1.0
 
 
-def decide(selection: SelectionInput, scores: CellScores, clear: bool = True) -> Strategy:
-    """Check the statistics of the scores before they are used. `clear`: the question says what it is about."""
+def decide(selection: SelectionInput, scores: CellScores, clear: bool = True, whole: bool = False) -> Strategy:
+    """Check the statistics of the scores before they are used.
+
+    `clear`: the question says what it is about. `whole`: it is about all of the image.
+    """
     if selection.source is None:
         even = scores.coupling is None or scores.trust == 0
         return Strategy("blind", "no pixels, only the model's own attention", even=even)
@@ -59,6 +63,9 @@ def decide(selection: SelectionInput, scores: CellScores, clear: bool = True) ->
     salience = 0.0 if pale else 1.0
     if scores.coupling is None:
         return Strategy("no question", "the question was not used: cells with the most information", salience=salience)
+    if whole:
+        why = "the question is about all of the image, so everything with information counts"
+        return Strategy("whole", why, coupling=0.0, salience=salience, round_robin=True)
     if not clear or not bool(scores.coupling.max() > scores.coupling.min()):
         why = "the question names nothing, so everything with information counts"
         return Strategy("vague", why, coupling=0.0, salience=salience, round_robin=True)

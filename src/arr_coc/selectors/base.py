@@ -89,13 +89,18 @@ class LayerPrediction:
     image_novelty: float = 0.0  # distance from the training images: about 1 for one of them
     confidence: float = 0.0  # logit of the best cell
     question_novelty: float | None = None  # distance from the training questions: up to 1 for one of them
+    found: float | None = (
+        None  # probability that the best eighth of the cells holds the evidence; None: it is not known
+    )
+    absent: float = 0.0  # probability that the question is about something that is not in the image
+    whole: float = 0.0  # probability that the question is about all of the image
 
 
 @dataclass(frozen=True)
 class SelectionInput:
     """One image or video at one stage of an answer, with everything a selector may use.
 
-    `scorer`, `probe` and `layer` are evaluated only when a selector calls them.
+    `scorer`, `probe`, `layer` and `universal` are evaluated only when a selector calls them.
     """
 
     grid: Cells
@@ -111,7 +116,8 @@ class SelectionInput:
         default=None, repr=False
     )  # image-text similarity [M]
     probe: Callable[[torch.Tensor, tuple[float, ...]], torch.Tensor] | None = field(default=None, repr=False)
-    layer: Callable[[SelectionInput], LayerPrediction] | None = field(default=None, repr=False)
+    layer: Callable[[SelectionInput], LayerPrediction] | None = field(default=None, repr=False)  # the model's own
+    universal: Callable[[SelectionInput], LayerPrediction] | None = field(default=None, repr=False)  # of any model
     mass: float | None = None  # where `k` is None: share of the relevance that the kept cells must hold
     watch: Stopwatch | None = field(default=None, repr=False)
 

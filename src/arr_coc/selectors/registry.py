@@ -41,6 +41,7 @@ _KNOWN: dict[str, Callable[[], Selector]] = {
 }  # fmt: skip
 _KNOWN |= {
     "arr-coc": _deferred("arr_coc.relevance.selector", "ArrCoc"),
+    "arr-coc-universal": _deferred("arr_coc.relevance.selector", "Universal"),
     "arr-coc-untrained": _deferred("arr_coc.relevance.selector", "Untrained"),
 }
 

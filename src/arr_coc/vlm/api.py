@@ -17,6 +17,7 @@ from arr_coc.embedding.encoder import Encoder
 from arr_coc.errors import AllocationError, ArrCocError
 from arr_coc.hub import HubOptions, split_options
 from arr_coc.layer import ArrCocLayer
+from arr_coc.layer.inference import LayerPredictor
 from arr_coc.layer.model import find_layer
 from arr_coc.relevance import cascade as cascades
 from arr_coc.relevance.realizing import RelevanceSettings, realized
@@ -41,7 +42,7 @@ def wrap(
     *,
     batch_windows: bool = False,
     embeddings: Embeddings | str | None = None,
-    layer: ArrCocLayer | str | Path | None = None,
+    layer: ArrCocLayer | str | Path | None = "auto",
 ) -> VLM:
     """Wrap a transformers model and its processor. The model is not modified.
 
@@ -51,7 +52,8 @@ def wrap(
         batch_windows: Encode whole images with all attention windows in one call, too. Equal to the stock encoder up to
             rounding, and much faster on a GPU for encoders with windows (Qwen2.5-VL).
         embeddings: Image-text embeddings (or an encoder's name, "labels") for selectors that compare image and question.
-        layer: A layer trained for this model by `arr-coc train`, its folder, or its hub id ("user/repository").
+        layer: A layer trained for this model by `arr-coc train`, its folder, or its hub id ("user/repository"). "auto": the
+            universal layer, which ships and depends on no model. None: no layer at all.
     """
     return VLM(model, processor, batch_windows=batch_windows, embeddings=embeddings, layer=layer)
 
@@ -75,8 +77,9 @@ def load(
 
     Args:
         name: A folder, a hub id, or "reader".
-        layer: "auto" uses a trained layer in the model's folder or repository if there is one; None uses none; or a layer's
-            folder or hub id ("user/repository").
+        layer: "auto" uses a trained layer in the model's folder or repository if there is one, and the universal layer where
+            there is none; "universal" always uses that one; None uses none; or a layer's folder or hub id
+            ("user/repository").
         dtype: Precision of the weights, as in transformers' `from_pretrained`.
         device_map: Where to load the model, as in `from_pretrained`.
         attn_implementation: "sdpa", "eager" or "flash_attention_2", as in `from_pretrained`.
@@ -95,8 +98,8 @@ def load(
     model = load_model(name, trust_remote_code, hub, **chosen)
     processor = load_processor(name, model.config.model_type, trust_remote_code, hub)
     if layer == "auto":
-        layer = find_layer(name, **hub)
-    elif isinstance(layer, str):
+        layer = find_layer(name, **hub) or "auto"
+    elif isinstance(layer, str) and layer != "universal":
         own = {key: value for key, value in hub.items() if key != "revision"}  # that is the model's
         layer = ArrCocLayer.from_pretrained(layer, **HubOptions(**own))  # type: ignore[typeddict-item]
     return VLM(model, processor, batch_windows=batch_windows, embeddings=embeddings, layer=layer, source=source)
@@ -129,13 +132,13 @@ def realize(
         grid: Rows and columns of cells. A model has its own grid.
         budget: A count, a share ("12.5%"), "mass 90%" (the fewest cells that hold that share of the relevance), "auto"
             or "all".
-        using: A wrapped model, embeddings, or an encoder's name. None: the question is not used, and the result says so.
+        using: A wrapped model, embeddings, or an encoder's name. None: the universal layer.
         look: The model's look at the image (`vlm.look(image)`), so that it encodes once for many questions.
         glance: How many cells the model's vision encoder encodes at all, as in `ask`.
         previous: An allocation for the same image to refine.
-        coupling: Source of the coupling: "auto", "layer", "probe", "embeddings", "tokens" or "none".
+        coupling: Source of the coupling: "auto", "layer", "universal", "probe", "embeddings", "tokens" or "none".
         balance: "weigh", or "oppose" (fixed formulas).
-        learned: Use the layer trained for the model, if there is one.
+        learned: Use trained layers: the model's own, if there is one, and the universal one.
         diverse: Pick near-duplicates last.
         moments: For videos: "auto", "surest" or "together".
         cascade: Encode only the windows where the question's best clusters are: "off", "on", or "auto" on large grids.
@@ -201,13 +204,14 @@ def _realize_texture(
         question=Question(question, torch.zeros(0, dtype=torch.long)),
         source=ImageSource(texture=texture),
         scorer=scorer,
+        universal=LayerPredictor(None, texture.device),
         mass=bound.mass,
     )
     choice = realized(selection, settings)
     notes = [bound.note] if bound.note else []
     if isinstance(scorer, cascades.CascadeScorer):
         notes += map(str, scorer.coverage)
-    if embeddings is None and question.strip():
+    if not choice.coupled_by and question.strip():
         notes.append("the question was not used: pass a model or embeddings as using=")
     height, width = texture.original_size
     return Allocation(

@@ -32,7 +32,7 @@ from arr_coc.frames.clip import load_clip, model_fps
 from arr_coc.frames.reader import VideoSource
 from arr_coc.hub import MESSAGE
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.inference import fit_to_model
+from arr_coc.layer.inference import LayerPredictor, fit_to_model
 from arr_coc.relevance.selector import ArrCoc
 from arr_coc.selectors import SelectorLike
 from arr_coc.selectors import selector as selector_of
@@ -66,7 +66,7 @@ class VLM:
         *,
         batch_windows: bool = False,
         embeddings: Embeddings | str | None = None,
-        layer: ArrCocLayer | str | Path | None = None,
+        layer: ArrCocLayer | str | Path | None = "auto",
         codec: TokenCodec | None = None,
         source: Path | None = None,
     ) -> None:
@@ -82,10 +82,13 @@ class VLM:
             model, image_processor=getattr(processor, "image_processor", None), batch_windows=batch_windows
         )
         self.embeddings = Embeddings(embeddings) if isinstance(embeddings, str) else embeddings
-        self.layer: ArrCocLayer | None = None  # None: relevance without training
-        if layer is not None:
+        self.layer: ArrCocLayer | None = None  # trained for this model
+        self._universal: ArrCocLayer | None = None  # in place of the one that ships
+        self._has_universal = layer is not None
+        if layer is not None and layer not in ("auto", "universal"):
             made = layer if isinstance(layer, ArrCocLayer) else ArrCocLayer.from_pretrained(layer)
-            self.layer = fit_to_model(made, self.adapter)
+            fitted = fit_to_model(made, self.adapter)
+            self.layer, self._universal = (None, fitted) if fitted.is_universal else (fitted, None)
         self.codec = codec
         self._prompter = (
             None if processor is None else PromptProcessor(processor, self.adapter.kinds, self.adapter.images_by_row)
@@ -98,6 +101,11 @@ class VLM:
     @property
     def device(self) -> torch.device:
         return self.adapter.device
+
+    @property
+    def universal(self) -> LayerPredictor | None:
+        """The layer that depends on no model, loaded on first use; None if the model was wrapped with `layer=None`."""
+        return LayerPredictor(self._universal, self.device) if self._has_universal else None
 
     @property
     def prompter(self) -> PromptProcessor:

@@ -76,6 +76,7 @@ def contexts(vlm: VLM, request: Request, look: Look, watch: Stopwatch) -> Iterat
             request=request.selection,
             watch=watch,
             layer=vlm.layer,
+            universal=vlm.universal,
             codec=vlm.codec,
             prompter=prompter,
             look=look,
@@ -105,7 +106,9 @@ def context_for_inputs(vlm: VLM, request: Request, watch: Stopwatch) -> PromptCo
             raise PromptError(f"expected the originals of {len(visuals)} images, got {len(request.originals)}")
         sources = [original_source(one, vlm.embeddings) for one in request.originals]
     questions = [Question(text, row, adapter.embed) for text, row in zip(texts, rows, strict=True)]
-    return PromptContext(adapter, inputs, visuals, sources, questions, request.selection, watch, vlm.layer, vlm.codec)
+    return PromptContext(
+        adapter, inputs, visuals, sources, questions, request.selection, watch, vlm.layer, vlm.universal, vlm.codec
+    )
 
 
 def _check_inputs(inputs: Any, pixel_keys: Sequence[str]) -> dict[str, Any]:

@@ -45,6 +45,7 @@ class PromptContext:
     request: SelectionRequest
     watch: Stopwatch
     layer: ArrCocLayer | None = None
+    universal: LayerPredictor | None = None
     codec: TokenCodec | None = None
     prompter: PromptProcessor | None = None
     look: Look | None = None  # caches encodings for the next question
@@ -240,6 +241,7 @@ def selection_input(
         scorer=None if embeddings is None else EmbeddingScorer(embeddings),
         probe=probe,
         layer=None if layer is None else LayerPredictor(layer, context.adapter.device),
+        universal=context.universal if source is not None else None,
         mass=bound.mass,
         watch=context.watch,
     )
