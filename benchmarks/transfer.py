@@ -81,13 +81,13 @@ def print_table(rows: list[dict[str, object]], kinds: list[str]) -> None:
             sources[arm][str(row["strategy"])] += 1
             if row["recall"] is not None:
                 recalls[arm].append(float(str(row["recall"])))
-    dense = mean(right["all", "all"]["all"])
+    dense = mean(right["all", "all"]["all"]) or 1.0
     print("| selector | encoded and read | " + " | ".join(kinds) + " | all [95%] | share of dense | evidence recall |")
     print("|---|---|" + "---|" * (len(kinds) + 3))
     for arm, by_kind in right.items():
-        low, high = interval(by_kind["all"])
+        low, high = interval(by_kind["all"]) or (0.0, 0.0)
         cells = [f"{mean(by_kind[kind]):.3f}" for kind in kinds if kind in by_kind]
-        whole = mean(by_kind["all"])
+        whole = mean(by_kind["all"]) or 0.0
         held = sum(recalls[arm]) / max(1, len(recalls[arm]))
         print(
             f"| {arm[0]} | {arm[1]} | {' | '.join(cells)} | {whole:.3f} [{low:.2f}, {high:.2f}] | {whole / dense:.1%} "
