@@ -25,7 +25,15 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from arr_coc.embedding.encoder import fingerprint
 from arr_coc.errors import LayerError
 from arr_coc.layer.model import SCORE_NAMES, ArrCocLayer, EncodedView, LayerConfig, LayerOutput
-from arr_coc.layer.novelty import image_novelty, image_statistics, pool_words, question_novelty
+from arr_coc.layer.novelty import (
+    POSITION_CHANNELS,
+    SLOW_CHANNELS,
+    image_novelty,
+    image_statistics,
+    marginal_novelty,
+    pool_words,
+    question_novelty,
+)
 from arr_coc.selectors.base import LayerPrediction, SelectionInput
 from arr_coc.selectors.scoring import frames_by_step, pool_channels
 from arr_coc.texture import TextureArray
@@ -108,6 +116,31 @@ class LayerPredictor:
             if self.layer.mean.device != self.device:  # the model was moved
                 self.layer.to(self.device)
             return predict(self.layer, selection)
+
+    @torch.no_grad()
+    def is_unfamiliar(self, selection: SelectionInput, most: float) -> bool:
+        """Whether the question is worded unlike the training questions, or the image's novelty is above `most`.
+
+        A prediction says the same. This looks at the question first, then at the fast channels, and ends where it is clear.
+        """
+        layer, view, every = self.layer, selection.grid.views[0], self.layer.config.channels
+        with nullcontext() if selection.watch is None else selection.watch.stage("layer"):
+            if layer.mean.device != self.device:
+                layer.to(self.device)
+            words, mask = GraphedLayer(layer).encode_words(
+                selection.question.embeddings.detach().float().to(layer.mean.device)
+            )
+            novelty = question_novelty(pool_words(words, mask)[0], layer.asked, layer.middle, layer.near)
+            if novelty is not None and novelty > 1:
+                return True
+            texture, usual, unusual = selection.textures[0], layer.usual.cpu(), layer.unusual.cpu()
+            fast = tuple(name for name in every if name not in (*SLOW_CHANNELS, *POSITION_CHANNELS))
+            if fast:
+                statistics = image_statistics(pool_channels(texture, view, fast)[None], fast).cpu()
+                if marginal_novelty(statistics, fast, every, usual, unusual) > most:
+                    return True
+            statistics = image_statistics(pool_channels(texture, view, every)[None], every).cpu()
+            return image_novelty(statistics, usual, unusual) > most
 
 
 def run_batch(

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from arr_coc.errors import SelectorError
+from arr_coc.layer.inference import LayerPredictor
 from arr_coc.relevance.attending import auto_count
+from arr_coc.relevance.coupling import IMAGE_UNFAMILIAR
 from arr_coc.relevance.frame_budget import share_budget
 from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.relevance.strategy import FOLLOW_QUESTION
@@ -57,6 +59,8 @@ class ArrCoc(Selector):
         """
         if not _is_auto(selection):
             return self.select(selection)
+        if self._knows_nothing(selection):
+            return Choice(selection.candidates, strategy=KEEP_ALL, rule="everything", auto=len(selection.candidates))
         everything = Choice(selection.candidates, strategy=KEEP_ALL, rule="everything")
         has_layer = (
             selection.layer is not None and self.settings.learned and self.settings.coupling in ("auto", "layer")
@@ -76,6 +80,15 @@ class ArrCoc(Selector):
         """Whether only what costs little may decide: the caller left everything to `auto`, and a model stands ready."""
         return _is_auto(selection) and self._is_plain and selection.probe is not None
 
+    def _knows_nothing(self, selection: SelectionInput) -> bool:
+        """Whether no layer knows such questions or images, so that all cells will be read. This costs little to find out."""
+        layers = [one for one in (selection.layer,) if one is not None and self.settings.learned]
+        if not layers or not self._is_plain or self.settings.explain or selection.scorer is not None:
+            return False
+        return selection.kind == "image" and all(
+            isinstance(one, LayerPredictor) and one.is_unfamiliar(selection, IMAGE_UNFAMILIAR) for one in layers
+        )
+
     @property
     def _is_plain(self) -> bool:
         """Whether no setting asks for scores of a certain kind."""
@@ -86,6 +99,11 @@ class ArrCoc(Selector):
         chosen = self.select(selection)
         assert chosen.relevance is not None
         return chosen.relevance[selection.candidates] * max(MIN_TRUST, chosen.tensions["trust"])
+
+
+def explained(selector: str) -> str | ArrCoc:
+    """The selector of a name. The default one scores the cells for a picture of them, even where `auto` reads all."""
+    return ArrCoc(explain=True) if selector == ArrCoc.name else selector
 
 
 def _is_sure(choice: Choice) -> bool:
