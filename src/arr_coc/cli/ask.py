@@ -64,8 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
             console.check_image_file(path, inputs=[arguments.image])
     if arguments.tokens < 1:
         raise ArrCocError(f"expected --tokens of at least 1, got {arguments.tokens}")
-    arr_coc.selectors.selector(arguments.selector)
+    selector = arr_coc.selectors.selector(arguments.selector)
     console.check_request(arguments)
+    selector.check_budget(arguments.budget)
     with console.progress() as bar:
         task = bar.add_task("loading the model", total=2)
         vlm = console.load_model(arguments)
