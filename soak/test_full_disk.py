@@ -12,7 +12,7 @@ import pytest
 from soak.conftest import COMMANDS, WholeRun, Workshop, write_figures
 from tests.cli.conftest import without_progress
 
-KILOBYTES = (4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+KILOBYTES = (4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192, 16384)
 
 
 @pytest.fixture
