@@ -1,6 +1,7 @@
 """The page under load: 8 clients with 200 requests each, then mixed requests for an hour with flat memory.
 
-SOAK_MINUTES sets the length of the second part, and SOAK_PAUSE the seconds between two of its requests (0).
+SOAK_REQUESTS sets the requests of each client in the first part, SOAK_MINUTES the length of the second part, and SOAK_PAUSE the seconds
+between two of its requests (0).
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from arr_coc.demo.server import find_port
 from page_load import ALERT, PageClient, draw_receipt, load, memory
 from soak.conftest import ROOT, write_figures
 
-CLIENTS, REQUESTS = 8, 200
+CLIENTS = 8
+REQUESTS = int(os.environ.get("SOAK_REQUESTS", "200"))
 MINUTES = float(os.environ.get("SOAK_MINUTES", "60"))
 PAUSE = float(os.environ.get("SOAK_PAUSE", "0"))
 VISIT = 25  # requests of one visitor, who comes with an image of their own
-GROWTH = 1.05  # most that memory may grow between the second quarter of the hour and its end
+GROWTH = 1.1  # most that memory may grow between the second quarter of the hour and its end
 TOTAL = "What is the total amount?"
 QUESTIONS = (TOTAL, "What is the date?", "Is there a cat?", "Wie hoch ist die Summe?", "合計は?")
 
