@@ -62,6 +62,10 @@ class PageClient:
         found = self.client.predict(**wanted, api_name=f"/{tab}")
         return " ".join(str(part) for part in found)
 
+    def close(self) -> None:
+        """End the session, as closing the browser's tab does."""
+        self.client.close()
+
     def send(self, image: Image.Image, folder: Path, name: str) -> None:
         from gradio_client import handle_file
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shlex
@@ -28,16 +29,20 @@ class LongCommand:
 
     words: str
     read_result: Callable[[Path], Any]
+    state: str  # files below OUT and its cache that hold what is done
 
 
 COMMANDS = {
-    "train": LongCommand("train DATA --model MODEL -o OUT --steps 40 --pictures 4", read_layer),
+    "train": LongCommand("train DATA --model MODEL -o OUT --steps 60 --pictures 4", read_layer, "checkpoint.pt"),
     "eval": LongCommand(
-        "eval DATA --model MODEL --selectors uniform ink --budgets 25% --tokens 4 --report OUT --json OUT/report.json",
+        "eval DATA --model MODEL --selectors uniform ink --budgets 25% 12.5% --tokens 8 --report OUT --json OUT/report.json",
         read_eval,
+        "records.jsonl",
     ),
     "fit-embeddings": LongCommand(
-        "fit-embeddings PHOTOS -o OUT/e.safetensors --encoder tests.embedding.fake:make", read_projection
+        "fit-embeddings PHOTOS -o OUT/e.safetensors --encoder tests.embedding.fake:make",
+        read_projection,
+        "e.safetensors.part",
     ),
 }
 
@@ -49,11 +54,11 @@ class Workshop:
         self.folder = folder
         self.inputs = {
             "DATA": write_data(folder / "data", 24),
-            "PHOTOS": write_photos(folder / "photos", 400),
+            "PHOTOS": write_photos(folder / "photos", 2000),
             "MODEL": write_model(folder / "model"),
         }
 
-    def start(self, name: str, out: Path, **options: Any) -> subprocess.Popen[str]:
+    def start(self, name: str, out: Path) -> subprocess.Popen[str]:
         """The command as a process in a session of its own, with a cache of its own next to `out`."""
         out.mkdir(parents=True, exist_ok=True)
         words = [self.inputs.get(word, word.replace("OUT", str(out))) for word in shlex.split(COMMANDS[name].words)]
@@ -63,15 +68,19 @@ class Workshop:
             "OMP_NUM_THREADS": "1",
         }
         return subprocess.Popen(
-            [sys.executable, "-m", "arr_coc.cli", *words],
+            [sys.executable, "-m", "soak.command", *words],
             cwd=ROOT,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            **options,
         )
+
+    def find_state(self, name: str, out: Path) -> list[Path]:
+        """Files that hold what an unfinished run has done."""
+        places = (out, out.with_name(f"{out.name}-cache"))
+        return [path for place in places for path in place.rglob(COMMANDS[name].state)]
 
     def run(self, name: str, out: Path) -> tuple[int, str, float]:
         """Exit code, stderr and seconds of the whole command."""
@@ -80,6 +89,22 @@ class Workshop:
         _, said = running.communicate(timeout=600)
         return running.returncode, said, time.monotonic() - begun
 
+    def wait_for_state(self, name: str, out: Path, running: subprocess.Popen[str]) -> float:
+        """Seconds until the first state is written, or the process ends."""
+        begun = time.monotonic()
+        while running.poll() is None and not self.find_state(name, out):
+            time.sleep(0.01)
+        return time.monotonic() - begun
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    """A run that nothing disturbs."""
+
+    result: Any
+    before: float  # seconds until it first keeps what is done
+    after: float  # seconds from there to its end
+
 
 @pytest.fixture(scope="session")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
@@ -87,19 +112,19 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 
 
 @pytest.fixture(scope="session")
-def whole(workshop: Workshop) -> Callable[[str], tuple[Any, float]]:
-    """The result of a run that nothing disturbs, and its seconds."""
-    known: dict[str, tuple[Any, float]] = {}
+def whole(workshop: Workshop) -> Callable[[str], WholeRun]:
+    """Runs that nothing disturbs, by the command's name."""
 
-    def result(name: str) -> tuple[Any, float]:
-        if name not in known:
-            out = workshop.folder / "whole" / name
-            code, said, seconds = workshop.run(name, out)
-            assert code == 0, said
-            known[name] = COMMANDS[name].read_result(out), seconds
-        return known[name]
+    @functools.cache
+    def run(name: str) -> WholeRun:
+        out = workshop.folder / "whole" / name
+        running = workshop.start(name, out)
+        before, begun = workshop.wait_for_state(name, out, running), time.monotonic()
+        _, said = running.communicate(timeout=600)
+        assert running.returncode == 0, said
+        return WholeRun(COMMANDS[name].read_result(out), before, time.monotonic() - begun)
 
-    return result
+    return run
 
 
 def write_figures(name: str, values: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from arr_coc.errors import ArrCocError, ImageError
-from arr_coc.files import TEMPORARY, check_not_read, check_readable, read_bytes, replacing
+from arr_coc.files import TEMPORARY, check_not_read, check_readable, read_bytes, replacing, replacing_files
 
 
 def test_what_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
@@ -63,6 +63,28 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
         assert path.read_text() == "old"
         assert TEMPORARY in temporary.name
     assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize("before", ["nothing", "empty", "files"])
+def test_a_folder_gets_whole_files_only(before: str, tmp_path: Path) -> None:
+    folder = tmp_path / "some" / "folder"
+    if before != "nothing":
+        folder.mkdir(parents=True)
+    if before == "files":
+        for name in ("a", "model-1.bin", "model-2.bin", "mine"):
+            (folder / name).write_text("old")
+    with pytest.raises(NotADirectoryError), replacing_files(folder, "model-*") as temporary:
+        (temporary / "a").write_text("new") and (temporary / "a" / "b").write_text("new")
+    assert not (folder / "a").exists() or (folder / "a").read_text() == "old"
+    with replacing_files(folder, "model-*") as temporary:
+        (temporary / "below").mkdir()
+        for name in ("a", "model-1.bin", "below/b"):
+            (temporary / name).write_text("new")
+    found = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    assert found == {"a": "new", "model-1.bin": "new", "below/b": "new"} | (
+        {"mine": "old"} if before == "files" else {}
+    )
+    assert [path.name for path in folder.parent.iterdir()] == ["folder"]
 
 
 def test_a_file_that_is_read_is_not_written(tmp_path: Path) -> None:

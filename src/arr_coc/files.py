@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -69,8 +70,7 @@ def replacing(path: Path, only_writer: bool = False) -> Iterator[Path]:
     `only_writer`: no other process writes this file, so that one name serves every time and a killed process leaves at most
     one temporary file.
     """
-    own = "" if only_writer else f"{os.getpid()}-{secrets.token_hex(4)}"
-    temporary = path.with_name(f"{path.name}{TEMPORARY}{own}")
+    temporary = path.with_name(f"{path.name}{TEMPORARY}") if only_writer else temporary_name(path)
     try:
         yield temporary
         temporary.replace(path)
@@ -78,6 +78,37 @@ def replacing(path: Path, only_writer: bool = False) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+@contextmanager
+def replacing_files(folder: Path, obsolete: str = "") -> Iterator[Path]:
+    """A temporary folder next to `folder`. If the `with` ends without an error, `folder` gets its files.
+
+    A new folder appears at once. In one that has files already, each file is replaced at once, one after the other; those that
+    match the pattern `obsolete` and were not written are removed.
+    """
+    folder = folder.resolve()
+    temporary = temporary_name(folder)
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        try:
+            temporary.rename(folder)  # also onto an empty folder
+        except OSError:
+            written = sorted(path.relative_to(temporary) for path in temporary.rglob("*") if path.is_file())
+            for name in written:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (temporary / name).replace(folder / name)
+            for path in folder.glob(obsolete) if obsolete else ():
+                if path.relative_to(folder) not in written:
+                    path.unlink()
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def temporary_name(path: Path) -> Path:
+    """A name next to `path` that no other process uses."""
+    return path.with_name(f"{path.name}{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def check_not_read(output: Path, inputs: Iterable[str | os.PathLike[str]]) -> None:

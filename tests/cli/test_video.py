@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 import synthetic_clips
 from arr_coc.cli import main
 from arr_coc.frames.reader import Reader
+from arr_coc.video.film import CODECS
 
 av = pytest.importorskip("av")
 
@@ -43,6 +46,29 @@ def test_the_output_has_the_same_times(clip: Path, tmp_path: Path, capsys: pytes
     assert [round(frame.time, 2) for frame in made] == [round(number / 10, 2) for number in range(12)]
     assert made[0].pixels.shape[1] == 480
     assert made[0].pixels.std() > 20
+
+
+@pytest.mark.parametrize("ending", CODECS)
+def test_a_film_that_cannot_be_finished_leaves_the_old_file(
+    ending: str, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / f"out{ending}"
+    words = ["video", str(clip), "Where?", "-o", str(out), "--frames", "3"]
+    assert main(words) == 0
+    before = out.read_bytes()
+    assert len(list(Reader(out))) == 3
+    real = resource.getrlimit(resource.RLIMIT_FSIZE)
+    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (256, real[1]))  # as a disk that is full
+        code = main(words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, real)
+        signal.signal(signal.SIGXFSZ, previous)
+    assert code == 2
+    assert f"cannot write '{out}' (" in capsys.readouterr().err
+    assert out.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]
 
 
 def test_json_has_one_line_for_each_frame(clip: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
 from arr_coc.demo.app import AppState
-from arr_coc.demo.server import Address, end_by_signal, find_port, import_gradio, serve
+from arr_coc.demo.server import FOLDER, LOCK, Address, end_by_signal, find_port, import_gradio, serve, upload_folder
 from arr_coc.errors import ArrCocError
 
 
@@ -55,6 +58,39 @@ def test_a_signal_ends_the_page_like_ctrl_c_and_a_second_one_waits(number: int) 
         serve_and_clean()
     assert cleaned
     assert signal.getsignal(number) == before
+
+
+def test_uploads_of_a_killed_page_are_removed_by_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import time\nfrom arr_coc.demo.server import upload_folder\n"
+        "with upload_folder() as folder:\n    (folder / 'face.png').write_bytes(b'x')\n    print(folder.parent, flush=True)\n"
+        "    time.sleep(60)"
+    )
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def start() -> tuple[subprocess.Popen[str], Path]:
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment, text=True)
+        assert process.stdout
+        return process, Path(process.stdout.readline().strip())
+
+    with start()[0] as living, start()[0] as dead:
+        folders = sorted(tmp_path.iterdir())
+        dead.kill()
+        dead.wait()
+        elsewhere, other = tmp_path / "elsewhere", tmp_path / f"{FOLDER}other"
+        elsewhere.mkdir()
+        (elsewhere / LOCK).touch()
+        (tmp_path / f"{FOLDER}link").symlink_to(elsewhere)
+        other.mkdir()  # without a lock: of an older version, or just being made
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        with upload_folder() as uploads:
+            left = [folder for folder in folders if folder.exists()]
+            assert len(left) == 1
+            assert (left[0] / "uploads" / "face.png").exists()
+            assert other.exists()
+            assert (elsewhere / LOCK).exists()
+        assert not uploads.parent.exists()
+        living.kill()
 
 
 def test_an_ignored_signal_stays_ignored() -> None:

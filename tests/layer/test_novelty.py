@@ -13,7 +13,7 @@ import arr_coc
 from arr_coc import reader
 from arr_coc.layer import ArrCocLayer, novelty
 from arr_coc.layer.model import CHANNELS
-from arr_coc.layer.novelty import fit_images, image_novelty, image_statistics
+from arr_coc.layer.novelty import SLOW_CHANNELS, fit_images, image_novelty, image_statistics, marginal_novelty
 from arr_coc.relevance.coupling import Coupled
 from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.selectors.base import LayerPrediction
@@ -31,6 +31,25 @@ def test_images_of_another_kind_are_novel() -> None:
     moved = channels[0].clone()
     moved[:, [CHANNELS.index(name) for name in ("x", "y", "eccentricity")]] = 0.9  # positions do not count
     assert image_novelty(image_statistics(moved, CHANNELS), mean, inverse) == pytest.approx(like[0])
+
+
+def test_some_channels_bound_the_novelty_from_below() -> None:
+    channels = [
+        torch.rand(1, 10, 6, 5, generator=torch.Generator().manual_seed(seed)).cumsum(1) / 10 for seed in range(64)
+    ]
+    mean, inverse = fit_images([image_statistics(one, CHANNELS) for one in channels])
+    for fast in (CHANNELS[:3], tuple(name for name in CHANNELS if name not in SLOW_CHANNELS), CHANNELS):
+        places = [CHANNELS.index(name) for name in fast]
+        for image in (channels[0], 0.5 * channels[1], torch.ones(1, 10, 2, 2)):
+            whole = image_novelty(image_statistics(image, CHANNELS), mean, inverse)
+            bound = marginal_novelty(image_statistics(image[:, places], fast), fast, CHANNELS, mean, inverse)
+            assert bound <= whole * (1 + 1e-3)
+            assert fast != CHANNELS or bound == pytest.approx(whole, rel=1e-3)
+    some = torch.tensor([0, 1, 2, 7, 8, 9])  # means and standard deviations of the first three channels
+    covariance = torch.linalg.inv(inverse.double())[some][:, some]
+    away = torch.rand(6, dtype=torch.float64)
+    found = marginal_novelty(mean[some] + away, CHANNELS[:3], CHANNELS, mean, inverse)
+    assert found == pytest.approx(float(away @ torch.linalg.solve(covariance, away)) / 14, rel=1e-2)
 
 
 def test_padding_does_not_change_a_question() -> None:

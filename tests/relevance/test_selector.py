@@ -94,6 +94,26 @@ def test_the_number_of_cells_that_auto_keeps_does_not_depend_on_what_is_encoded(
     assert [answer.tokens["encoded"] == answer.tokens["all"] for answer in ways] == [False, True, True, True]
 
 
+@pytest.mark.parametrize("unfamiliar", ["question", "image", "nothing"])
+def test_what_no_layer_knows_is_read_whole_before_anything_else_is_computed(unfamiliar: str) -> None:
+    vlm = squares.model()
+    layer = squares.confident(squares.layer(vlm))
+    if unfamiliar == "image":
+        layer.unusual.copy_(1e6 * torch.eye(len(layer.usual)))
+    if unfamiliar == "question":
+        layer.asked = torch.nn.functional.normalize(torch.randn(4, layer.config.width), dim=-1).half()
+        layer.near.fill_(1e-3)
+    trained = arr_coc.wrap(vlm.model, vlm.processor, layer=layer)
+    image, asked = picture(128, 128), ASKED | {"budget": "auto"}
+    plain = trained.ask(image, "Which one?", **asked)
+    explained = trained.ask(image, "Which one?", selector=ArrCoc(explain=True), **asked)
+    assert plain.tokens == explained.tokens
+    assert plain.allocation.strategy == explained.allocation.strategy
+    assert explained.allocation.relevance is not None
+    assert (plain.allocation.relevance is None) == (unfamiliar != "nothing")
+    assert arr_coc.realize(image, "Which one?", using=trained).relevance is not None
+
+
 def test_an_image_where_the_probe_finds_nothing_gets_less_of_a_shared_budget() -> None:
     flat, peaked = (selector("arr-coc").relevance(page_selection(peak=peak)) for peak in (0.01, 0.2))
     assert flat is not None

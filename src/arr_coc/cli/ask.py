@@ -56,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     console.start_fast()
     import arr_coc
     from arr_coc.relevance import explanation as why
+    from arr_coc.relevance.selector import explained
 
     # Check everything that can be wrong before a model is loaded.
     for path in (arguments.why, arguments.where):
@@ -63,13 +64,16 @@ def run(arguments: argparse.Namespace) -> int:
             console.check_image_file(path, inputs=[arguments.image])
     if arguments.tokens < 1:
         raise ArrCocError(f"expected --tokens of at least 1, got {arguments.tokens}")
-    arr_coc.selectors.selector(arguments.selector)
+    selector = arr_coc.selectors.selector(arguments.selector)
     console.check_request(arguments)
+    selector.check_budget(arguments.budget)
     with console.progress() as bar:
         task = bar.add_task("loading the model", total=2)
         vlm = console.load_model(arguments)
         bar.update(task, advance=1, description="reading the image")
         options = {name: getattr(arguments, name) for name in ("budget", "glance", "selector", "seed")}
+        if arguments.why is not None:
+            options["selector"] = explained(arguments.selector)
         prepared = vlm.prepare(arguments.image, arguments.question, **options)
         answer = vlm.generate(prepared, max_new_tokens=arguments.tokens)[0]
     _print_answer(answer, arguments.json)  # before any picture: a full disk loses no answer

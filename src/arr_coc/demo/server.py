@@ -1,16 +1,18 @@
 """Serve the page on a port. Everything is local; uploaded files are in a folder that is deleted at the end.
 
-The end is the end of the `with` block: a signal that asks the process to end (SIGTERM, SIGHUP) ends it like Ctrl-C.
+The end is the end of the `with` block: a signal that asks the process to end (SIGTERM, SIGHUP) ends it like Ctrl-C. What a killed
+process leaves is removed by the next page: a process holds a lock in its folder, and the system releases it with the process.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -21,7 +23,13 @@ from arr_coc.demo.app import AppState
 from arr_coc.demo.security import SecurityMiddleware
 from arr_coc.errors import ArrCocError
 
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - not a Unix: no lock there
+    fcntl = None  # type: ignore[assignment]
+
 PORTS = range(7860, 7880)  # tried in order where none is given
+FOLDER, LOCK = "arr-coc-demo-", "lock"
 END_SECONDS = 30  # that a running answer may take when the page ends
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -77,17 +85,48 @@ def end_by_signal() -> Iterator[None]:
 
 
 @contextmanager
+def upload_folder() -> Iterator[Path]:
+    """A folder for uploaded files, removed at the end, and with it those of pages whose process was killed."""
+    _remove_abandoned(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=FOLDER) as name, ExitStack() as stack:
+        folder = Path(name)
+        if fcntl is not None:
+            lock = stack.enter_context((folder / f"{LOCK}.new").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            (folder / f"{LOCK}.new").rename(folder / LOCK)  # visible only when it is locked
+        uploads = folder / "uploads"
+        uploads.mkdir()
+        yield uploads
+
+
+def _remove_abandoned(place: Path) -> None:
+    """Remove this user's upload folders whose lock no process holds. Others, and what cannot be removed, stay."""
+    if fcntl is None:
+        return
+    for folder in place.glob(f"{FOLDER}*"):
+        with suppress(OSError):  # another process removes it, or still holds the lock
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+@contextmanager
 def serve(app: AppState, address: Address) -> Iterator[str]:
     """Run the page in the background and yield its URL. At the end everything is removed."""
     port = find_port(address.host, address.port)
-    with end_by_signal(), tempfile.TemporaryDirectory(prefix="arr-coc-demo-") as folder:
-        os.environ["GRADIO_TEMP_DIR"] = folder  # gradio's upload folder; it reads this when it is imported
+    with end_by_signal(), upload_folder() as uploads:
+        os.environ["GRADIO_TEMP_DIR"] = str(uploads)  # gradio's upload folder; it reads this when it is imported
         gradio = import_gradio()
         from starlette.middleware import Middleware
 
         from arr_coc.demo.page.events import build_page
 
-        page, events = build_page(app, Path(folder))
+        page, events = build_page(app, uploads)
         resources = files("arr_coc.demo.page")
         scripts = "\n".join(resources.joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "viewer.js"))
         theme = gradio.themes.Default(  # system fonts: the page loads nothing from other servers

@@ -19,6 +19,7 @@ from arr_coc.devices import STAGES
 from arr_coc.errors import ArrCocError
 from arr_coc.evaluation.metrics import exact
 from arr_coc.relevance import explanation as why
+from arr_coc.relevance.selector import explained
 from arr_coc.selectors import selector as selector_of
 from arr_coc.types.answer import Answer
 from arr_coc.vlm.model import VLM, AskOptions
@@ -42,7 +43,7 @@ def run(request: PageRequest) -> Iterator[Output]:
     text = ""
     # Under `auto` a look is encoded whole, for many questions; this answer shows what one question costs.
     shown = image.image if state.glance == "auto" else image.look(vlm)
-    with vlm.stream(shown, question, **_options(request)) as stream:
+    with vlm.stream(shown, question, **_options(request) | {"selector": explained(state.selector)}) as stream:
         for piece in stream:
             text += piece
             yield {"ask_answer": macros.answer(text, "")}
@@ -95,7 +96,7 @@ def run_preview(request: PageRequest) -> Iterator[Output]:
         text=request.question,
         budget=state.budget,
         glance=state.glance,
-        selector=state.selector,
+        selector=explained(state.selector),
     )
     yield {"ask_live": macros.live(cells.live_data(request, prepared.allocations[0])), "ask_message": ""}
 

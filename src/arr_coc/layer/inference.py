@@ -25,8 +25,16 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from arr_coc.embedding.encoder import fingerprint
 from arr_coc.errors import LayerError
 from arr_coc.layer.model import SCORE_NAMES, ArrCocLayer, EncodedView, LayerConfig, LayerOutput
-from arr_coc.layer.novelty import image_novelty, image_statistics, pool_words, question_novelty
-from arr_coc.layer.universal import Doubt, UniversalLayer, shipped_layer
+from arr_coc.layer.novelty import (
+    POSITION_CHANNELS,
+    SLOW_CHANNELS,
+    image_novelty,
+    image_statistics,
+    marginal_novelty,
+    pool_words,
+    question_novelty,
+)
+from arr_coc.layer.universal import Doubt, UniversalLayer, knows_script, shipped_layer
 from arr_coc.selectors.base import LayerPrediction, SelectionInput
 from arr_coc.selectors.scoring import frames_by_step, pool_channels
 from arr_coc.texture import TextureArray
@@ -112,18 +120,44 @@ class LayerPredictor:
 
     def __call__(self, selection: SelectionInput) -> LayerPrediction:
         with nullcontext() if selection.watch is None else selection.watch.stage("layer"):
-            layer = self._open()
-            if layer.mean.device != self.device:  # the model was moved
-                layer.to(self.device)
-            return predict(layer, selection)
+            return predict(self._open(), selection)
 
     def _open(self) -> ArrCocLayer:
-        return shipped_layer(self.device) if self.layer is None else self.layer
+        """The layer, on the model's device. It may have been moved since the last call."""
+        layer = shipped_layer(self.device) if self.layer is None else self.layer
+        return layer.to(self.device) if layer.mean.device != self.device else layer
 
     @property
     def fingerprint(self) -> str:
         """A hash of the layer's weights."""
         return layer_fingerprint(self._open())
+
+    @torch.no_grad()
+    def is_unfamiliar(self, selection: SelectionInput, most: float) -> bool:
+        """Whether the question is worded unlike the training questions, or the image's novelty is above `most`.
+
+        A prediction says the same. This looks at the question first, then at the fast channels, and ends where it is clear.
+        """
+        layer, view = self._open(), selection.grid.views[0]
+        every = layer.config.channels
+        with nullcontext() if selection.watch is None else selection.watch.stage("layer"):
+            if layer.is_universal and not knows_script(selection.question.text):
+                return True
+            if len(layer.asked):
+                words, mask = GraphedLayer(layer).encode_words(
+                    layer.question_input(selection.question).detach().float().to(layer.mean.device)
+                )
+                novelty = question_novelty(pool_words(words, mask)[0], layer.asked, layer.middle, layer.near)
+                if novelty is not None and novelty > 1:
+                    return True
+            texture, usual, unusual = selection.textures[0], layer.usual.cpu(), layer.unusual.cpu()
+            fast = tuple(name for name in every if name not in (*SLOW_CHANNELS, *POSITION_CHANNELS))
+            if fast:
+                statistics = image_statistics(pool_channels(texture, view, fast)[None], fast).cpu()
+                if marginal_novelty(statistics, fast, every, usual, unusual) > most:
+                    return True
+            statistics = image_statistics(pool_channels(texture, view, every)[None], every).cpu()
+            return image_novelty(statistics, usual, unusual) > most
 
 
 def run_batch(

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 POSITION_CHANNELS = ("x", "y", "eccentricity")  # the same in every image
 MIN_VARIANCE = 1e-4  # channels lie in [0, 1]: differences of 1% do not count
 MAX_QUESTIONS = 4096  # training questions that are stored
+SLOW_CHANNELS = ("saliency", "distance")  # more than half of the time of all
 DUPLICATE, MAX_NEAR = 0.02, 0.3  # distances: below, two questions are the same; above, they never count as near
 NEAR_QUANTILE = 0.4  # quantile of the distances between two halves of the questions that counts as near
 
@@ -47,6 +48,21 @@ def image_novelty(statistics: torch.Tensor, mean: torch.Tensor, inverse: torch.T
     """Squared Mahalanobis distance of an image's statistics `[S]`, per dimension: about 1 for a training image."""
     away = statistics - mean
     return float(away @ inverse @ away) / max(1, len(away))
+
+
+def marginal_novelty(
+    statistics: torch.Tensor, names: Sequence[str], every: Sequence[str], mean: torch.Tensor, inverse: torch.Tensor
+) -> float:
+    """A lower bound of an image's novelty, from the statistics of the channels `names`, which are some of `every`.
+
+    It is the smallest novelty that any statistics of the other channels could give (a Schur complement).
+    """
+    known = [name for name in every if name not in POSITION_CHANNELS] * 2  # means, then standard deviations
+    here = torch.tensor([name in names for name in known], dtype=torch.bool)
+    away, matrix = statistics.double() - mean.double()[here], inverse.double()
+    across, rest = matrix[here][:, ~here], matrix[~here][:, ~here]
+    own = matrix[here][:, here] - across @ torch.linalg.pinv(rest, hermitian=True) @ across.T
+    return float(away @ own @ away) / max(1, len(known))
 
 
 def pool_words(words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -40,6 +40,7 @@ class RelevanceSettings:
     probe: bool = True  # run the language model for coupling="auto" where no layer is sure
     diverse: bool = True  # near-duplicates are picked last; a layer takes care of that itself
     moments: str = "auto"  # video: surest (frame by frame), together (the best cells of all), or by the question
+    explain: bool = False  # score the cells even where `auto` reads all of them anyway
     cascade: str = "off"  # encode windows only where the question's best clusters are: off, on, or auto on large grids
     exploit: float | None = None  # override the tension, in [0, 1]
     weights: Mapping[str, float] = field(default_factory=dict)  # override weights of the scores

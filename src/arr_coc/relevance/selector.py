@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from arr_coc.errors import SelectorError
+from arr_coc.layer.inference import LayerPredictor
 from arr_coc.relevance.attending import auto_count
-from arr_coc.relevance.coupling import UNIVERSAL
+from arr_coc.relevance.coupling import IMAGE_UNFAMILIAR, UNIVERSAL
 from arr_coc.relevance.frame_budget import share_budget
 from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.relevance.strategy import FOLLOW_QUESTION
@@ -59,6 +60,7 @@ class ArrCoc(Selector):
         """
         if not _is_auto(selection):
             return self.select(selection)
+        selection = self._familiar_layers(selection)
         everything = Choice(selection.candidates, strategy=KEEP_ALL, rule="everything")
         has_layer = self._has_layer(selection)
         if has_layer and selection.kind == "image":  # not measured on videos
@@ -83,6 +85,18 @@ class ArrCoc(Selector):
         universal = selection.universal is not None and settings.coupling in ("auto", "universal")
         return settings.learned and (own or universal)
 
+    def _familiar_layers(self, selection: SelectionInput) -> SelectionInput:
+        """The selection without the layers that do not know such questions or images. A prediction would cost more."""
+        if selection.kind != "image" or not self._is_plain or self.settings.explain or not self._has_layer(selection):
+            return selection
+        layers: dict[str, Any] = {"layer": selection.layer, "universal": selection.universal}
+        unfamiliar = {
+            name: None
+            for name, layer in layers.items()
+            if isinstance(layer, LayerPredictor) and layer.is_unfamiliar(selection, IMAGE_UNFAMILIAR)
+        }
+        return replace(selection, **unfamiliar)
+
     @property
     def _is_plain(self) -> bool:
         """Whether no setting asks for scores of a certain kind."""
@@ -93,6 +107,11 @@ class ArrCoc(Selector):
         chosen = self.select(selection)
         assert chosen.relevance is not None
         return chosen.relevance[selection.candidates] * max(MIN_TRUST, chosen.tensions["trust"])
+
+
+def explained(selector: str) -> str | ArrCoc:
+    """The selector of a name. The default one scores the cells for a picture of them, even where `auto` reads all."""
+    return ArrCoc(explain=True) if selector == ArrCoc.name else selector
 
 
 def _is_sure(choice: Choice) -> bool:

@@ -22,6 +22,7 @@ import torch
 from arr_coc.devices import Stopwatch
 from arr_coc.errors import SelectorError
 from arr_coc.texture import TextureArray, TextureBatch
+from arr_coc.types.budget import Budget
 from arr_coc.types.grid import Cells
 
 
@@ -219,6 +220,7 @@ class Selector:
     depths: tuple[float, ...] = ()  # language model depths (0 to 1) at which `at_layer` is called
     kinds: tuple[str, ...] = ("image", "video")
     glances: bool = False  # can decide how much to encode (glance "auto"); otherwise everything is encoded
+    sets_budget: bool = True  # can decide how many cells to keep (budget "auto")
     asks_embeddings: bool = False  # requires an image-text encoder
 
     def select(self, selection: SelectionInput) -> Choice | torch.Tensor:
@@ -235,6 +237,11 @@ class Selector:
     def relevance(self, selection: SelectionInput) -> torch.Tensor | None:
         """Each candidate's score `[M]`, used to split one budget among several images; None if there is none."""
         return None
+
+    def check_budget(self, budget: Budget) -> None:
+        """Raise if this selector cannot keep so many cells; what depends on the image is found out later."""
+        if not self.sets_budget and isinstance(budget, str) and budget.strip().lower() == "auto":
+            raise SelectorError(f'selector {self.name!r} has no scores to derive "auto" from: give a count or a share')
 
     def __repr__(self) -> str:
         return f"<selector {self.name}>"

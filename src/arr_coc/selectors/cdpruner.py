@@ -30,6 +30,7 @@ class CDPruner(Selector):
     """
 
     name = "cdpruner"
+    sets_budget = False
 
     def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """Cosine with the question: `[M]`."""

@@ -29,6 +29,7 @@ class Random(Selector):
     """Random cells: the control that every selector has to beat. Needs: the seed."""
 
     name = "random"
+    sets_budget = False
 
     def select(self, selection: SelectionInput) -> torch.Tensor:
         """`k` candidates, the same for the same seed on every machine."""
@@ -43,6 +44,7 @@ class Uniform(Selector):
     """Evenly spaced cells. It is also the fallback where nothing is known. Needs: the grid."""
 
     name = "uniform"
+    sets_budget = False
 
     def select(self, selection: SelectionInput) -> torch.Tensor:
         """Exactly `k` cells, evenly spaced over the grid in both directions; over the candidates if only some are encoded."""
@@ -65,6 +67,7 @@ class Centre(Selector):
     """
 
     name = "centre"
+    sets_budget = False
 
     def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """1 at the centre, 0 in the corners: `[M]`."""
@@ -85,6 +88,7 @@ class Resize(Selector):
     """
 
     name = "resize"
+    sets_budget = False
     early = True
     kinds = ("image",)
 

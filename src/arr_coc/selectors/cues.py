@@ -22,6 +22,7 @@ class Saliency(Selector):
     """
 
     name = "saliency"
+    sets_budget = False
 
     def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """Mean saliency of each candidate: `[M]`."""
@@ -40,6 +41,7 @@ class Ink(Selector):
     """
 
     name = "ink"
+    sets_budget = False
 
     def relevance(self, selection: SelectionInput) -> torch.Tensor:
         """Contrast of each candidate, 0 to 0.5: `[M]`."""
@@ -58,6 +60,7 @@ class Coupling(Selector):
     """
 
     name = "coupling"
+    sets_budget = False
     asks_embeddings = True
 
     def relevance(self, selection: SelectionInput) -> torch.Tensor:

@@ -18,6 +18,7 @@ class DivPrune(Selector):
     """
 
     name = "divprune"
+    sets_budget = False
 
     def select(self, selection: SelectionInput) -> Choice:
         cosines = cosine_matrix(unit_vectors(encoder_tokens(selection))).cpu().numpy()

@@ -21,6 +21,7 @@ class EVS(Selector):
     """
 
     name = "evs"
+    sets_budget = False
     kinds = ("video",)
 
     def relevance(self, selection: SelectionInput) -> torch.Tensor:

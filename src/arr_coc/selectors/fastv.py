@@ -16,6 +16,7 @@ class FastV(Selector):
     """
 
     name = "fastv"
+    sets_budget = False
     depths = (2 / 32,)
 
     def at_layer(self, state: LayerState) -> Choice:

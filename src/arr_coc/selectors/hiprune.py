@@ -21,6 +21,7 @@ class HiPrune(Selector):
     """
 
     name = "hiprune"
+    sets_budget = False
     attention_at = (MIDDLE, LAST)
 
     def relevance(self, selection: SelectionInput) -> torch.Tensor:

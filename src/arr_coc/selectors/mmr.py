@@ -26,6 +26,7 @@ class MMR(Selector):
     """
 
     name = "mmr"
+    sets_budget = False
 
     def __init__(self, balance: float = 0.5) -> None:
         self.balance = balance

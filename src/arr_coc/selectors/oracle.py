@@ -24,6 +24,7 @@ class Oracle(Selector):
     """
 
     name = "oracle"
+    sets_budget = False
 
     def __init__(
         self, evidence: Evidence | None = None, size: tuple[int, int] | None = None, frames: int | None = None

@@ -21,6 +21,7 @@ class Scope(Selector):
     """
 
     name = "scope"
+    sets_budget = False
     attention_at = (LAST,)
 
     def __init__(self, alpha: float = 1.0) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -43,8 +44,11 @@ def frames_by_step(frames: tuple[TextureArray, ...], steps: int) -> list[tuple[T
 
 def pool_channels(texture: TextureArray, view: Grid, names: tuple[str, ...]) -> torch.Tensor:
     """Channels pooled to the cells of one frame of `view`, each by its own rule: `[C, h, w]`, float32; on tiles the mean."""
-    if view.area == WHOLE:
-        return texture.grid(view.h, view.w, names).float()
+    if view.area == WHOLE and texture.device.type != "cpu":
+        return texture.grid(view.h, view.w, names).float()  # one kernel for all
+    if view.area == WHOLE:  # scores and layers read the same channels: each is pooled once
+        one = {name: partial(texture.grid, view.h, view.w, (name,)) for name in names}
+        return torch.cat([texture.once(f"cells {name} {view.h} {view.w}", one[name]) for name in names]).float()
     return torch.stack([area_mean(texture[name], view) for name in names]).float()  # tiles may exceed the image
 
 

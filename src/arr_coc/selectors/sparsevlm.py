@@ -21,6 +21,7 @@ class SparseVLM(Selector):
     """
 
     name = "sparsevlm"
+    sets_budget = False
     depths = (2 / 32, 6 / 32, 15 / 32)
 
     def at_layer(self, state: LayerState) -> Choice:

@@ -17,6 +17,7 @@ class ToMe(Selector):
     """
 
     name = "tome"
+    sets_budget = False
 
     def select(self, selection: SelectionInput) -> Choice:
         tokens = encoder_tokens(selection)

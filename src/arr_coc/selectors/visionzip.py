@@ -21,6 +21,7 @@ class VisionZip(Selector):
     """
 
     name = "visionzip"
+    sets_budget = False
     attention_at = (LAST,)
 
     def relevance(self, selection: SelectionInput) -> torch.Tensor:

@@ -30,6 +30,7 @@ class VisPruner(Selector):
     """
 
     name = "vispruner"
+    sets_budget = False
     attention_at = (LAST,)
 
     def relevance(self, selection: SelectionInput) -> torch.Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from arr_coc.errors import ArrCocError
-from arr_coc.selectors import names
+from arr_coc.selectors import names, selector
 from arr_coc.serve.limits import EndpointLimits
 from arr_coc.types.budget import Budget, limit
 
@@ -29,6 +29,7 @@ class Selection:
             # Clients name selectors, too, and "module:Name" would import code.
             if name is not None and name not in names():
                 raise ArrCocError(f"expected a selector among {', '.join(names())}, got {name[:80]!r}")
+        selector(self.selector).check_budget(self.budget)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from typing import Any
 import torch
 
 from arr_coc.adapters.loading import model_folder
-from arr_coc.errors import ArrCocError, ModelError, whole_number
+from arr_coc.errors import ArrCocError, ModelError, raise_as, whole_number
+from arr_coc.files import replacing_files
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.inference import model_identity
 from arr_coc.layer.model import CONFIG, SUBFOLDER, WEIGHTS
@@ -36,7 +37,7 @@ from arr_coc.training.examples import ExampleQuestion, LookCache, TrainingExampl
 from arr_coc.training.gates import hard_top
 from arr_coc.training.loop import Clock, StopSignals, Task, TrainingCounts, cosine_rate, run_steps, step_optimizers
 from arr_coc.vlm.model import VLM
-from arr_coc.vlm.saving import copy_processor
+from arr_coc.vlm.saving import MODEL_FILES, copy_processor
 
 LEARNING_RATES = {"layers": 2e-5, "lora": 2e-4}
 LORA_SCALE = 2.0  # alpha / rank
@@ -183,10 +184,11 @@ def _validation_loss(looks: LookCache, layer: ArrCocLayer, examples: Sequence[Tr
 
 def save_model(vlm: VLM, name: str | Path, layer: ArrCocLayer, folder: Path) -> None:
     """Write a stock model folder with the processor of the model `name`, and the layer in a subfolder."""
-    vlm.model.save_pretrained(folder)
-    copy_processor(model_folder(name), folder)
     layer.config = replace(layer.config, model=model_identity(vlm.adapter))
-    layer.save_pretrained(folder / SUBFOLDER)
+    with raise_as(ModelError, f"cannot write {str(folder)!r}"), replacing_files(folder, MODEL_FILES) as temporary:
+        vlm.model.save_pretrained(temporary)
+        copy_processor(model_folder(name), temporary)
+        layer.save_pretrained(temporary / SUBFOLDER)
     for old in (WEIGHTS, CONFIG):  # from an older version, which wrote them next to the model
         (folder / old).unlink(missing_ok=True)
 

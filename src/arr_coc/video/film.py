@@ -7,6 +7,7 @@ vertical marks for cuts. It scrolls when the clip has more frames than the chart
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from PIL import Image, ImageDraw
 
 from arr_coc.draw import overlay as view
 from arr_coc.errors import VideoError, first_line
+from arr_coc.files import temporary_name
 from arr_coc.frames.reader import import_av
 from arr_coc.types.grid import split_views
 from arr_coc.video.stream import WatchedFrame
@@ -28,7 +30,9 @@ INK, BAR, LINE, CUT, GROUND = (232, 232, 236), (95, 168, 255), (126, 217, 87), (
 DARK = 0.4  # brightness of cells that were not kept
 WARM = 0.45  # opacity of the relevance colour
 TICK = Fraction(1, 90_000)  # the time base: fine enough for any source's timestamps
-CODECS = {".mp4": "libx264", ".mov": "libx264", ".mkv": "libx264", ".webm": "libvpx-vp9"}
+CODECS = {  # format and codec of each file ending
+    ".mp4": ("mp4", "libx264"), ".mov": ("mov", "libx264"), ".mkv": ("matroska", "libx264"), ".webm": ("webm", "libvpx-vp9"),
+}  # fmt: skip
 
 
 class Chart:
@@ -89,7 +93,10 @@ def overlay(seen: WatchedFrame, width: int) -> Image.Image:
 
 
 class Film:
-    """Writes watched frames to a video file; each frame keeps its timestamp."""
+    """Writes watched frames to a video file; each frame keeps its timestamp.
+
+    The file appears when it is closed. That also holds after an interrupt or a damaged clip: the frames so far are a film.
+    """
 
     def __init__(self, path: Path, rate: float) -> None:
         self.path, self.rate = path, rate
@@ -98,6 +105,7 @@ class Film:
         self._chart: Chart | None = None
         self._size = (0, 0)
         self._last = -1
+        self._temporary = temporary_name(path)
 
     def add(self, seen: WatchedFrame) -> None:
         """Append a frame; the first one sets the size."""
@@ -116,27 +124,44 @@ class Film:
         frame = import_av().VideoFrame.from_image(picture)
         self._last = max(self._last + 1, round(seen.time / TICK))  # timestamps must increase
         frame.pts, frame.time_base = self._last, TICK
-        self._container.mux(self._stream.encode(frame))
+        self._mux(frame)
 
     def _open(self, width: int, height: int) -> None:
         av = import_av()
         self._size = (width, height + height % 2 + CHART)
         try:
-            self._container = av.open(str(self.path), "w")
+            muxer, codec = CODECS[self.path.suffix.lower()]
+            self._container = av.open(str(self._temporary), "w", format=muxer)
             rate = Fraction(self.rate).limit_denominator(1001)
-            self._stream = self._container.add_stream(CODECS[self.path.suffix.lower()], rate=rate)
+            self._stream = self._container.add_stream(codec, rate=rate)
         except (av.FFmpegError, OSError, ValueError) as error:
             raise VideoError(f"cannot write {str(self.path)!r} ({first_line(error)})") from None
         self._stream.width, self._stream.height = self._size
         self._stream.pix_fmt = "yuv420p"
         self._stream.time_base = self._stream.codec_context.time_base = TICK
 
+    def _mux(self, frame: Any = None) -> None:
+        """Write a frame, or with None those that the encoder still holds."""
+        try:
+            self._container.mux(self._stream.encode(frame))
+            if frame is None:
+                self._container.close()
+        except (import_av().FFmpegError, OSError) as error:  # the disk is full
+            self._discard()
+            raise VideoError(f"cannot write {str(self.path)!r} ({first_line(error)})") from None
+
+    def _discard(self) -> None:
+        with suppress(import_av().FFmpegError, OSError):
+            self._container.close()
+        self._container = None
+        self._temporary.unlink(missing_ok=True)
+
     def close(self) -> None:
         """Finish the file."""
         if self._container is not None:
-            self._container.mux(self._stream.encode())
-            self._container.close()
+            self._mux()
             self._container = None
+            self._temporary.replace(self.path)
 
     def __enter__(self) -> Film:
         return self

@@ -148,7 +148,7 @@ def realize(
     check_question(question)
     settings = {
         "coupling": coupling, "balance": balance, "learned": learned, "diverse": diverse, "moments": moments,
-        "cascade": cascade, "exploit": exploit, "weights": weights or {},
+        "cascade": cascade, "exploit": exploit, "weights": weights or {}, "explain": True,
     }  # fmt: skip
     checked = RelevanceSettings(**settings)  # type: ignore[arg-type]
     array = texture if isinstance(texture, TextureArray) else TextureArray.from_image(texture)

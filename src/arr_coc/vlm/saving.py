@@ -11,6 +11,7 @@ from huggingface_hub import ModelCardData
 from arr_coc import reader
 from arr_coc.adapters.loading import save_processor
 from arr_coc.errors import ModelError, raise_as
+from arr_coc.files import replacing_files
 from arr_coc.hub import CARD, TAGS, card, is_repo_id, measured, push_folder, write_card
 from arr_coc.layer.model import CONFIG, SUBFOLDER, WEIGHTS
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 PROCESSOR_FILES = (".json", ".jinja", ".model", ".txt")
 WRITTEN_FILES = ("config.json", "generation_config.json", CONFIG)  # by the model, and by the layers of older versions
+MODEL_FILES = (
+    "model*.safetensors*"  # weights, in one file or several: loaders would read those of another number of files
+)
 FRONT_MATTER = "---\n"  # a card that starts with it has its metadata
 
 
@@ -30,26 +34,24 @@ def save(vlm: VLM, folder: Path) -> None:
         )
     if vlm.processor is None:
         raise ModelError("expected a processor to save with the model: it was wrapped without one")
-    with raise_as(ModelError, f"cannot write {str(folder)!r}"):
-        folder.mkdir(parents=True, exist_ok=True)
-        vlm.model.save_pretrained(folder)
-        if vlm.source is None:
-            save_processor(vlm.processor, folder)
-        else:
-            copy_processor(vlm.source, folder)
-    if vlm.layer is not None:
-        vlm.layer.save_pretrained(folder / SUBFOLDER)
-    elif (folder / SUBFOLDER / WEIGHTS).exists():
+    if vlm.layer is None and (folder / SUBFOLDER / WEIGHTS).exists():
         raise ModelError(f"{str(folder)!r} holds the layer of another model: expected a new folder")
+    with raise_as(ModelError, f"cannot write {str(folder)!r}"), replacing_files(folder, MODEL_FILES) as temporary:
+        vlm.model.save_pretrained(temporary)
+        if vlm.source is None:
+            save_processor(vlm.processor, temporary)
+        else:
+            copy_processor(vlm.source, temporary)
+        if vlm.layer is not None:
+            vlm.layer.save_pretrained(temporary / SUBFOLDER)
 
 
 def copy_processor(source: Path, folder: Path) -> None:
     """Copy the processor's files of a model folder: as they are, with the settings of parts that are not used here."""
     for file in sorted(source.iterdir()):
         settings = file.suffix in PROCESSOR_FILES and file.name not in WRITTEN_FILES
-        target = folder / file.name
-        if settings and not file.name.endswith(".index.json") and not (target.exists() and target.samefile(file)):
-            shutil.copyfile(file, target)
+        if settings and not file.name.endswith(".index.json"):
+            shutil.copyfile(file, folder / file.name)
 
 
 def push(vlm: VLM, repo_id: str, report: str | Path | None, **options: Any) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from arr_coc.embedding.projection import DIMS
 from arr_coc.errors import ArrCocError
 from arr_coc.evaluation.plots import figure_class
+from arr_coc.files import replacing
 from arr_coc.training.projection.fit import FitResult
 from arr_coc.training.projection.quality import ProjectionQuality
 
@@ -38,13 +39,18 @@ def write_report(result: FitResult, folder: Path) -> list[str]:
     notes: list[str] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / NUMBERS).write_text(json.dumps(result.to_dict(), indent=2) + "\n")
+        with replacing(folder / NUMBERS) as temporary:
+            temporary.write_text(json.dumps(result.to_dict(), indent=2) + "\n")
         try:
-            plot_variance(result).savefig(folder / PLOT, dpi=144)
+            plot = plot_variance(result)
         except ArrCocError as error:
             (folder / PLOT).unlink(missing_ok=True)
             notes.append(f"the variance was not drawn: {error}")
-        (folder / PAGE).write_text(render_page(result, notes, plot=not notes))
+        else:
+            with replacing(folder / PLOT) as temporary:
+                plot.savefig(temporary, dpi=144, format="png")
+        with replacing(folder / PAGE) as temporary:
+            temporary.write_text(render_page(result, notes, plot=not notes))
     except OSError as error:
         raise ArrCocError(f"cannot write the report into {str(folder)!r}: {error.strerror or error}") from None
     return notes
