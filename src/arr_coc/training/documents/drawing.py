@@ -7,14 +7,12 @@ a document of any kind, and asks its questions in the richer phrasings of `phras
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
 from arr_coc.errors import ArrCocError
 from arr_coc.training.documents import chart, form, invoice, notice, receipt, screen, table
-from arr_coc.training.documents.page import Box, Document, FontSet, Line, PageQuestion
+from arr_coc.training.documents.page import Box, Document, FontSet, Line, PageQuestion, bundled_fonts
 from arr_coc.training.documents.phrasings import say
 from arr_coc.training.documents.questions import NOT_FOUND
 
@@ -78,16 +76,6 @@ _FAMILIES: dict[str, _Family] = {
     "screen": _Family(screen.render, (420, 860), (0.55, 1.3)),
 }
 KINDS: tuple[str, ...] = tuple(_FAMILIES)
-
-
-@lru_cache(maxsize=1)
-def default_fonts() -> FontSet:
-    """The DejaVu fonts that matplotlib brings: the same on every machine."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise ArrCocError("expected matplotlib, whose fonts are the default: install it, or pass fonts=") from None
-    return FontSet.from_paths(sorted(map(str, Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVu*.ttf"))))
 
 
 # Form fields that are easily taken for each other: their question uses the printed word where two are on a page.
@@ -313,5 +301,5 @@ def draw_any(
     width = rng.randint(*family.widths)
     height = round(width * rng.uniform(*family.aspects))
     width, height = size or (width, height)
-    document = family.render(rng, fonts or default_fonts(), width, height, held_out, invented)
+    document = family.render(rng, fonts or bundled_fonts(), width, height, held_out, invented)
     return as_drawing(enrich(rng, document, kind, held_out, rephrase=family.rephrased), kind, held_out)
