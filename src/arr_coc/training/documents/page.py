@@ -131,13 +131,19 @@ def bundled_fonts() -> FontSet:
 def machine_fonts() -> FontSet:
     """The bundled fonts, and regular and bold fonts of the families that are installed on this machine."""
     families: dict[str, list[str]] = defaultdict(list)
-    found = (path for folder in _font_folders() for path in folder.rglob("*") if path.suffix.lower() in (".ttf", ".otf"))
+    found = (
+        path for folder in _font_folders() for path in folder.rglob("*") if path.suffix.lower() in (".ttf", ".otf")
+    )
     for path in sorted(found):
         family, _, style = path.stem.partition("-")
         if style.lower() in ("", "regular", "bold", "medium") and has_letters(str(path)):
             families[family].append(str(path))
     own = bundled_fonts().paths
-    new = [paths for family, paths in sorted(families.items()) if not any(Path(one).stem.split("-")[0] == family for one in own)]
+    new = [
+        paths
+        for family, paths in sorted(families.items())
+        if not any(Path(one).stem.split("-")[0] == family for one in own)
+    ]
     chosen = new[:: max(1, -(-sum(map(len, new)) // MACHINE_FONTS))]  # every n-th family where there are too many
     return FontSet.from_paths((*own, *(path for paths in chosen for path in paths)))
 
@@ -149,7 +155,12 @@ def _font_folders() -> list[Path]:
         return [Path(os.environ.get("WINDIR", "C:/Windows")) / "Fonts"]
     if sys.platform == "darwin":
         return [Path("/Library/Fonts"), Path("/System/Library/Fonts"), home / "Library" / "Fonts"]
-    return [Path("/usr/share/fonts"), Path("/usr/local/share/fonts"), home / ".local" / "share" / "fonts", home / ".fonts"]
+    return [
+        Path("/usr/share/fonts"),
+        Path("/usr/local/share/fonts"),
+        home / ".local" / "share" / "fonts",
+        home / ".fonts",
+    ]
 
 
 @dataclass(frozen=True)
