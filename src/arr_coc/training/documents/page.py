@@ -45,6 +45,10 @@ class Font:
         # Kerning moves letters by a fraction of a pixel; spreading it over the line keeps the end exact.
         return edges * (self.face.getlength(text) / edges[-1]) if len(text) and edges[-1] > 0 else edges
 
+    def overhang(self, character: str) -> float:
+        """How far the ink of a character reaches beyond its advance, as in italics."""
+        return max(0.0, self.face.getbbox(character, anchor="ls")[2] - float(self.advances[ord(character)]))
+
     def shorten(self, text: str, width: float) -> str:
         """Drop last words, then last letters, until `text` fits into `width` pixels."""
         while len(text) > 1 and self.width(text) > width:
@@ -243,7 +247,8 @@ class Page:
         left = round(x - edges[-1] * {"left": 0.0, "center": 0.5, "right": 1.0}[align])
         baseline = round(top + font.ascent)
         self.draw.text((left, baseline), text, fill=ink, font=font.face, anchor="ls")
-        box = (left, baseline - font.ascent, left + edges[-1], baseline + font.descent)
+        over = font.overhang(text[-1]) if text else 0.0
+        box = (left, baseline - font.ascent, left + edges[-1] + over, baseline + font.descent)
         self.lines.append(Line(text, box, left + (edges[:-1] + edges[1:]) / 2, colour))
         return len(self.lines) - 1
 

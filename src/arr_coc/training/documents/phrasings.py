@@ -149,7 +149,7 @@ _PAPERS = {
     ),
     "tax rate": _of(
         "tax rate | VAT rate | VAT percentage | rate of tax | percentage of tax",
-        "How many percent VAT? | What percentage is the tax? | At which rate is it taxed? | vat % ? | "
+        "How many percent VAT? | What percentage is the tax? | At which rate is it taxed? | vat %? | "
         "How high is the tax rate?",
         "Which tax percentage was used?",
     ),
@@ -763,6 +763,17 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 _SLOT = re.compile(r"(\{\w+\})")
 
 
+def _shape(phrasing: str) -> str:
+    """A normalized phrasing, whatever its slots are called."""
+    return _SLOT.sub("{}", questions.normalize_phrasing(phrasing))
+
+
+@lru_cache(maxsize=1)
+def _kept_back() -> frozenset[str]:
+    """The phrasings that any kind keeps back: the words of one kind's exam may be another kind's question, too."""
+    return frozenset(_shape(phrasing) for kind in PHRASINGS for part in templates(kind, True) for phrasing in part)
+
+
 @lru_cache(maxsize=256)
 def templates(kind: str, held_out: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """All phrasings of a kind with open slots: whole questions, and things in frames."""
@@ -771,10 +782,9 @@ def templates(kind: str, held_out: bool = False) -> tuple[tuple[str, ...], tuple
     framed = tuple(frame.replace("{thing}", thing) for thing in one.things for frame in frames)
     if held_out:
         return one.held_out, framed
-    kept_back = {questions.normalize_phrasing(phrasing) for part in templates(kind, True) for phrasing in part}
 
     def trained(phrasings: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(p for p in phrasings if questions.normalize_phrasing(p) not in kept_back)
+        return tuple(one for one in phrasings if _shape(one) not in _kept_back())
 
     return trained(one.asked), trained(framed)
 

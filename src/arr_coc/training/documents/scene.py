@@ -265,6 +265,11 @@ def _heart(p: Pencil) -> None:
     p.shape(0.09, 0.45, 0.91, 0.45, 0.5, 0.95)
 
 
+def _cross(p: Pencil) -> None:
+    p.box(0.36, 0.04, 0.64, 0.96)
+    p.box(0.04, 0.36, 0.96, 0.64)
+
+
 _OBJECTS: dict[str, Callable[[Pencil], None]] = {
     "apple": _apple, "ball": _ball, "balloon": _balloon, "bicycle": _bicycle, "bird": _bird, "boat": _boat, "book": _book,
     "bottle": _bottle, "car": _car, "cat": _cat, "chair": _chair, "cup": _cup, "dog": _dog, "envelope": _envelope,
@@ -273,7 +278,7 @@ _OBJECTS: dict[str, Callable[[Pencil], None]] = {
     "triangle": lambda p: p.shape(0.5, 0.05, 0.97, 0.92, 0.03, 0.92),
     "square": lambda p: p.box(0.08, 0.08, 0.92, 0.92),
     "circle": lambda p: p.oval(0.05, 0.05, 0.95, 0.95),
-    "cross": lambda p: (p.box(0.36, 0.04, 0.64, 0.96), p.box(0.04, 0.36, 0.96, 0.64)) and None,
+    "cross": _cross,
     "ring": lambda p: p.arc((0.05, 0.05, 0.95, 0.95), 0, 360, width=0.17),
     "arrow": lambda p: p.shape(0.03, 0.38, 0.55, 0.38, 0.55, 0.15, 0.98, 0.5, 0.55, 0.85, 0.55, 0.62, 0.03, 0.62),
 }  # fmt: skip
