@@ -85,6 +85,8 @@ _FAMILIES: dict[str, _Family] = {
 }
 KINDS: tuple[str, ...] = tuple(_FAMILIES)
 SCENES = 0.1  # of all drawings, by default
+# For training: multiples of common cell sizes (28 and 32 pixels), in width and height.
+SIZES = ((448, 448), (672, 448), (672, 672), (448, 672), (672, 896), (448, 896))
 
 
 def mix(scenes: float = SCENES) -> dict[str, float]:
@@ -288,6 +290,13 @@ def as_drawing(document: Document, kind: str, held_out: bool = False) -> Drawing
     image = document.image if document.image.ndim == 3 else np.repeat(document.image[..., None], 3, axis=2)
     questions = tuple(_drawn(document, question, held_out) for question in document.questions)
     return Drawing(kind, np.ascontiguousarray(image), questions, document.lines, document.summary)
+
+
+def fitting_size(rng: random.Random, kind: str) -> tuple[int, int]:
+    """One of `SIZES` that suits a kind of drawing."""
+    low, high = _FAMILIES[kind].aspects
+    fitting = [size for size in SIZES if low - 0.1 <= size[1] / size[0] <= high + 0.1]
+    return rng.choice(fitting or [min(SIZES, key=lambda size: abs(size[1] / size[0] - (low + high) / 2))])
 
 
 def draw_any(

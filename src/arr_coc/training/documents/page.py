@@ -125,6 +125,14 @@ def has_letters(path: str) -> bool:
     return all(any(one) and one != missing for one in drawn)
 
 
+def check_fonts(folder: Path) -> None:
+    """Check that a folder has fonts to draw with."""
+    try:
+        FontSet.from_folder(folder)
+    except FileNotFoundError as error:
+        raise ArrCocError(str(error)) from None
+
+
 @lru_cache(maxsize=1)
 def bundled_fonts() -> FontSet:
     """The fonts that ship with the package: the same on every machine."""
