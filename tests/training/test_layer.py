@@ -270,5 +270,5 @@ def test_parts_of_the_same_kind_and_shape_are_taken_over() -> None:
     assert {name.split(".")[0] for name in copied} >= {"from_channels", "seeing", "asking", "questions", "policy"}
     assert not [name for name in copied if name.startswith(("words", "from_pixels", "from_tokens"))]
     assert taken < layer.parameter_count
-    other = squares.layer(vlm, channels=universal.CHANNELS, width=32)  # another width: only what does not depend on it
-    assert 0 < take_over(other, start) < 0.2 * taken
+    other = squares.layer(vlm, channels=universal.CHANNELS, width=32)  # another width: what does not depend on it
+    assert 0 < take_over(other, start) < taken
