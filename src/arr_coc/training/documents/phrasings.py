@@ -318,7 +318,7 @@ _TICKETS_AND_LETTERS = {
     "class": _of(
         "class | travel class | category | ticket class",
         "Which class is it? | In which class do I travel? | class? | Is it first or second class? | What category is the ticket?",
-        "How comfortable do I travel, by class?",
+        "Which class did they book?",
     ),
     "event": _of(
         "event | name of the event | title of the show | show",
@@ -430,7 +430,7 @@ _TICKETS_AND_LETTERS = {
     "mobile": _of(
         "mobile number | mobile | cell phone number | cell",
         "What is their mobile? | At which mobile number can I reach them? | mobile? | cell? | Where do I send a text message?",
-        "Which number is for the handy phone?",
+        "Which number rings in their pocket?",
     ),
     "postal address": _of(
         "address | full address | postal address | street address",
