@@ -88,3 +88,15 @@ def test_a_large_page_has_no_more_cells_than_allowed() -> None:
     assert page.shape[0] * page.shape[1] <= 1400
     assert page.pixels.shape == (3 * 16 * 16, *page.shape)
     assert page.channels.shape == (len(universal_config().channels), *page.shape)
+
+
+def test_what_is_asked_for_by_colour_is_neither_inverted_nor_turned() -> None:
+    """Red stays red: an inverted picture would show it cyan."""
+    red = np.zeros((60, 60, 3), np.uint8) + np.array([200, 30, 30], np.uint8)
+    inverted = 0
+    for seed in range(150):
+        kept = photograph(random.Random(seed), red, 0.0, as_seen=True)[0].reshape(-1, 3).mean(0)
+        free = photograph(random.Random(seed), red, 0.0)[0].reshape(-1, 3).mean(0)
+        assert kept[0] > kept[1] + 50
+        inverted += free[0] < free[1]
+    assert inverted > 3
