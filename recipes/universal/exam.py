@@ -61,6 +61,7 @@ class Exam:
     """Results over some pages."""
 
     recalls: dict[str, list[list[float]]] = field(default_factory=lambda: defaultdict(list))  # by kind of picture
+    ceilings: dict[str, list[list[float]]] = field(default_factory=lambda: defaultdict(list))  # the most that fits
     doubts: dict[str, Calibration] = field(
         default_factory=lambda: {name: Calibration() for name in ("found", "absent", "whole")}
     )
@@ -85,16 +86,21 @@ class Exam:
                 self.doubts["found"].true.append(float(hits[row]))
                 order = scores.argsort(descending=True)
                 kept = [order[: max(1, round(share * len(order)))] for share in SHARES]
-                self.recalls[one.kind.split(": ")[0]].append([recall(some, groups[row]) or 0.0 for some in kept])
+                kind, least = one.kind.split(": ")[0], min(map(len, groups[row]))
+                self.recalls[kind].append([recall(some, groups[row]) or 0.0 for some in kept])
+                self.ceilings[kind].append([min(1.0, len(some) / least) for some in kept])
 
     def report(self) -> dict[str, Any]:
-        """Mean recall at each share by kind of picture, and the calibration errors."""
-        every = [row for rows in self.recalls.values() for row in rows]
-        table = {kind: _means(rows) for kind, rows in sorted(self.recalls.items())} | {"all": _means(every)}
+        """Mean recall at each share by kind of picture, the most that these shares could hold, and the calibration errors."""
+        recalls, ceilings = (
+            dict(sorted(part.items())) | {"all": [row for rows in part.values() for row in rows]}
+            for part in (self.recalls, self.ceilings)
+        )
         return {
             "shares": list(SHARES),
-            "questions": {kind: len(rows) for kind, rows in sorted(self.recalls.items())} | {"all": len(every)},
-            "recall": table,
+            "questions": {kind: len(rows) for kind, rows in recalls.items()},
+            "recall": {kind: _means(rows) for kind, rows in recalls.items()},
+            "ceiling": {kind: _means(rows) for kind, rows in ceilings.items()},
             "calibration error": {name: round(one.error, 4) for name, one in self.doubts.items()},
             "bins": {
                 name: [[round(said, 3), round(true, 3), count] for said, true, count in one.bins()]
@@ -200,7 +206,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, report in reports.items():
         print(f"{name}: {report['questions']['all']} questions; recall at {', '.join(f'{s:.2%}' for s in SHARES)}")
         for kind, values in report["recall"].items():
-            print(f"  {kind:14s} {'  '.join(f'{value:.3f}' for value in values)}  ({report['questions'][kind]})")
+            most = "  ".join(f"{value:.3f}" for value in report["ceiling"][kind])
+            count = report["questions"][kind]
+            print(f"  {kind:14s} {'  '.join(f'{value:.3f}' for value in values)}  of at most {most}  ({count})")
         print(f"  calibration error: {report['calibration error']}")
 
 

@@ -49,6 +49,7 @@ def test_an_exam_on_drawings_and_scans(layer: Path, receipts_folder: Path, tmp_p
     for part in report.values():
         quarter, eighth, sixteenth = part["recall"]["all"]
         assert 1 >= quarter >= eighth >= sixteenth >= 0
+        assert all(have <= most for have, most in zip(part["recall"]["all"], part["ceiling"]["all"], strict=True))
         assert set(part["calibration error"]) == {"found", "absent", "whole"}
         for doubt, bins in part["bins"].items():
             counted = sum(number for *_, number in bins)
