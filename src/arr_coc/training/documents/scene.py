@@ -325,19 +325,19 @@ def background(rng: random.Random, width: int, height: int) -> tuple[np.ndarray,
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
     first, second = (noise.uniform(70, 235, 3).astype(np.float32) for _ in range(2))
     second = first + (second - first) * 0.5
-    mix = np.zeros((height, width), np.float32)
+    mix: np.ndarray = np.zeros((height, width), np.float32)
     if kind == "gradient":
         angle = rng.uniform(0, 6.3)
         mix = (np.cos(angle) * x / width + np.sin(angle) * y / height + 1) / 2
     elif kind == "meadow":
-        first, second = np.float32([165, 205, 240]), np.float32([105, 165, 85])
+        first, second = np.array([165, 205, 240], np.float32), np.array([105, 165, 85], np.float32)
         mix = (y > height * rng.uniform(0.3, 0.6) + 8 * np.sin(x / width * rng.uniform(5, 20))).astype(np.float32)
     elif kind == "wood":
-        first, second = np.float32([196, 154, 108]), np.float32([150, 108, 68])
+        first, second = np.array([196, 154, 108], np.float32), np.array([150, 108, 68], np.float32)
         board = height / rng.randint(3, 8)
         mix = 0.5 + 0.4 * np.sin((y + 6 * np.sin(x / 60 + y // board)) * rng.uniform(0.15, 0.5)) + 2.0 * (y % board < 2)
     elif kind == "bricks":
-        first, second = np.float32([178, 100, 80]), np.float32([205, 195, 185])
+        first, second = np.array([178, 100, 80], np.float32), np.array([205, 195, 185], np.float32)
         tall = rng.randint(18, 40)
         shifted = x + (y // tall % 2) * tall
         mix = ((y % tall < 3) | (shifted % (2 * tall) < 3)).astype(np.float32)
@@ -345,7 +345,7 @@ def background(rng: random.Random, width: int, height: int) -> tuple[np.ndarray,
         side = rng.randint(24, 80)
         mix = ((x // side + y // side) % 2).astype(np.float32)
     elif kind == "water":
-        first, second = np.float32([90, 150, 190]), np.float32([140, 195, 220])
+        first, second = np.array([90, 150, 190], np.float32), np.array([140, 195, 220], np.float32)
         mix = 0.5 + 0.5 * np.sin(y * rng.uniform(0.1, 0.3) + 2 * np.sin(x * rng.uniform(0.02, 0.05)))
     elif kind == "stripes":
         mix = ((x * rng.choice((0, 1)) + y) // rng.randint(14, 60) % 2).astype(np.float32)
