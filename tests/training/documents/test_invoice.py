@@ -30,9 +30,6 @@ def answers(document: Document) -> dict[str, str]:
 def rows(document: Document) -> list[tuple[str, int, int, int]]:
     """The line items as printed: item, quantity, price, amount."""
     found = []
-    by_height: dict[float, list[tuple[float, str]]] = {}
-    for line in document.lines:
-        by_height.setdefault(line.box[3] - line.box[1], [])
     levels: dict[int, list[tuple[float, str]]] = {}
     for line in document.lines:
         levels.setdefault(round(line.box[1]), []).append((line.box[0], line.text))
