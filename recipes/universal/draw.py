@@ -4,16 +4,18 @@ import argparse
 import pickle
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from arr_coc.errors import ArrCocError
 from arr_coc.files import replacing
 from arr_coc.layer.universal import universal_config
-from arr_coc.training.documents import draw_any, enrich
+from arr_coc.training.documents import draw_any, enrich, mix
 from arr_coc.training.documents.drawing import Drawing, as_drawing
-from arr_coc.training.documents.page import FontSet
+from arr_coc.training.documents.page import FontSet, machine_fonts
 from arr_coc.training.documents.questions import reading_questions
 from recipes.reader.data import Library
 from recipes.reader.receipts import FIELDS, Placement, read_receipts, scan, split
@@ -22,12 +24,15 @@ from recipes.universal.pages import TrainingPage, make_page
 
 SHARD = 64  # pages
 SCANS, LIBRARY = 0.15, 0.40  # of the pages: whole scans as they are, and what the reader's recipe makes of scans
+SCENES = 0.2  # of the other drawings
 
 
 def draw_picture(rng: random.Random, library: Library) -> Drawing:
     """A scan as it is, a scan with changed words, a rerendered scan, or a drawing of any kind."""
     style = rng.random()
-    if library.receipts and style < SCANS:
+    if not library.receipts:
+        style = SCANS + LIBRARY + style * (1 - SCANS - LIBRARY)  # drawings only
+    if style < SCANS:
         chosen = rng.choice(library.receipts)
         ratio = chosen.image.width / chosen.image.height
         width, height = pixels(min(PAGE_GRIDS[:3], key=lambda one: abs(one[0] / one[1] - ratio)))
@@ -36,7 +41,7 @@ def draw_picture(rng: random.Random, library: Library) -> Drawing:
         grids = PAGE_GRIDS if rng.random() < 0.75 else MEDIUM_GRIDS
         document = library.document(rng, rng.choice(grids), 0.7, rng.random() < 0.1)
     else:
-        return draw_any(rng.getrandbits(48), fonts=library.fonts, invented=rng.random() < 0.3)
+        return draw_any(rng.getrandbits(48), mix(SCENES), fonts=library.fonts, invented=rng.random() < 0.3)
     reading = [one for one in reading_questions(rng, document, document.line_starts(28), 3) if one.kind == "after"]
     fields_only = all(one.kind in FIELDS for one in document.questions)
     document = enrich(rng, document, "receipt", rephrase=fields_only and rng.random() < 0.6)
@@ -50,26 +55,35 @@ def draw_page(seed: int, number: int, library: Library) -> TrainingPage:
     return make_page(rng, draw_picture(rng, library), universal_config(), strength)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m recipes.universal.draw", description=__doc__)
-    parser.add_argument("--fonts", type=Path, required=True, help="folder of .ttf fonts to draw with")
-    parser.add_argument("--receipts", type=Path, required=True, help="folder of scanned receipts with recs.json")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the shards")
-    parser.add_argument("--shards", type=int, default=200, help=f"of {SHARD} pages (200)")
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    given.out.mkdir(parents=True, exist_ok=True)
-    library = Library.from_receipts(FontSet.from_folder(given.fonts), split(read_receipts(given.receipts))[0])
-    for shard in range(given.shards):
-        path = given.out / f"pages_{given.seed}_{shard:04d}.pickle"
+def draw_shards(out: Path, library: Library, shards: int, seed: int = 0, size: int = SHARD) -> None:
+    """Write the shards that are missing."""
+    out.mkdir(parents=True, exist_ok=True)
+    for shard in range(shards):
+        path = out / f"pages_{seed}_{shard:04d}.pickle"
         if path.exists():
             continue
         start = time.monotonic()
-        pages = [draw_page(given.seed, shard * SHARD + one, library) for one in range(SHARD)]
+        pages = [draw_page(seed, shard * size + one, library) for one in range(size)]
         with replacing(path) as temporary:
             temporary.write_bytes(pickle.dumps(pages))
-        print(f"{path.name}: {(time.monotonic() - start) / SHARD * 1e3:.0f} ms a page", flush=True)
+        print(f"{path.name}: {(time.monotonic() - start) / size * 1e3:.0f} ms a page", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m recipes.universal.draw", description=__doc__)
+    parser.add_argument("--fonts", type=Path, help="folder of .ttf fonts to draw with (bundled and this machine's)")
+    parser.add_argument("--receipts", type=Path, help="folder of scanned receipts with recs.json (none: drawings only)")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the shards")
+    parser.add_argument("--shards", type=int, default=200, help=f"of {SHARD} pages (200)")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    try:
+        fonts = machine_fonts() if given.fonts is None else FontSet.from_folder(given.fonts)
+        receipts = [] if given.receipts is None else split(read_receipts(given.receipts))[0]
+    except (ArrCocError, OSError) as error:
+        parser.error(str(error))
+    draw_shards(given.out, Library.from_receipts(fonts, receipts), given.shards, given.seed)
 
 
 if __name__ == "__main__":

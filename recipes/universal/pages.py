@@ -27,6 +27,7 @@ _LETTER = {letter: number for number, letter in enumerate(LETTERS)} | {
 PIECE = 3.0  # a box is cut into pieces of at most this width over height, so that a tilted line has tight boxes
 USUAL_CELLS = (28.0, 32.0)  # pixels of a cell in the families that people use most
 MAX_CELLS = 1300
+BY_COLOUR = frozenset(("scene", "notice", "chart"))  # kinds that are asked about by colour, or by what is above what
 
 
 @dataclass(frozen=True)
@@ -51,16 +52,18 @@ class TrainingPage:
         return self.pixels.shape[1], self.pixels.shape[2]
 
 
-def photograph(rng: random.Random, image: np.ndarray, strength: float) -> tuple[np.ndarray, np.ndarray]:
+def photograph(
+    rng: random.Random, image: np.ndarray, strength: float, as_seen: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """The page as a scan or a photo of it: RGB uint8 `[H, W, 3]`, and the map of its points, a 3 x 3 homography.
 
-    `strength` (0 to 1): how far it is tilted, lit and degraded.
+    `strength` (0 to 1): how far it is tilted, lit and degraded. `as_seen`: it is neither turned nor inverted.
     """
     high, wide = image.shape[:2]
     move = np.eye(3)
     if rng.random() < 0.6 * strength:
         image, move = _on_table(rng, image, strength)
-    elif rng.random() < 0.06 * strength:
+    elif rng.random() < 0.06 * strength and not as_seen:
         turns = rng.choice((1, 2, 3))
         image = np.ascontiguousarray(np.rot90(image, turns))
         move = {
@@ -68,7 +71,7 @@ def photograph(rng: random.Random, image: np.ndarray, strength: float) -> tuple[
             2: np.array([[-1, 0, wide], [0, -1, high], [0, 0, 1.0]]),
             3: np.array([[0, -1, high], [1, 0, 0], [0, 0, 1.0]]),
         }[turns]
-    return _degrade(rng, image, strength), move
+    return _degrade(rng, image, strength, as_seen), move
 
 
 def _on_table(rng: random.Random, image: np.ndarray, strength: float) -> tuple[np.ndarray, np.ndarray]:
@@ -102,12 +105,12 @@ def _surface(rng: random.Random, high: int, wide: int) -> np.ndarray:
     return np.clip(colour * (0.5 + 0.5 * coarse + rng.uniform(0, 0.5) * (fine - 0.5))[..., None], 0, 255)
 
 
-def _degrade(rng: random.Random, image: np.ndarray, strength: float) -> np.ndarray:
+def _degrade(rng: random.Random, image: np.ndarray, strength: float, as_seen: bool) -> np.ndarray:
     """Light, contrast, colour, blur, noise and compression."""
     found: np.ndarray = image.astype(np.float32)
     high, wide = found.shape[:2]
     noise = np.random.default_rng(rng.getrandbits(32))
-    if rng.random() < 0.08:
+    if rng.random() < 0.08 and not as_seen:
         found = 255 - found  # dark mode
     if rng.random() < 0.4:
         found *= 1 - noise.random(3, dtype=np.float32) * 0.15
@@ -154,7 +157,7 @@ def make_page(
     rng: random.Random, drawing: Drawing, config: LayerConfig, strength: float, cell: float | None = None
 ) -> TrainingPage:
     """What the layer learns from a drawing."""
-    image, move = photograph(rng, drawing.image, strength)
+    image, move = photograph(rng, drawing.image, strength, as_seen=drawing.kind in BY_COLOUR)
     high, wide = image.shape[:2]
     side = max(cell or cell_size(rng), (high * wide / MAX_CELLS) ** 0.5)
     grid = Grid(1, max(1, round(high / side)), max(1, round(wide / side)))

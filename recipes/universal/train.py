@@ -10,7 +10,7 @@ import math
 import pickle
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from arr_coc.errors import ArrCocError
 from arr_coc.files import replacing
-from arr_coc.layer.model import LayerOutput
+from arr_coc.layer.model import EncodedView, LayerOutput
 from arr_coc.layer.novelty import fit_images, image_statistics, pad_questions
 from arr_coc.layer.universal import INTENTS, UniversalLayer, question_bytes, universal_config
 from arr_coc.training.losses import EvidenceMask, calibration_loss, ranking_loss
@@ -92,18 +93,26 @@ def encode_questions(texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
     return pad_questions([question_bytes(one) for one in texts])
 
 
+def predict(
+    layer: UniversalLayer, page: TrainingPage, texts: Sequence[str]
+) -> tuple[EncodedView, torch.Tensor, torch.Tensor, LayerOutput]:
+    """The page's cells, the questions' words and their mask, and the prediction for each question."""
+    device = layer.mean.device
+    channels, pixels = (one.to(device) for one in to_tensors(page))
+    words, mask = (one.to(device) for one in encode_questions(texts))
+    view, encoded = layer.encode_view(channels, pixels), layer.words(words, mask)
+    return view, encoded, mask, layer.score(view[words.new_zeros(len(texts), dtype=torch.long)], encoded, mask)
+
+
 def losses(
     layer: UniversalLayer, letters: LetterHead, page: TrainingPage, asked: Sequence[Asked], texts: Sequence[str]
 ) -> tuple[dict[str, torch.Tensor], LayerOutput]:
     """The losses of some questions about one page."""
-    channels, pixels = to_tensors(page)
-    view = layer.encode_view(channels, pixels)
-    words, mask = encode_questions(texts)
-    encoded = layer.words(words, mask)
-    output = layer.score(view[torch.zeros(len(asked), dtype=torch.long)], encoded, mask)
+    device = layer.mean.device
+    view, encoded, mask, output = predict(layer, page, texts)
     logits = output.relevance.float()
     found: dict[str, torch.Tensor] = {}
-    groups = [[torch.from_numpy(group).long() for group in one.groups] for one in asked]
+    groups = [[torch.from_numpy(group).long().to(device) for group in one.groups] for one in asked]
     if any(groups):
         evidence = EvidenceMask.from_groups(groups, logits.shape[-1], logits.device)
         found["ranking"] = ranking_loss(logits, evidence)
@@ -112,13 +121,14 @@ def losses(
     if absent:
         found["absent"] = ABSENT_WEIGHT * F.softplus(logits[absent]).mean()
     doubts = layer.doubt(encoded, mask, output).float()
-    intents = torch.tensor([INTENTS.index(one.intent) for one in asked])
-    hit, known = found_targets(logits, groups)
+    intents = torch.tensor([INTENTS.index(one.intent) for one in asked], device=device)
+    hit, known = (one.to(device) for one in found_targets(logits, groups))
     found["intent"] = INTENT_WEIGHT * F.cross_entropy(doubts[:, :-1], intents)
     if bool(known.any()):
         found["found"] = INTENT_WEIGHT * F.binary_cross_entropy_with_logits(doubts[known, -1], hit[known])
     wanted = torch.zeros(page.shape[0] * page.shape[1], len(LETTERS))
     wanted[page.letters[:, 0], page.letters[:, 1]] = 1.0
+    wanted = wanted.to(device)
     each = F.binary_cross_entropy_with_logits(letters(view.cells).float(), wanted, reduction="none")
     found["letters"] = LETTER_WEIGHT * (each.sum() / max(1.0, len(page.letters) + 0.2 * wanted.shape[0]))
     return found, output
@@ -157,15 +167,20 @@ def make_optimisers(layer: nn.Module, head: nn.Module, rate: float) -> list[torc
 class Training:
     """The layer, its optimiser and its moving average."""
 
-    def __init__(self, state: Path, rate: float, sizes: dict[str, Any]) -> None:
-        self.state_path, self.rate = state, rate
-        self.layer = UniversalLayer(universal_config(**sizes))
-        self.letters = LetterHead(self.layer.config.width)
-        self.average = UniversalLayer(self.layer.config)
+    def __init__(self, state: Path, rate: float, sizes: dict[str, Any], device: str = "cpu") -> None:
+        self.state_path, self.rate, self.device = state, rate, torch.device(device)
+        self.layer = UniversalLayer(universal_config(**sizes)).to(self.device)
+        self.letters = LetterHead(self.layer.config.width).to(self.device)
+        self.average = UniversalLayer(self.layer.config).to(self.device)
         self.step, self.seconds = 0, 0.0
         self.optimisers = make_optimisers(self.layer, self.letters, rate)
         if state.exists():
-            saved = torch.load(state, weights_only=True)
+            saved = torch.load(state, map_location="cpu", weights_only=True)
+            width = saved["layer"]["norm.weight"].numel()
+            if width != self.layer.config.width:
+                raise ArrCocError(
+                    f"{str(state)!r} has width {width}, expected {self.layer.config.width}: use another folder"
+                )
             self.layer.load_state_dict(saved["layer"])
             self.letters.load_state_dict(saved["letters"])
             self.average.load_state_dict(saved["average"])
@@ -189,6 +204,7 @@ class Training:
     def fit_channels(self, pages: Sequence[TrainingPage]) -> None:
         """Mean and spread of the channels, from the first pages."""
         values = torch.cat([torch.from_numpy(page.channels).float().flatten(1) for page in pages[:512]], dim=1)
+        values = values.to(self.device)
         for one in (self.layer, self.average):
             one.mean.copy_(values.mean(1).view(-1, 1, 1))
             one.spread.copy_(values.std(1).clamp(min=1e-3).view(-1, 1, 1))
@@ -211,6 +227,7 @@ class Training:
     def take_step(
         self, rng: random.Random, pages: Sequence[TrainingPage], progress: float, half: bool
     ) -> dict[str, float]:
+        """One step at `progress` (0 to 1) of the schedule; `half`: in bfloat16 where that is safe."""
         warm = min(1.0, (self.step + 1) / 100)
         rate = self.rate * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
         for group in (group for optimiser in self.optimisers for group in optimiser.param_groups):
@@ -219,7 +236,11 @@ class Training:
         for page in rng.sample(pages, IMAGES):
             asked = choose_questions(rng, page, QUESTIONS)
             texts = [misspell(rng, one.text) for one in asked]
-            with torch.autocast("cpu", torch.bfloat16) if half else nullcontext(), sdpa_kernel(SDPBackend.MATH):
+            on_cpu = self.device.type == "cpu"
+            with (
+                torch.autocast(self.device.type, torch.bfloat16) if half else nullcontext(),
+                sdpa_kernel(SDPBackend.MATH) if on_cpu else nullcontext(),
+            ):
                 found, _ = losses(self.layer, self.letters, page, asked, texts)
                 loss = torch.stack(list(found.values())).sum() / IMAGES
             loss.backward()
@@ -246,12 +267,9 @@ def validate(
     rows: dict[str, list[list[float]]] = {}
     intents: list[float] = []
     for page in pages:
-        words, mask = encode_questions([one.text for one in page.questions])
-        encoded = layer.words(words, mask)
-        view = layer.encode_view(*to_tensors(page))
-        output = layer.score(view[torch.zeros(len(page.questions), dtype=torch.long)], encoded, mask)
+        _, encoded, mask, output = predict(layer, page, [one.text for one in page.questions])
         said = layer.doubt(encoded, mask, output)[:, :-1].argmax(-1).tolist()
-        for row, (one, logits) in enumerate(zip(page.questions, output.relevance, strict=True)):
+        for row, (one, logits) in enumerate(zip(page.questions, output.relevance.cpu(), strict=True)):
             intents.append(float(INTENTS[said[row]] == one.intent))
             if one.groups:
                 order = logits.argsort(descending=True)
@@ -271,57 +289,25 @@ def validate(
     return {"recall": table, "intent": round(sum(intents) / len(intents), 3)}
 
 
-def batches_of(pool: PagePool) -> Iterator[list[TrainingPage]]:
-    while True:
-        pool.refresh()
-        yield pool.pages
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m recipes.universal.train", description=__doc__)
-    parser.add_argument("--pages", type=Path, required=True, help="folder of shards (recipes.universal.draw)")
-    parser.add_argument("--validation", type=Path, help="folder of shards that are never trained on")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the state, the log and the layer")
-    parser.add_argument("--minutes", type=float, default=60, help="of this call (60)")
-    parser.add_argument("--schedule", type=float, help="minutes of the whole schedule, over all calls (this call's)")
-    parser.add_argument("--rate", type=float, default=4e-3)
-    parser.add_argument(
-        "--start", type=Path, help="folder of a trained universal layer to continue from, without its optimiser"
-    )
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    torch.manual_seed(given.seed)
-    given.out.mkdir(parents=True, exist_ok=True)
-    pool = PagePool(given.pages, [], set())
-    pool.refresh()
-    while len(pool.pages) < 256:
-        time.sleep(5)
-        pool.refresh()
-    held = PagePool(given.validation or given.pages, [], set())
-    held.refresh()
-    training = Training(given.out / "state.pt", given.rate, {"width": given.width})
-    if training.step == 0:
-        training.fit_channels(pool.pages)
-        if given.start is not None:
-            training.start_from(given.start)
-    rng = random.Random(f"{given.seed}/{training.step}")
-    half = torch.backends.mkldnn.is_available()
+def run(training: Training, pool: PagePool, held: PagePool, out: Path, given: argparse.Namespace) -> None:
+    """Train until this call's minutes or the steps of the schedule are over; then validate and write the layer."""
+    half = training.device.type == "cuda" or torch.backends.mkldnn.is_available()
     schedule = 60 * (given.schedule or given.minutes)
     start, before, logged, saved = time.monotonic(), training.seconds, time.monotonic(), time.monotonic()
     sums: dict[str, list[float]] = {}
-    with (given.out / "log.jsonl").open("a") as log:
+    with (out / "log.jsonl").open("a") as log:
 
         def write(row: dict[str, Any]) -> None:
             log.write(json.dumps(row) + "\n")
             log.flush()
             print(json.dumps(row), flush=True)
 
-        while (now := time.monotonic()) - start < 60 * given.minutes:
+        while (now := time.monotonic()) - start < 60 * given.minutes and training.step < (given.steps or math.inf):
             training.seconds = before + now - start
-            for name, value in training.take_step(rng, pool.pages, min(1.0, training.seconds / schedule), half).items():
+            done = training.step / given.steps if given.steps else training.seconds / schedule
+            # A batch depends on the seed, the step and the pages that are there.
+            rng = random.Random(f"{given.seed}/{training.step}")
+            for name, value in training.take_step(rng, pool.pages, min(1.0, done), half).items():
                 sums.setdefault(name, []).append(value)
             if now - logged > 30:
                 pool.refresh()
@@ -335,7 +321,52 @@ def main() -> None:
         training.save()
         write({"step": training.step, **validate(training.average, held.pages)})
     training.fit_novelty(pool.pages)
-    training.average.save_pretrained(given.out / "layer")
+    training.average.save_pretrained(out / "layer")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m recipes.universal.train", description=__doc__)
+    parser.add_argument("--pages", type=Path, required=True, help="folder of shards (recipes.universal.draw)")
+    parser.add_argument("--validation", type=Path, help="folder of shards that are never trained on")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the state, the log and the layer")
+    parser.add_argument("--minutes", type=float, default=60, help="of this call (60)")
+    parser.add_argument("--schedule", type=float, help="minutes of the whole schedule, over all calls (this call's)")
+    parser.add_argument("--steps", type=int, help="schedule by steps, over all calls, in place of minutes")
+    parser.add_argument("--least", type=int, default=256, help="pages to wait for before training starts (256)")
+    parser.add_argument("--rate", type=float, default=4e-3)
+    parser.add_argument(
+        "--start", type=Path, help="folder of a trained universal layer to continue from, without its optimiser"
+    )
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(arguments)
+    if given.least < IMAGES:
+        parser.error(f"expected --least from {IMAGES} on, the images of a step, got {given.least}")
+    for folder in (given.pages, given.validation):
+        if folder is not None and not folder.is_dir():
+            parser.error(f"expected a folder of shards that recipes.universal.draw wrote, got {folder}")
+    torch.set_num_threads(given.threads)
+    torch.manual_seed(given.seed)
+    given.out.mkdir(parents=True, exist_ok=True)
+    pool = PagePool(given.pages, [], set())
+    pool.refresh()
+    while len(pool.pages) < given.least:
+        print(f"waiting for pages: {len(pool.pages)} of {given.least}", flush=True)
+        time.sleep(5)
+        pool.refresh()
+    held = PagePool(given.validation or given.pages, [], set())
+    held.refresh()
+    try:
+        training = Training(given.out / "state.pt", given.rate, {"width": given.width}, given.device)
+        if training.step == 0:
+            training.fit_channels(pool.pages)
+            if given.start is not None:
+                training.start_from(given.start)
+    except ArrCocError as error:
+        parser.error(str(error))
+    run(training, pool, held, given.out, given)
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def push_folder(
 class HubModule(ModelHubMixin, library_name="arr-coc", tags=list(TAGS)):
     """A module whose folder can be pushed: `_save_pretrained` writes the folder, `card_text` describes it.
 
-    Local folders have no card and no `config.json`: engines take a folder with one for a model.
+    `save_pretrained` alone writes no card and no `config.json`: engines take a folder with one for a model.
     """
 
     hub_error: ClassVar[type[ArrCocError]] = ArrCocError

@@ -287,7 +287,14 @@ def test_a_port_in_use_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize(
     "command",
-    ["chanels", "ask", "bench speed", "channels --max-side many", "train DATA", "eval DATA --fresh --resume"],
+    [
+        "chanels",
+        "ask",
+        "bench speed",
+        "channels --max-side many",
+        "train DATA --steps many",
+        "eval DATA --fresh --resume",
+    ],
 )
 def test_argparse_errors_have_exit_code_2(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:

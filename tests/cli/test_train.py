@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
+import torch
 
 import arr_coc
 from arr_coc.cli import main
-from arr_coc.layer import ArrCocLayer
+from arr_coc.layer import ArrCocLayer, universal
 from arr_coc.training import layer as layer_training
 from tests.cli.conftest import without_progress, write_model
 from tests.training import squares
@@ -99,3 +101,107 @@ def test_a_checkpoint_of_another_model_is_refused(
     output = capsys.readouterr()
     assert "is of another model or shape: name another folder, or start again with --fresh" in output.err
     assert (output.out, without_progress(output.err).count("\n")) == ("", 1)
+
+
+@pytest.fixture
+def universal_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small universal layer with random weights in place of the one that ships."""
+    torch.manual_seed(0)
+    folder = tmp_path / "universal"
+    universal.UniversalLayer(universal.universal_config(width=16, heads=2, seeing=1, asking=1)).save_pretrained(folder)
+    monkeypatch.setattr(universal, "WEIGHTS", folder)
+    return folder
+
+
+def train_drawn(model: str, out: Path, *more: str) -> int:
+    return main(["train", "--model", model, "-o", str(out), "--drawn", "2", "--pictures", "2", *more])
+
+
+def test_without_data_it_learns_from_drawings(
+    model: str, tmp_path: Path, universal_weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert train_drawn(model, out, "--steps", "2", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["pictures"], said["kept_back"], said["drawn"], said["finished"]) == (2, 1, 2, True)
+    layer = ArrCocLayer.from_pretrained(out)
+    source = universal.UniversalLayer.from_pretrained(universal_weights)
+    assert 0 < said["taken_over"] < said["parameters"] == layer.parameter_count
+    assert layer.config.channels == source.config.channels
+    questions = [
+        {json.loads(line)["question"] for line in (out / "drawn" / part / "samples.jsonl").read_text().splitlines()}
+        for part in ("training", "validation")
+    ]
+    assert not questions[0] & questions[1]
+    card = (out / "README.md").read_text()
+    assert "2 drawn documents and scenes (seed 0, no annotation)" in card
+    assert f"{said['taken_over']:,} of its parameters started from another layer" in card
+    assert "| gaze 12.5% |" in card
+    picture = str(next((out / "drawn" / "training").glob("*.png")))
+    assert main(["ask", picture, "Total?", "--model", model, "--layer", str(out), "--tokens", "1"]) == 0
+
+
+def test_a_stopped_run_on_drawings_ends_like_one_that_was_not(
+    model: str, tmp_path: Path, universal_weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert train_drawn(model, whole, "--steps", "3") == 0
+    step = layer_training.LayerTrainer.step
+
+    def stop_after_one(self: layer_training.LayerTrainer, progress: float) -> int:
+        if self.counts.step == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return step(self, progress)
+
+    monkeypatch.setattr(layer_training.LayerTrainer, "step", stop_after_one)
+    assert train_drawn(model, parts, "--steps", "3") == 130
+    monkeypatch.setattr(layer_training.LayerTrainer, "step", step)
+    before = {path: path.stat().st_mtime_ns for path in (parts / "drawn").rglob("*.png")}
+    assert train_drawn(model, parts, "--steps", "3") == 0
+    assert before == {path: path.stat().st_mtime_ns for path in (parts / "drawn").rglob("*.png")}  # not drawn again
+    first, second = (ArrCocLayer.from_pretrained(folder).state_dict() for folder in (whole, parts))
+    assert all(torch.equal(values, second[name]) for name, values in first.items())
+
+
+def test_drawings_are_added_to_a_folder(
+    data: Path, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(data, model, tmp_path, "--drawn", "1", "--scenes", "1", "--start", "none", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["pictures"] + said["kept_back"], said["taken_over"]) == (4 + 2, 0)
+    assert "scene: " in (tmp_path / "drawn" / "training" / "samples.jsonl").read_text()
+
+
+def test_a_layer_can_start_from_another_one(data: Path, model: str, tmp_path: Path) -> None:
+    assert train(data, model, tmp_path / "first", "--without", "text") == 0
+    assert train(data, model, tmp_path / "second", "--start", str(tmp_path / "first")) == 0
+    first, second = (ArrCocLayer.from_pretrained(tmp_path / name) for name in ("first", "second"))
+    assert first.config == second.config
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (("--drawn", "0"), "expected folders with data, or --drawn from 1 on, got none and --drawn 0"),
+        (("--scenes", "2"), "expected a share of scenes from 0 to 1, got 2"),
+        (("--scenes", "nan"), "expected a share of scenes from 0 to 1, got nan"),
+        (("--fonts", "/no/where"), "expected a folder with .ttf fonts, found none in /no/where"),
+        (("--start", "/no/where"), "'/no/where' holds no learned layer"),
+    ],
+)
+def test_bad_options_for_drawings(
+    more: tuple[str, ...], sentence: str, tmp_path: Path, universal_weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--model", "/not/read", "-o", str(tmp_path / "out"), *more]) == 2
+    output = capsys.readouterr()
+    assert sentence in output.err
+    assert (output.out, output.err.count("\n")) == ("", 1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_universal_layer_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(universal, "WEIGHTS", tmp_path / "none")
+    assert main(["train", "--model", "/not/read", "-o", str(tmp_path / "out")]) == 2
+    assert "this installation does not have it: start from none with --start none" in capsys.readouterr().err

@@ -16,8 +16,9 @@ import torch
 
 from arr_coc.errors import ArrCocError, DataError, LayerError
 from arr_coc.evaluation.data import read_samples
-from arr_coc.layer import ArrCocLayer
+from arr_coc.layer import ArrCocLayer, universal
 from arr_coc.layer.inference import config_for
+from arr_coc.layer.universal import UniversalLayer
 from arr_coc.training import layer as layer_training
 from arr_coc.training.batches import LayerTrainingSettings
 from arr_coc.training.distributed import World
@@ -31,6 +32,7 @@ from arr_coc.training.layer import (
     LayerTrainingResult,
     fit_statistics,
     measure_recall,
+    take_over,
     train_layer,
 )
 from tests.training import squares
@@ -255,3 +257,18 @@ def test_two_processes_end_with_the_same_layer(tmp_path: Path) -> None:
         assert torch.equal(weights, right["layer"][name]), name
     rows = (tmp_path / "out" / "log.jsonl").read_text().splitlines()
     assert len(rows) == 1  # only rank 0 writes
+
+
+def test_parts_of_the_same_kind_and_shape_are_taken_over() -> None:
+    vlm = squares.model()
+    layer = squares.layer(vlm, channels=universal.CHANNELS)
+    start = UniversalLayer(universal.universal_config(**{**squares.SHAPE, "seeing": layer.config.seeing}))
+    before = {name: values.clone() for name, values in layer.state_dict().items()}
+    taken = take_over(layer, start)
+    copied = {name for name, values in layer.named_parameters() if not torch.equal(values, before[name])}
+    assert all(torch.equal(layer.get_parameter(name), start.get_parameter(name)) for name in copied)
+    assert {name.split(".")[0] for name in copied} >= {"from_channels", "seeing", "asking", "questions", "policy"}
+    assert not [name for name in copied if name.startswith(("words", "from_pixels", "from_tokens"))]
+    assert taken < layer.parameter_count
+    other = squares.layer(vlm, channels=universal.CHANNELS, width=32)  # another width: what does not depend on it
+    assert 0 < take_over(other, start) < taken

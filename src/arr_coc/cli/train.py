@@ -14,14 +14,22 @@ from arr_coc.errors import ArrCocError, DataError
 
 if TYPE_CHECKING:
     from arr_coc.evaluation.data import Data
-    from arr_coc.layer.model import LayerConfig
+    from arr_coc.layer.model import ArrCocLayer, LayerConfig
     from arr_coc.training.batches import LayerTrainingSettings
     from arr_coc.training.distributed import World
     from arr_coc.training.examples import LookCache, TrainingExample
 
 DTYPES = ("float32", "bfloat16", "float16")
+DRAWN = 600  # pictures, where no folder is named
+HELD_BACK = 10  # one more drawing in so many is for validation
+UNIVERSAL, NONE = "universal", "none"
+SHARED_SIZES = ("width", "heads", "seeing", "asking", "pixels")  # that a layer has from the one it starts from
 
 _EPILOG = """\
+Without DATA it learns from drawn documents and scenes, which need no annotation: receipts, invoices, forms, tables, charts,
+screens, tickets, letters and more, drawn with the fonts of this machine into DIR/drawn. Validation is on other drawings, asked about
+in phrasings that are never trained on. The layer then starts from the universal layer, as far as the shapes agree.
+
 The model stays frozen. A small layer is trained that scores every cell before and after the encoder. --learn names the sources of
 its targets. Several may be combined:
 
@@ -34,6 +42,7 @@ One picture in ten is used for validation, or name other data with --validation.
 command resumes it; --fresh starts again. On several GPUs: torchrun --nproc-per-node 8 -m arr_coc.cli train ... (or accelerate launch).
 
 examples:
+  arr-coc train --model MODEL_FOLDER
   arr-coc train data/receipts --model MODEL_FOLDER -o layer --minutes 20
   arr-coc train photos --model MODEL_FOLDER -o layer --learn attention answers --gate straight-through
   arr-coc train photos --model MODEL_FOLDER -o layer --learn boxes answers --adapt lora:8
@@ -49,8 +58,10 @@ def add_parser(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("data", nargs="+", type=Path, metavar="DATA", help="folders with pictures and samples.jsonl")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where the layer goes")
+    parser.add_argument("data", nargs="*", type=Path, metavar="DATA", help="folders with pictures and samples.jsonl")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("layer"), metavar="DIR", help="where the layer goes (layer)"
+    )
     parser.add_argument("--model", default="reader", help="reader (the default), a model folder or a hub id")
     parser.add_argument("--validation", type=Path, metavar="DATA", help="validation data (one picture in ten)")
     parser.add_argument(
@@ -60,6 +71,16 @@ def add_parser(commands: Any) -> None:
         "--gate",
         default="straight-through",
         help="for answers: straight-through, gumbel or log-gate (straight-through)",
+    )
+    parser.add_argument(
+        "--drawn", type=int, metavar="N", help=f"drawn pictures to learn from ({DRAWN} without DATA, else 0)"
+    )
+    parser.add_argument("--scenes", type=float, default=0.1, metavar="SHARE", help="of the drawings, scenes (0.1)")
+    parser.add_argument(
+        "--fonts", type=Path, metavar="DIR", help="draw with the .ttf fonts of a folder (bundled and this machine's)"
+    )
+    parser.add_argument(
+        "--start", metavar="LAYER", help="universal, none or a layer's folder (universal without DATA, else none)"
     )
     parser.add_argument("--adapt", metavar="WHAT", help="then fine-tune the model: layers:N or lora:RANK")
     parser.add_argument("--adapt-steps", type=int, default=200, metavar="N", help="steps of fine-tuning (200)")
@@ -89,6 +110,8 @@ def run(arguments: argparse.Namespace) -> int:
     from arr_coc.layer.model import CHANNELS, POOLINGS
     from arr_coc.training.batches import LayerTrainingSettings
     from arr_coc.training.distributed import init_world
+    from arr_coc.training.documents.drawing import mix
+    from arr_coc.training.documents.page import check_fonts
     from arr_coc.training.finetune import FinetuneConfig
     from arr_coc.training.journal import writer_class
 
@@ -116,6 +139,14 @@ def run(arguments: argparse.Namespace) -> int:
             )
         if "answers" not in settings.learn:
             raise ArrCocError("expected --adapt with answers as a source, since it trains on them: --learn answers")
+    if arguments.drawn is None:
+        arguments.drawn = 0 if arguments.data else DRAWN
+    if arguments.drawn < (not arguments.data):
+        raise ArrCocError(f"expected folders with data, or --drawn from 1 on, got none and --drawn {arguments.drawn}")
+    mix(arguments.scenes)
+    if arguments.fonts is not None:
+        check_fonts(arguments.fonts)
+    start = _read_start(arguments)
     if arguments.tensorboard:
         writer_class()
     check_device(arguments.device)
@@ -123,38 +154,94 @@ def run(arguments: argparse.Namespace) -> int:
     keep_quiet()
     output = redirect_stdout(sys.stderr) if arguments.json else nullcontext()  # stdout is for the JSON only
     with init_world(arguments.device) as world, output:
-        result = _train(arguments, settings, world)
+        result = _train(arguments, settings, world, start)
     if world.is_main:
         print_json(result) if arguments.json else _print_result(arguments, result)
     return 0 if result["finished"] else 130
 
 
-def _train(arguments: argparse.Namespace, settings: LayerTrainingSettings, world: World) -> dict[str, Any]:
-    import arr_coc
-    from arr_coc import reader
-    from arr_coc.layer.inference import config_for
-    from arr_coc.layer.model import CHANNELS
-    from arr_coc.training.examples import LookCache, read_folder, split_data
-    from arr_coc.training.finetune import FinetuneConfig, finetune, save_model
-    from arr_coc.training.journal import Journal
-    from arr_coc.training.layer import CHECKPOINT, train_layer
-    from arr_coc.training.loop import sigterm_as_interrupt
+def _read_start(arguments: argparse.Namespace) -> ArrCocLayer | None:
+    """The layer that training starts from."""
+    from arr_coc.layer import model, universal
+
+    chosen = arguments.start or (NONE if arguments.data else UNIVERSAL)
+    if chosen == NONE:
+        return None
+    if chosen == UNIVERSAL and not (universal.WEIGHTS / model.WEIGHTS).is_file():
+        raise ArrCocError(
+            f"expected the universal layer in {str(universal.WEIGHTS)!r}, and this installation does not have it: "
+            "start from none with --start none, or from a layer's folder"
+        )
+    folder = universal.WEIGHTS if chosen == UNIVERSAL else chosen
+    found = model.find_layer(folder)
+    for_any = found is not None and f'"model": "{universal.ANY_MODEL}"' in (found / model.CONFIG).read_text()
+    return (universal.UniversalLayer if for_any else model.ArrCocLayer).from_pretrained(folder)
+
+
+def _read_data(arguments: argparse.Namespace, world: World) -> tuple[list[Data], list[Data]]:
+    """Training and validation data of the folders that were named."""
+    from arr_coc.training.examples import read_folder, split_data
 
     data = [read_folder(folder, arguments.limit) for folder in arguments.data]
     kept = [] if arguments.validation is None else [read_folder(arguments.validation, arguments.limit)]
     if world.is_main:
         print_problems([f"left out: {one.name}: {line}" for one in (*data, *kept) for line in one.problems])
-    if not kept:
+    if not kept and data:
         data, kept = map(list, zip(*map(split_data, data), strict=True))
+    return data, kept
+
+
+def _draw_data(
+    arguments: argparse.Namespace, world: World, tick: Callable[[float, str], None]
+) -> tuple[list[Data], list[Data]]:
+    """Drawn training and validation data, which an earlier call may have drawn already."""
+    from arr_coc.training.documents.folder import draw_folder
+    from arr_coc.training.documents.page import FontSet, machine_fonts
+    from arr_coc.training.examples import read_folder
+
+    if not arguments.drawn:
+        return [], []
+    drawn = [(arguments.output / "drawn" / "training", arguments.drawn, False)]
+    if arguments.validation is None:
+        drawn.append((arguments.output / "drawn" / "validation", max(1, arguments.drawn // HELD_BACK), True))
+    if world.is_main:
+        fonts = machine_fonts() if arguments.fonts is None else FontSet.from_folder(arguments.fonts)
+        for folder, count, held_out in drawn:
+            draw_folder(
+                folder, count, fonts, seed=arguments.seed, scenes=arguments.scenes, held_out=held_out,
+                tick=lambda done, total: tick(done / total, f"drew {done} of {total} pictures"),
+            )  # fmt: skip
+    world.barrier()
+    read = [(read_folder(folder, arguments.limit), held_out) for folder, _, held_out in drawn]
+    return [one for one, held_out in read if not held_out], [one for one, held_out in read if held_out]
+
+
+def _train(
+    arguments: argparse.Namespace, settings: LayerTrainingSettings, world: World, start: ArrCocLayer | None
+) -> dict[str, Any]:
+    import arr_coc
+    from arr_coc import reader
+    from arr_coc.layer.inference import config_for
+    from arr_coc.layer.model import CHANNELS
+    from arr_coc.training.documents.folder import MANIFEST
+    from arr_coc.training.examples import LookCache
+    from arr_coc.training.finetune import FinetuneConfig, finetune, save_model
+    from arr_coc.training.journal import Journal
+    from arr_coc.training.layer import CHECKPOINT, train_layer
+    from arr_coc.training.loop import sigterm_as_interrupt
+
+    data, kept = _read_data(arguments, world)
     vlm = arr_coc.load(arguments.model, layer=None, **({} if arguments.dtype is None else {"dtype": arguments.dtype}))
     vlm.model.to(world.device)
     adapt = None if arguments.adapt is None else FinetuneConfig.parse(arguments.adapt, arguments.adapt_steps)
     if adapt is not None:
         adapt.check(vlm)
-    channels = tuple(name for name in CHANNELS if name not in arguments.without)
-    config = config_for(vlm.adapter, pooling=arguments.pooling, channels=channels)
+    sizes = {} if start is None else {name: getattr(start.config, name) for name in SHARED_SIZES}
+    known = CHANNELS if start is None else start.config.channels
+    channels = tuple(name for name in known if name not in arguments.without)
+    config = config_for(vlm.adapter, pooling=arguments.pooling, channels=channels, **sizes)
     if arguments.fresh and world.is_main:
-        for name in (CHECKPOINT, "log.jsonl"):
+        for name in (CHECKPOINT, "log.jsonl", f"drawn/training/{MANIFEST}", f"drawn/validation/{MANIFEST}"):
             (arguments.output / name).unlink(missing_ok=True)
     world.barrier()
     looks = LookCache(vlm, max_bytes=None if settings.needs_model else 0)
@@ -167,16 +254,29 @@ def _train(arguments: argparse.Namespace, settings: LayerTrainingSettings, world
         events, lines = arguments.tensorboard and world.is_main, not sys.stderr.isatty()
         with Journal(arguments.output, events, lines, tick) as journal:
             with sigterm_as_interrupt():
+                drawn, drawn_kept = _draw_data(arguments, world, tick)
+                data, kept = [*data, *drawn], [*kept, *drawn_kept]
                 examples, validation = _load_examples(arguments, settings, world, looks, config, data, kept, tick)
             trained = train_layer(
-                vlm, config, examples, validation, arguments.output, settings, journal=journal, looks=looks, world=world
+                vlm,
+                config,
+                examples,
+                validation,
+                arguments.output,
+                settings,
+                journal=journal,
+                looks=looks,
+                world=world,
+                start=start,
             )
         _, (pictures,) = world.sync((), (len(examples),))
         result = {
             "output": str(arguments.output), "pictures": round(pictures), "kept_back": len(validation), "steps": trained.steps,
             "seconds": round(trained.seconds, 1), "evidence_recall": trained.recall, "finished": trained.finished,
-            "parameters": trained.layer.parameter_count,
+            "parameters": trained.layer.parameter_count, "taken_over": trained.taken_over, "drawn": arguments.drawn,
         }  # fmt: skip
+        if world.is_main:
+            _write_card(arguments, result, trained.layer)
         if adapt is not None and trained.finished:
             tuned = finetune(
                 vlm, trained.layer, examples, validation, adapt, settings, looks=looks, world=world, tick=tick
@@ -188,6 +288,36 @@ def _train(arguments: argparse.Namespace, settings: LayerTrainingSettings, world
                 save_model(vlm, source, trained.layer, folder)
                 result["model"] = str(folder)
     return result
+
+
+def _write_card(arguments: argparse.Namespace, result: dict[str, Any], layer: ArrCocLayer) -> None:
+    """A model card in the layer's folder: what it was trained on, and its evidence recall."""
+    from huggingface_hub import ModelCardData
+
+    from arr_coc.hub import TAGS, card, write_card
+
+    sources = [f"`{folder.name}`" for folder in arguments.data]
+    if arguments.drawn:
+        sources.append(f"{arguments.drawn} drawn documents and scenes (seed {arguments.seed}, no annotation)")
+    taken = result["taken_over"]
+    begun = f" {taken:,} of its parameters started from another layer." if taken else ""
+    text = (
+        f"{layer.card_text()}\n\n## Training\n\n`arr-coc train` for `{Path(arguments.model).name}`, learning from "
+        f"{' and '.join(arguments.learn)}: {' and '.join(sources)}, {result['pictures']} pictures; {result['steps']} steps in "
+        f"{result['seconds'] / 60:.1f} minutes on {arguments.device}.{begun}"
+    )
+    on = (
+        "the validation data"
+        if arguments.validation or arguments.data
+        else "drawings in phrasings that were not trained on"
+    )
+    rows = [f"| {name} | {value:.3f} |" for name, value in result["evidence_recall"].items()]
+    figures = "Nothing was measured: no validation picture has evidence."
+    if rows:
+        head = f"Evidence recall on {result['kept_back']} pictures of {on}:\n\n| cells | recall |\n|---|---|\n"
+        figures = head + "\n".join(rows)
+    data = ModelCardData(library_name="arr-coc", tags=list(TAGS))
+    write_card(arguments.output, card(data, text, repo=str(arguments.output), what="layer", figures=figures))
 
 
 def _load_examples(
@@ -225,6 +355,8 @@ def _load_examples(
 
 def _print_result(arguments: argparse.Namespace, result: dict[str, Any]) -> None:
     print(f"{result['steps']} steps in {result['seconds'] / 60:.1f} minutes, {result['pictures']} pictures")
+    if result["taken_over"]:
+        print(f"{result['taken_over']:,} of {result['parameters']:,} parameters started from another layer")
     if result["evidence_recall"]:
         print(f"evidence recall on {result['kept_back']} validation pictures:")
         for name, value in result["evidence_recall"].items():

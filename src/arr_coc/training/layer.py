@@ -48,6 +48,7 @@ class LayerTrainingResult:
     seconds: float
     recall: dict[str, float]  # evidence recall on the validation pictures
     finished: bool
+    taken_over: int = 0  # parameters that the layer started from
 
 
 class LayerTrainer(Task):
@@ -56,12 +57,13 @@ class LayerTrainer(Task):
     def __init__(
         self, looks: LookCache, config: LayerConfig, examples: Sequence[TrainingExample],
         validation: Sequence[TrainingExample], out: Path, settings: LayerTrainingSettings, journal: Journal,
-        world: World = World(),  # noqa: B008
+        world: World = World(), start: ArrCocLayer | None = None,  # noqa: B008
     ) -> None:  # fmt: skip
         self.looks, self.validation, self.settings = looks, validation, settings
         self.journal, self.world, self.device, self.path = journal, world, looks.vlm.device, out / CHECKPOINT
         torch.manual_seed(settings.seed)
         self.layer = ArrCocLayer(config).to(self.device)
+        self.taken_over = 0 if start is None else take_over(self.layer, start)
         fit_statistics(self.layer, examples)
         self.average = copy.deepcopy(self.layer).eval()
         self.optimizer = torch.optim.AdamW(
@@ -157,9 +159,11 @@ class LayerTrainer(Task):
 def train_layer(
     vlm: VLM, config: LayerConfig, examples: Sequence[TrainingExample], validation: Sequence[TrainingExample], out: Path,
     settings: LayerTrainingSettings = LayerTrainingSettings(), *, journal: Journal, looks: LookCache | None = None,  # noqa: B008
-    world: World = World(),  # noqa: B008
+    world: World = World(), start: ArrCocLayer | None = None,  # noqa: B008
 ) -> LayerTrainingResult:  # fmt: skip
     """Train until the schedule ends or a signal asks to stop. Resumes from the checkpoint in `out`.
+
+    `start`: a layer, for example the universal one, whose parts of the same shape a new run begins with.
 
     With a schedule of steps, a stopped and resumed run ends with the same weights as an uninterrupted one. With a schedule
     by the clock it cannot.
@@ -167,7 +171,7 @@ def train_layer(
     if not examples:
         raise DataError("expected examples to learn from, got none")
     looks = LookCache(vlm) if looks is None else looks
-    trainer = LayerTrainer(looks, config, examples, validation, out, settings, journal, world)
+    trainer = LayerTrainer(looks, config, examples, validation, out, settings, journal, world, start)
     if trainer.path.exists():
         trainer.load()
     # With the channel statistics: each rank has other examples.
@@ -187,7 +191,26 @@ def train_layer(
             "whose attention could be learned; learn from boxes or answers"
         )
     found = trainer.finish(out, examples) if world.is_main else {}
-    return LayerTrainingResult(trainer.average, counts.step, counts.seconds, found, finished)
+    return LayerTrainingResult(trainer.average, counts.step, counts.seconds, found, finished, trainer.taken_over)
+
+
+@torch.no_grad()
+def take_over(layer: ArrCocLayer, start: ArrCocLayer) -> int:
+    """Copy the parameters of `start` that have the same name and shape into `layer`, and return how many numbers that is.
+
+    Parts of another kind are left alone: the universal layer reads bytes and pixels in its own way. Statistics of the training
+    images are not copied.
+    """
+    kinds = {name: type(module) for name, module in start.named_children()}
+    ready = {name for name, module in layer.named_children() if kinds.get(name) is type(module)}
+    given, taken = dict(start.named_parameters()), 0
+    for name, own in layer.named_parameters():
+        other = given.get(name)
+        top, _, inside = name.partition(".")
+        if other is not None and other.shape == own.shape and (not inside or top in ready):
+            own.copy_(other)
+            taken += own.numel()
+    return taken
 
 
 def fit_statistics(layer: ArrCocLayer, examples: Sequence[TrainingExample]) -> None:

@@ -7,14 +7,12 @@ a document of any kind, and asks its questions in the richer phrasings of `phras
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
 from arr_coc.errors import ArrCocError
-from arr_coc.training.documents import chart, form, invoice, notice, receipt, screen, table
-from arr_coc.training.documents.page import Box, Document, FontSet, Line, PageQuestion
+from arr_coc.training.documents import chart, form, invoice, notice, papers, receipt, scene, screen, table
+from arr_coc.training.documents.page import Box, Document, FontSet, Line, PageQuestion, bundled_fonts
 from arr_coc.training.documents.phrasings import say
 from arr_coc.training.documents.questions import NOT_FOUND
 
@@ -68,6 +66,7 @@ def _old(
     return lambda rng, fonts, width, height, held_out, _: render(rng, fonts, width, height, held_out)
 
 
+SCENE = "scene"
 _FAMILIES: dict[str, _Family] = {
     "receipt": _Family(_old(receipt.render), (420, 640), (1.6, 2.4), rephrased=True),
     "form": _Family(_old(form.render), (420, 760), (0.8, 1.5), rephrased=True),
@@ -76,18 +75,25 @@ _FAMILIES: dict[str, _Family] = {
     "invoice": _Family(invoice.render, (600, 900), (1.25, 1.45)),
     "chart": _Family(chart.render, (440, 760), (0.6, 0.85)),
     "screen": _Family(screen.render, (420, 860), (0.55, 1.3)),
+    "bank slip": _Family(papers.slip, (480, 760), (0.45, 0.8)),
+    "ticket": _Family(papers.ticket, (440, 720), (0.4, 0.75)),
+    "timetable": _Family(papers.timetable, (480, 800), (0.6, 1.1)),
+    "letter": _Family(papers.letter, (600, 820), (0.95, 1.4)),
+    "business card": _Family(papers.card, (420, 640), (0.52, 0.68)),
+    "label": _Family(papers.label, (360, 560), (0.8, 1.2)),
+    SCENE: _Family(scene.render, (336, 760), (0.6, 1.2)),
 }
 KINDS: tuple[str, ...] = tuple(_FAMILIES)
+SCENES = 0.1  # of all drawings, by default
+# For training: multiples of common cell sizes (28 and 32 pixels), in width and height.
+SIZES = ((448, 448), (672, 448), (672, 672), (448, 672), (672, 896), (448, 896))
 
 
-@lru_cache(maxsize=1)
-def default_fonts() -> FontSet:
-    """The DejaVu fonts that matplotlib brings: the same on every machine."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise ArrCocError("expected matplotlib, whose fonts are the default: install it, or pass fonts=") from None
-    return FontSet.from_paths(sorted(map(str, Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVu*.ttf"))))
+def mix(scenes: float = SCENES) -> dict[str, float]:
+    """Each kind's share: `scenes` (0 to 1) for drawn scenes, and the same for every kind of document."""
+    if not 0 <= scenes <= 1:
+        raise ArrCocError(f"expected a share of scenes from 0 to 1, got {scenes:g}")
+    return {kind: scenes if kind == SCENE else (1 - scenes) / (len(KINDS) - 1) for kind in KINDS}
 
 
 # Form fields that are easily taken for each other: their question uses the printed word where two are on a page.
@@ -113,7 +119,7 @@ def _rephrase(rng: random.Random, question: PageQuestion, keys: Sequence[str], h
     literal = False
     if question.kind == "field":
         key = slots["key"].lower()
-        literal = any(key in group and sum(other in group for other in keys) > 1 for group in _ALIKE)
+        literal = any(key in group and any(other in group for other in keys if other != key) for group in _ALIKE)
     absent = question.answer == NOT_FOUND
     try:
         said = say(rng, question.kind, held_out, literal=literal, **slots)
@@ -170,28 +176,28 @@ _STRAY_FIELDS = [
     "inspection date",
 ]
 _STRAY_KINDS = {  # kinds of questions that have an answer in these families only, and words that would be a label of it
-    "IBAN": ("invoice paper", "iban account"),
-    "BIC": ("invoice paper", "bic swift"),
-    "due date": ("invoice form paper", "due pay"),
-    "invoice number": ("invoice form receipt paper", "invoice"),
-    "tax number": ("invoice receipt", "tax vat gst"),
-    "shipping": ("invoice", "shipping delivery freight"),
-    "discount": ("invoice receipt", "disc"),
+    "IBAN": ("invoice|bank slip", "iban account"),
+    "BIC": ("invoice|bank slip", "bic swift"),
+    "due date": ("invoice|form", "due pay"),
+    "invoice number": ("invoice|form|receipt", "invoice"),
+    "tax number": ("invoice|receipt", "tax vat gst"),
+    "shipping": ("invoice|label", "shipping delivery freight"),
+    "discount": ("invoice|receipt", "disc"),
     "x axis": ("chart", ""),
     "y axis": ("chart", ""),
     "error code": ("screen", "error"),
     "main button": ("screen", ""),
     "tab": ("screen", "tab"),
-    "clock": ("scene", "time clock :"),
+    "clock": (SCENE, "time clock :"),
 }
 
 
 def _stray(rng: random.Random, family: str, words: str, held_out: bool) -> PageQuestion | None:
     """A question about something that is not in the picture; None if the draw would be on the page. `words`: its texts."""
     style = rng.random()
-    if style < 0.4 and family != "scene":
+    if style < 0.4 and family != SCENE:
         thing = rng.choice(_OBJECTS)
-        if thing in words:
+        if thing in words or (thing == "ball" and family == "notice"):  # notices have discs
             return None
         kind = rng.choice(("where", "object colour", "is there", "count"))
         article = "an" if thing[0] in "aeiou" else "a"
@@ -200,7 +206,7 @@ def _stray(rng: random.Random, family: str, words: str, held_out: bool) -> PageQ
     if style < 0.7:
         kind = rng.choice(sorted(_STRAY_KINDS))
         homes, labels = _STRAY_KINDS[kind]
-        if family in homes.split() or any(label in words for label in labels.split()):
+        if family in homes.split("|") or any(label in words for label in labels.split()):
             return None
         return PageQuestion(kind, say(rng, kind, held_out), NOT_FOUND, absent=True)
     key = rng.choice(_STRAY_FIELDS)
@@ -286,9 +292,16 @@ def as_drawing(document: Document, kind: str, held_out: bool = False) -> Drawing
     return Drawing(kind, np.ascontiguousarray(image), questions, document.lines, document.summary)
 
 
+def fitting_size(rng: random.Random, kind: str) -> tuple[int, int]:
+    """One of `SIZES` that suits a kind of drawing."""
+    low, high = _FAMILIES[kind].aspects
+    fitting = [size for size in SIZES if low - 0.1 <= size[1] / size[0] <= high + 0.1]
+    return rng.choice(fitting or [min(SIZES, key=lambda size: abs(size[1] / size[0] - (low + high) / 2))])
+
+
 def draw_any(
     seed: int | str,
-    kinds: Sequence[str] | Mapping[str, float] = KINDS,
+    kinds: Sequence[str] | Mapping[str, float] | None = None,
     *,
     fonts: FontSet | None = None,
     size: tuple[int, int] | None = None,
@@ -297,10 +310,11 @@ def draw_any(
 ) -> Drawing:
     """A drawing of one of `kinds`, the same for the same seed and fonts.
 
-    `kinds` may give each kind's weight. `size` is (width, height) in pixels; None: a size that suits the kind.
+    `kinds` may give each kind's weight; None: those of `mix()`. `size` is (width, height) in pixels; None: a size that suits the kind.
     `held_out`: all questions in phrasings that training never uses. `invented`: names and addresses of random syllables or
     misspelt (receipts, forms, tables and notices mix them in any case).
     """
+    kinds = mix() if kinds is None else kinds
     unknown = [kind for kind in kinds if kind not in _FAMILIES]
     if unknown or not kinds:
         raise ArrCocError(f"expected kinds among {', '.join(KINDS)}, got {', '.join(unknown) or 'none'}")
@@ -313,5 +327,5 @@ def draw_any(
     width = rng.randint(*family.widths)
     height = round(width * rng.uniform(*family.aspects))
     width, height = size or (width, height)
-    document = family.render(rng, fonts or default_fonts(), width, height, held_out, invented)
+    document = family.render(rng, fonts or bundled_fonts(), width, height, held_out, invented)
     return as_drawing(enrich(rng, document, kind, held_out, rephrase=family.rephrased), kind, held_out)

@@ -77,8 +77,8 @@ _HEADS = {
 
 
 @dataclass
-class _Invoice:
-    """One invoice while it is printed: its page, fonts, colours and questions."""
+class Paper:
+    """An invoice or another paper while it is printed: its page, fonts, colours and questions."""
 
     page: Page
     rng: random.Random
@@ -94,6 +94,30 @@ class _Invoice:
     date_form: int
     currency: str
     facts: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def start(
+        cls, rng: random.Random, fonts: FontSet, width: int, height: int, held_out: bool, invented: bool, size: int
+    ) -> "Paper":
+        """An empty paper; `size` is the size of its letters in pixels."""
+        white = rng.randint(238, 255)
+        body = fonts.pick(rng, 0.1)
+        dark = rng.randint(0, 70)
+        return cls(
+            Page(width, height, (white, white, max(0, white - rng.choice((0, 0, 3, 8))))),
+            rng,
+            Names(rng, invented),
+            Asker(rng, held_out),
+            body=body,
+            bold=fonts.heavier(body),
+            size=size,
+            ink=(dark, dark, dark + rng.choice((0, 0, 15))),
+            accent=rng.choice(_ACCENTS),
+            margin=width * rng.uniform(0.05, 0.09),
+            money_style=rng.choice((0, 1, 1, 2)),
+            date_form=rng.randrange(6),
+            currency=rng.choice(("$", "EUR", "EUR", "GBP", "USD", "CHF", "")),
+        )
 
     def font(self, change: float = 0, bold: bool = False) -> Font:
         return load_font(self.bold if bold else self.body, max(8, round(self.size + change)))
@@ -121,7 +145,7 @@ class _Invoice:
         ].format(self.money(cents))
 
 
-def _party(inv: _Invoice, x: float, y: float, align: str, label: str, buyer: bool) -> float:
+def _party(inv: Paper, x: float, y: float, align: str, label: str, buyer: bool) -> float:
     """A company or person with its address; returns where it ends."""
     rng, who = inv.rng, inv.who
     width = inv.page.width * 0.42
@@ -146,7 +170,7 @@ def _party(inv: _Invoice, x: float, y: float, align: str, label: str, buyer: boo
     return y
 
 
-def _contacts(inv: _Invoice, x: float, y: float, align: str) -> float:
+def _contacts(inv: Paper, x: float, y: float, align: str) -> float:
     """Phone, mail, web and tax number of the seller, each with a label."""
     rng = inv.rng
     rows = [
@@ -166,16 +190,17 @@ def _contacts(inv: _Invoice, x: float, y: float, align: str) -> float:
     return y
 
 
-def _details(inv: _Invoice, x: float, right: float, y: float) -> float:
+def _details(inv: Paper, x: float, right: float, y: float) -> float:
     """Invoice number, dates and the like, label and value in two columns or on one line."""
     rng = inv.rng
     number = rng.choice(
         (text.code(rng), f"INV-{rng.randint(1, 99999):05d}", f"{rng.randint(2019, 2027)}-{rng.randint(1, 999):03d}")
     )
+    issued, due = names.dates(rng, inv.date_form)
     rows = [
         ("invoice number", ("Invoice No.", "Invoice number", "Invoice #", "Number", "Invoice no"), number, 0.97),
-        ("date", ("Date", "Invoice date", "Issue date", "Date of issue", "Billing date"), names.date(rng, inv.date_form), 0.95),
-        ("due date", ("Due date", "Payment due", "Due", "Pay by", "Please pay by"), names.date(rng, inv.date_form), 0.75),
+        ("date", ("Date", "Invoice date", "Issue date", "Date of issue", "Billing date"), issued, 0.95),
+        ("due date", ("Due date", "Payment due", "Due", "Pay by", "Please pay by"), due, 0.75),
         ("order number", ("Order No.", "PO number", "Your order", "Order #"), text.code(rng), 0.4),
         ("terms", ("Terms", "Payment terms"), rng.choice(("Net 30", "Net 14", "14 days", "Due on receipt", "30 days net", "Prepaid")), 0.3),
     ]  # fmt: skip
@@ -188,11 +213,13 @@ def _details(inv: _Invoice, x: float, right: float, y: float) -> float:
         if rng.random() > chance:
             inv.asker.ask_absent(kind)
             continue
-        label = rng.choice(labels) + colon
         font = inv.font(bold=bold)
-        if font.width(label + "  ") + inv.font().width(value) > right - x:
-            label = labels[0]
-        value = inv.font().shorten(value, right - x - font.width(label + "  "))
+        room = right - x - inv.font().width(value)
+        fitting = [label + colon for label in labels if font.width(label + colon + "  ") <= room]
+        if not fitting:  # a number cut short would be another one
+            inv.asker.ask_absent(kind)
+            continue
+        label = rng.choice(fitting)
         left = inv.write(x, y, label, bold=bold)
         at = x + font.width(label + " ") + 3 if inline else right
         inv.fact(kind, value, (left, inv.write(at, y, value, "left" if inline else "right")))
@@ -202,7 +229,7 @@ def _details(inv: _Invoice, x: float, right: float, y: float) -> float:
     return y
 
 
-def _table_head(inv: _Invoice, columns: list[tuple[str, float, str]], y: float, style: str) -> dict[str, int]:
+def _table_head(inv: Paper, columns: list[tuple[str, float, str]], y: float, style: str) -> dict[str, int]:
     """The header row; returns the line of each column's head."""
     left, right = inv.margin, inv.page.width - inv.margin
     dark = style == "dark"
@@ -218,7 +245,7 @@ def _table_head(inv: _Invoice, columns: list[tuple[str, float, str]], y: float, 
     return heads
 
 
-def _items(inv: _Invoice, y: float, bottom: float) -> tuple[float, int]:
+def _items(inv: Paper, y: float, bottom: float) -> tuple[float, int]:
     """The line items, as many as fit above `bottom`; returns where they end and their sum in cents."""
     rng = inv.rng
     left, right = inv.margin, inv.page.width - inv.margin
@@ -267,7 +294,7 @@ def _items(inv: _Invoice, y: float, bottom: float) -> tuple[float, int]:
     return y, total
 
 
-def _totals(inv: _Invoice, y: float, subtotal: int) -> float:
+def _totals(inv: Paper, y: float, subtotal: int) -> float:
     """Subtotal, discount, shipping, tax and total, right below the table."""
     rng = inv.rng
     right = inv.page.width - inv.margin
@@ -318,7 +345,7 @@ def _totals(inv: _Invoice, y: float, subtotal: int) -> float:
     return y
 
 
-def _bank(inv: _Invoice, y: float) -> float:
+def _bank(inv: Paper, y: float) -> float:
     """Bank details at the foot, one below the other or side by side."""
     rng = inv.rng
     left, right = inv.margin, inv.page.width - inv.margin
@@ -335,43 +362,21 @@ def _bank(inv: _Invoice, y: float) -> float:
     aligned = rng.random() < 0.5
     indent = max(inv.font().width(label + " ") for _, label, _, _ in rows) + 4
     for kind, label, value, chance in rows:
-        if rng.random() > chance:
+        at = left + (indent if aligned else inv.font().width(label + " ") + 2)
+        if rng.random() > chance or inv.font().width(value) > right - at:
             inv.asker.ask_absent(kind)
             continue
-        at = left + (indent if aligned else inv.font().width(label + " ") + 2)
-        value = inv.font().shorten(value, right - at)
         inv.fact(kind, value, (inv.write(left, y, label), inv.write(at, y, value)))
         y += inv.step
     return y
-
-
-def _start(rng: random.Random, fonts: FontSet, width: int, height: int, held_out: bool, invented: bool) -> _Invoice:
-    paper = rng.randint(238, 255)
-    page = Page(width, height, (paper, paper, max(0, paper - rng.choice((0, 0, 3, 8)))))
-    body = fonts.pick(rng, 0.1)
-    dark = rng.randint(0, 70)
-    return _Invoice(
-        page,
-        rng,
-        Names(rng, invented),
-        Asker(rng, held_out),
-        body=body,
-        bold=fonts.heavier(body),
-        size=max(9, min(20, round(width / rng.uniform(42, 62)), round(height / 52))),
-        ink=(dark, dark, dark + rng.choice((0, 0, 15))),
-        accent=rng.choice(_ACCENTS),
-        margin=width * rng.uniform(0.05, 0.09),
-        money_style=rng.choice((0, 1, 1, 2)),
-        date_form=rng.randrange(6),
-        currency=rng.choice(("$", "EUR", "EUR", "GBP", "USD", "CHF", "")),
-    )
 
 
 def render(
     rng: random.Random, fonts: FontSet, width: int, height: int, held_out: bool = False, invented: bool = False
 ) -> Document:
     """An invoice on a page of `width` x `height` pixels, in colour."""
-    inv = _start(rng, fonts, width, height, held_out, invented)
+    size = max(9, min(20, round(width / rng.uniform(42, 62)), round(height / 52)))
+    inv = Paper.start(rng, fonts, width, height, held_out, invented, size)
     left, right, y = inv.margin, width - inv.margin, height * rng.uniform(0.03, 0.06)
     if rng.random() < 0.3:  # a coloured bar
         inv.page.draw.rectangle((0, 0, width, height * 0.018), fill=inv.accent)

@@ -4,6 +4,7 @@
 printed and cannot answer from memory.
 """
 
+import datetime
 import random
 from dataclasses import dataclass
 
@@ -136,31 +137,32 @@ def bic(rng: random.Random) -> str:
     )
 
 
+MONTHS = _words("January February March April May June July August September October November December")
+
+
 def date(rng: random.Random, form: int | None = None) -> str:
     """A date; `form` (0 to 5) keeps one spelling on a page."""
+    return dates(rng, form)[0]
+
+
+def dates(rng: random.Random, form: int | None = None) -> tuple[str, str]:
+    """A date and a later one, at most three months later, in the same spelling."""
     form = rng.randrange(6) if form is None else form
-    day, month, year = rng.randint(1, 28), rng.randint(1, 12), rng.randint(2015, 2027)
-    name = [
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ][month - 1]
+    first = datetime.date(rng.randint(2015, 2027), rng.randint(1, 12), rng.randint(1, 28))
+    return _spelled(first, form), _spelled(
+        first + datetime.timedelta(days=rng.choice((7, 14, 14, 30, 30, 60, 90))), form
+    )
+
+
+def _spelled(day: datetime.date, form: int) -> str:
+    name = MONTHS[day.month - 1]
     return (
-        f"{day:02d}/{month:02d}/{year}",
-        f"{day:02d}.{month:02d}.{year}",
-        f"{year}-{month:02d}-{day:02d}",
-        f"{day} {name} {year}",
-        f"{name} {day}, {year}",
-        f"{day:02d}-{name[:3]}-{year}",
+        f"{day:%d/%m/%Y}",
+        f"{day:%d.%m.%Y}",
+        f"{day:%Y-%m-%d}",
+        f"{day.day} {name} {day.year}",
+        f"{name} {day.day}, {day.year}",
+        f"{day.day:02d}-{name[:3]}-{day.year}",
     )[form]
 
 

@@ -1,6 +1,9 @@
 """Pages to draw on: fonts, a canvas that records the place of every character, and a pen that writes line by line."""
 
+import os
 import random
+import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,10 +12,15 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from arr_coc.errors import ArrCocError
+
 Ink = int | tuple[int, int, int]
 Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels
 UNNAMED_COLOUR = 0  # of text whose colour is never asked for
+BUNDLED_FONTS = Path(__file__).parent / "fonts"
+MACHINE_FONTS = 80  # at most: more would hardly add variety
 _PRINTABLE = [chr(code) for code in range(32, 127)]
+_MISSING = "\uffff"  # no font has it
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,10 @@ class Font:
         edges = np.concatenate([[0.0], np.cumsum(self.advances[codes])])
         # Kerning moves letters by a fraction of a pixel; spreading it over the line keeps the end exact.
         return edges * (self.face.getlength(text) / edges[-1]) if len(text) and edges[-1] > 0 else edges
+
+    def overhang(self, character: str) -> float:
+        """How far the ink of a character reaches beyond its advance, as in italics."""
+        return max(0.0, self.face.getbbox(character, anchor="ls")[2] - float(self.advances[ord(character)]))
 
     def shorten(self, text: str, width: float) -> str:
         """Drop last words, then last letters, until `text` fits into `width` pixels."""
@@ -80,9 +92,13 @@ class FontSet:
 
     @classmethod
     def from_paths(cls, paths: Sequence[str]) -> "FontSet":
-        faces = ((path, ImageFont.truetype(path, 20, layout_engine=ImageFont.Layout.BASIC)) for path in paths)
+        """The fonts of `paths` that have all printable characters; symbol fonts are left out."""
+        usable = [path for path in paths if has_letters(path)]
+        if not usable:
+            raise ArrCocError(f"expected a font with Latin letters and digits, got {', '.join(paths) or 'no font'}")
+        faces = ((path, ImageFont.truetype(path, 20, layout_engine=ImageFont.Layout.BASIC)) for path in usable)
         mono = tuple(path for path, face in faces if face.getlength("i") == face.getlength("M"))
-        return cls(tuple(paths), mono or tuple(paths))
+        return cls(tuple(usable), mono or tuple(usable))
 
     def pick(self, rng: random.Random, monospaced: float = 0.5) -> str:
         return rng.choice(self.monospaced if rng.random() < monospaced else self.paths)
@@ -96,6 +112,67 @@ class FontSet:
             if Path(other).stem in (f"{family}-Bold", f"{family}-Medium", f"{family} Bold")
         ]
         return bold[0] if bold and "Bold" not in name else path
+
+
+def has_letters(path: str) -> bool:
+    """Whether a font file draws every printable character; False for symbol fonts and files that are no font."""
+    try:
+        face = ImageFont.truetype(path, 16, layout_engine=ImageFont.Layout.BASIC)
+        missing = bytes(face.getmask(_MISSING))
+        drawn = [bytes(face.getmask(character)) for character in _PRINTABLE[1:]]
+    except (OSError, ValueError):
+        return False
+    return all(any(one) and one != missing for one in drawn)
+
+
+def check_fonts(folder: Path) -> None:
+    """Check that a folder has fonts to draw with."""
+    try:
+        FontSet.from_folder(folder)
+    except FileNotFoundError as error:
+        raise ArrCocError(str(error)) from None
+
+
+@lru_cache(maxsize=1)
+def bundled_fonts() -> FontSet:
+    """The fonts that ship with the package: the same on every machine."""
+    return FontSet.from_folder(BUNDLED_FONTS)
+
+
+@lru_cache(maxsize=1)
+def machine_fonts() -> FontSet:
+    """The bundled fonts, and regular and bold fonts of the families that are installed on this machine."""
+    families: dict[str, list[str]] = defaultdict(list)
+    found = (
+        path for folder in _font_folders() for path in folder.rglob("*") if path.suffix.lower() in (".ttf", ".otf")
+    )
+    for path in sorted(found):
+        family, _, style = path.stem.partition("-")
+        if style.lower() in ("", "regular", "bold", "medium") and has_letters(str(path)):
+            families[family].append(str(path))
+    own = bundled_fonts().paths
+    new = [
+        paths
+        for family, paths in sorted(families.items())
+        if not any(Path(one).stem.split("-")[0] == family for one in own)
+    ]
+    chosen = new[:: max(1, -(-sum(map(len, new)) // MACHINE_FONTS))]  # every n-th family where there are too many
+    return FontSet.from_paths((*own, *(path for paths in chosen for path in paths)))
+
+
+def _font_folders() -> list[Path]:
+    """Where the operating system keeps its fonts."""
+    home = Path.home()
+    if sys.platform == "win32":
+        return [Path(os.environ.get("WINDIR", "C:/Windows")) / "Fonts"]
+    if sys.platform == "darwin":
+        return [Path("/Library/Fonts"), Path("/System/Library/Fonts"), home / "Library" / "Fonts"]
+    return [
+        Path("/usr/share/fonts"),
+        Path("/usr/local/share/fonts"),
+        home / ".local" / "share" / "fonts",
+        home / ".fonts",
+    ]
 
 
 @dataclass(frozen=True)
@@ -178,7 +255,8 @@ class Page:
         left = round(x - edges[-1] * {"left": 0.0, "center": 0.5, "right": 1.0}[align])
         baseline = round(top + font.ascent)
         self.draw.text((left, baseline), text, fill=ink, font=font.face, anchor="ls")
-        box = (left, baseline - font.ascent, left + edges[-1], baseline + font.descent)
+        over = font.overhang(text[-1]) if text else 0.0
+        box = (left, baseline - font.ascent, left + edges[-1] + over, baseline + font.descent)
         self.lines.append(Line(text, box, left + (edges[:-1] + edges[1:]) / 2, colour))
         return len(self.lines) - 1
 

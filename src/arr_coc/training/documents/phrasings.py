@@ -149,7 +149,7 @@ _PAPERS = {
     ),
     "tax rate": _of(
         "tax rate | VAT rate | VAT percentage | rate of tax | percentage of tax",
-        "How many percent VAT? | What percentage is the tax? | At which rate is it taxed? | vat % ? | "
+        "How many percent VAT? | What percentage is the tax? | At which rate is it taxed? | vat %? | "
         "How high is the tax rate?",
         "Which tax percentage was used?",
     ),
@@ -229,6 +229,263 @@ _PAPERS = {
         "website | web address | homepage | URL",
         "What is their website? | Where are they on the web? | url? | Which site is given?",
         "Where do I find them online?",
+    ),
+}
+
+_TICKETS_AND_LETTERS = {
+    "payee": _of(
+        "payee | recipient of the money | beneficiary | name of the payee | person who gets the money",
+        "Who gets the money? | Who is paid? | To whom was it transferred? | Who received the transfer? | paid to? | "
+        "Whose account does it go to? | Who is the beneficiary?",
+        "Into whose hands does it go?",
+    ),
+    "payer": _of(
+        "payer | account holder | name of the payer | person who pays | sender of the money",
+        "Who pays? | Who made the transfer? | From whose account is it? | Who sends the money? | paid by?",
+        "Whose money is it?",
+    ),
+    "transfer amount": _of(
+        "amount | transferred amount | amount of the transfer | sum transferred | paid amount",
+        "How much is transferred? | How much money was sent? | How much was paid in? | amount? | how much was it | "
+        "What sum is on the slip?",
+        "What sum changes hands?",
+    ),
+    "balance": _of(
+        "balance | new balance | account balance | balance after the payment",
+        "How much is left in the account? | What is the balance now? | balance? | how much money do i have left | "
+        "What remains after this?",
+        "What does the account still hold?",
+    ),
+    "day": _of(
+        "date | day | printed date | date on it",
+        "What is the date? | Which day is it? | Which date is given? | date? | What date is printed? | when is it | "
+        "From which day is it? | How is it dated?",
+        "Which calendar day is meant?",
+    ),
+    "begin": _of(
+        "starting time | time it starts | beginning | start",
+        "When does it start? | At what time does it begin? | start? | When do the doors open? | what time is it on",
+        "At which hour does the show open?",
+    ),
+    "passenger": _of(
+        "passenger | name of the passenger | traveller | name on the ticket",
+        "Who travels? | Whose ticket is this? | Who is the ticket for? | passenger? | Who flies? | On whose name is it?",
+        "Who goes on this trip?",
+    ),
+    "from": _of(
+        "place of departure | starting point | origin | departure station",
+        "Where does it start? | Where does the trip begin? | From where does it go? | from? | Where do I get on? | "
+        "Where does it leave from?",
+        "Which place do they set out from?",
+    ),
+    "to": _of(
+        "destination | place of arrival | final stop | arrival station",
+        "Where does it go? | Where does the trip end? | Where to? | destination? | Where do I get off? | Where are they going?",
+        "Which place do they end up in?",
+    ),
+    "departure": _of(
+        "departure time | time of departure | departure",
+        "When does it leave? | At what time does it depart? | what time do we leave | departure? | When do I have to be there? | "
+        "When does the trip start?",
+        "At which hour do we set off?",
+    ),
+    "arrival": _of(
+        "arrival time | time of arrival | arrival",
+        "When does it arrive? | At what time do we get there? | arrival? | when am i there | When does the trip end?",
+        "At which hour are we there?",
+    ),
+    "seat": _of(
+        "seat | seat number | number of the seat | reserved seat",
+        "Where do I sit? | Which seat is it? | Which seat do I have? | seat? | what's my seat | Which place is reserved?",
+        "Which chair is mine?",
+    ),
+    "platform": _of(
+        "platform | track | platform number",
+        "Which platform is it? | From which platform does it leave? | platform? | Which track? | where does my train leave",
+        "At which track do I wait?",
+    ),
+    "gate": _of(
+        "gate | gate number | boarding gate",
+        "Which gate is it? | At which gate do I board? | gate? | Where do I board? | which gate do i go to",
+        "Through which gate do I go?",
+    ),
+    "ticket price": _of(
+        "price | price of the ticket | ticket price | fare | cost of the ticket",
+        "How much is the ticket? | What did the ticket cost? | how much was the ticket | fare? | What did they pay for it? | "
+        "How much does the trip cost?",
+        "What was paid for the ride?",
+    ),
+    "class": _of(
+        "class | travel class | category | ticket class",
+        "Which class is it? | In which class do I travel? | class? | Is it first or second class? | What category is the ticket?",
+        "Which class did they book?",
+    ),
+    "event": _of(
+        "event | name of the event | title of the show | show",
+        "What is the ticket for? | Which event is it? | What is on? | Which show is it? | event? | What do we see there?",
+        "What is being performed?",
+    ),
+    "venue": _of(
+        "venue | place of the event | location of the event | hall",
+        "Where is the event? | Where does it take place? | venue? | Where do I have to go? | In which hall is it?",
+        "At which site is it held?",
+    ),
+    "ticket number": _of(
+        "ticket number | number of the ticket | ticket no | booking code | reference of the ticket",
+        "Which number does the ticket have? | ticket no? | What is the booking number? | What is the code of the ticket?",
+        "By which number is the ticket known?",
+    ),
+    "departs": _of(
+        "departure time to {place} | time of the train to {place} | time for {place}",
+        "When does it leave for {place}? | What time is the train to {place}? | {place}: when? | When can I go to {place}? | "
+        "when is the one to {place} | At what time does the {place} one depart? | What's the departure time for {place}?",
+        "At what hour can I set off to {place}?",
+    ),
+    "departs from": _of(
+        "platform for {place} | track to {place} | platform of the train to {place}",
+        "From which platform does {place} leave? | Which platform for {place}? | {place} platform? | Where does the {place} train stop? | "
+        "From which track do I go to {place}?",
+        "Where do I wait for {place}?",
+    ),
+    "goes to": _of(
+        "destination at {time} | destination of the {time}",
+        "Where does the {time} go? | Where does the one at {time} go to? | {time} to where? | Which place has a departure at {time}? | "
+        "What leaves at {time}? | What is the destination of the {time} departure?",
+        "Which town does the {time} head for?",
+    ),
+    "line to": _of(
+        "line to {place} | number of the line to {place} | train number to {place}",
+        "Which line goes to {place}? | Which train goes to {place}? | {place}: which line? | What do I take to {place}? | "
+        "Which number is the one to {place}?",
+        "With which one do I reach {place}?",
+    ),
+    "lesson": _of(
+        "subject on {day} at {time} | lesson on {day} at {time} | entry for {day}, {time}",
+        "What is on {day} at {time}? | What do we have on {day} at {time}? | {day} {time}? | Which subject is on {day} at {time}? | "
+        "what's on {day}, {time} | What happens on {day} at {time}?",
+        "Which class do I go to on {day} at {time}?",
+    ),
+    "sender": _of(
+        "sender | author | sender of it | name of the sender",
+        "Who sent this? | Who sent it? | From whom is it? | who is this from | sender? | Who posted it?",
+        "Whose message is this?",
+    ),
+    "recipient": _of(
+        "recipient | addressee | receiver | name of the recipient",
+        "Who is it for? | To whom is it addressed? | Who gets it? | Who is it sent to? | to whom? | Who should receive this? | "
+        "Whose name is on it as the receiver?",
+        "Who will open this?",
+    ),
+    "recipient address": _of(
+        "recipient's address | delivery address | address of the recipient | address it goes to",
+        "Where is it sent? | Where does the recipient live? | To which address does it go? | Where must it be delivered? | ship to?",
+        "At whose door does it arrive, and where?",
+    ),
+    "sender address": _of(
+        "sender's address | return address | address of the sender",
+        "Where does the sender live? | Where did it come from? | From which address was it sent? | Where do I send it back to?",
+        "At which place was it posted?",
+    ),
+    "subject": _of(
+        "subject | subject line | topic | matter | topic of the letter",
+        "What is the letter about? | What is the subject? | re? | subject? | What do they write about? | What is it concerning?",
+        "Which matter do they raise?",
+    ),
+    "signed by": _of(
+        "signature | name of the signer | person who signed",
+        "Who signed it? | Who signed the letter? | signed by? | Whose signature is it? | Which name is below the letter?",
+        "Who put their name under it?",
+    ),
+    "appointment": _of(
+        "date of the appointment | day of the meeting | appointment",
+        "When is the appointment? | When do they want to meet? | On which day is the meeting? | appointment when? | "
+        "When do I have to come? | When is it planned?",
+        "Which day should I keep free?",
+    ),
+    "appointment time": _of(
+        "time of the appointment | time of the meeting",
+        "At what time is the appointment? | At what time do we meet? | what time is the meeting | When on that day?",
+        "At which hour should I be there?",
+    ),
+    "appointment place": _of(
+        "place of the appointment | room of the meeting | meeting place",
+        "Where is the appointment? | Where do we meet? | In which room is it? | where is the meeting | Where do I have to go?",
+        "To which room am I asked to come?",
+    ),
+    "person": _of(
+        "name | name on the card | person's name | full name",
+        "Whose card is this? | Who is this? | What is the person called? | name? | What is their name? | Who gave me this card?",
+        "How is this person named?",
+    ),
+    "job": _of(
+        "job title | position | job | profession | role",
+        "What does the person do? | What is their job? | What position do they have? | job? | What do they work as?",
+        "What is their line of work?",
+    ),
+    "employer": _of(
+        "company | employer | name of the company | firm",
+        "Where do they work? | Which company is it? | For whom do they work? | company? | Who employs them?",
+        "By which firm are they paid?",
+    ),
+    "mobile": _of(
+        "mobile number | mobile | cell phone number | cell",
+        "What is their mobile? | At which mobile number can I reach them? | mobile? | cell? | Where do I send a text message?",
+        "Which number rings in their pocket?",
+    ),
+    "postal address": _of(
+        "address | full address | postal address | street address",
+        "What is the address? | Which address is given? | address? | In which street is it? | Where can I find them?",
+        "Where should a letter be sent?",
+    ),
+    "tracking number": _of(
+        "tracking number | parcel number | shipment number | tracking ID",
+        "How can I track it? | What do I track it with? | tracking no? | Which number does the parcel have?",
+        "By which number do I follow the parcel?",
+    ),
+    "weight": _of(
+        "weight | net weight | mass | contents by weight",
+        "How heavy is it? | How much does it weigh? | weight? | How many grams are in it? | how much is in it",
+        "What do the scales show?",
+    ),
+    "service": _of(
+        "service | shipping service | kind of delivery | shipping method",
+        "How is it shipped? | Which service is used? | Is it express? | service? | How fast is it sent?",
+        "By which kind of post does it travel?",
+    ),
+    "product": _of(
+        "product | name of the product | product name",
+        "What is it? | Which product is this? | What is in the package? | product? | What am I holding?",
+        "What would I be buying here?",
+    ),
+    "brand": _of(
+        "brand | maker | producer | company that makes it",
+        "Who makes it? | Which brand is it? | brand? | From which company is it? | who produces this",
+        "Whose product is it?",
+    ),
+    "best before": _of(
+        "best before date | expiry date | use-by date | expiration date",
+        "Until when is it good? | When does it expire? | How long can I eat it? | best before? | Is it still good, until when?",
+        "On which day does it go bad?",
+    ),
+    "lot": _of(
+        "lot number | batch | batch number | lot",
+        "Which lot is it? | Which batch does it come from? | lot? | What is the batch code?",
+        "From which production run is it?",
+    ),
+    "label price": _of(
+        "price | price of it | price tag",
+        "How much is it? | What does it cost? | price? | how much do i pay for it",
+        "What do they ask for it?",
+    ),
+    "nutrient": _of(
+        "{name} | amount of {name} | {name} content",
+        "How much {name} does it have? | How much {name} is in it? | {name}? | {name} per 100 g? | What does it say for {name}?",
+        "What quantity of {name} would I eat?",
+    ),
+    "storage": _of(
+        "storage instructions | advice on storage | storage",
+        "How should I store it? | How is it kept? | storage? | Where do I keep it?",
+        "What keeps it fresh?",
     ),
 }
 
@@ -374,25 +631,31 @@ _SCREENS = {
 
 _SCENES = {
     "where": _of(
-        "place of the {thing_} | position of the {thing_} | location of the {thing_}",
-        "Where is the {thing_}? | where's the {thing_} | Find the {thing_} | Where can I see the {thing_}? | {thing_}? | "
+        "",
+        "Where is the {thing_}? | where's the {thing_} | Locate the {thing_} | Where can I see the {thing_}? | {thing_}? | "
         "Where do you see the {thing_}? | Show me the {thing_}. | In which part is the {thing_}? | "
-        "Where is the {thing_} in this picture? | Look at the {thing_}. | Point to the {thing_} | Where did the {thing_} go?",
-        "Can you spot the {thing_}? | Whereabouts is the {thing_}?",
+        "Where is the {thing_} in this picture? | position of the {thing_} | Which place is the {thing_} at? | Look at the {thing_}. | Point to the {thing_} | Where did the {thing_} go?",
+        "Can you spot the {thing_}? | Whereabouts is the {thing_}? | At what spot is the {thing_}? | My eyes miss the {thing_}, help me.",
+    ),
+    "where all": _of(
+        "",
+        "Where are the {things_}? | where are all the {things_} | Show me the {things_}. | Where do you see {things_}? | "
+        "Point to all {things_} | In which parts are the {things_}? | Look at the {things_}.",
+        "Can you spot all the {things_}?",
     ),
     "object colour": _of(
-        "colour of the {thing_} | color of the {thing_}",
+        "",
         "What colour is the {thing_}? | What color is the {thing_}? | Which colour does the {thing_} have? | "
         "{thing_} colour? | How is the {thing_} coloured? | Is the {thing_} red, blue or what? | color of the {thing_}? | "
         "Tell me which colour the {thing_} is. | Of what colour is the {thing_}? | whats the color of the {thing_}",
         "Describe the colour of the {thing_}. | In which colour is the {thing_} painted?",
     ),
     "count": _of(
-        "number of {things_} | count of {things_}",
+        "",
         "How many {things_} are there? | How many {things_}? | how many {things_} do you see | Count the {things_}. | "
         "{things_}: how many? | What is the number of {things_}? | How many {things_} can you count? | "
         "How many {things_} are in the picture? | Number of {things_}? | count {things_}",
-        "What's the tally of {things_}?",
+        "What's the tally of {things_}? | Give a figure for the {things_} you see.",
     ),
     "is there": _of(
         "",
@@ -411,10 +674,10 @@ _SCENES = {
         "Looking {relation} the {thing_}, what do I find?",
     ),
     "coloured": _of(
-        "{colour} thing | {colour} object",
+        "",
         "What is {colour}? | Which object is {colour}? | Which thing is {colour}? | What do you see in {colour}? | "
         "What is the {colour} thing? | {colour} object? | Name the {colour} object. | What is painted {colour}?",
-        "What has the colour {colour}?",
+        "What has the colour {colour}? | Which of these would you call {colour}?",
     ),
     "biggest": _of(
         "biggest object | largest thing | largest object",
@@ -448,7 +711,7 @@ _WHOLE = {
     ),
 }
 
-PHRASINGS: dict[str, Phrasings] = {**_PAPERS, **_CHARTS, **_SCREENS, **_SCENES, **_WHOLE}
+PHRASINGS: dict[str, Phrasings] = {**_PAPERS, **_TICKETS_AND_LETTERS, **_CHARTS, **_SCREENS, **_SCENES, **_WHOLE}
 
 # Other words for what forms and tickets call something else, so that a question need not repeat the printed word.
 SYNONYMS: dict[str, tuple[str, ...]] = {
@@ -500,6 +763,17 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 _SLOT = re.compile(r"(\{\w+\})")
 
 
+def _shape(phrasing: str) -> str:
+    """A normalized phrasing, whatever its slots are called."""
+    return _SLOT.sub("{}", questions.normalize_phrasing(phrasing))
+
+
+@lru_cache(maxsize=1)
+def _kept_back() -> frozenset[str]:
+    """The phrasings that any kind keeps back: the words of one kind's exam may be another kind's question, too."""
+    return frozenset(_shape(phrasing) for kind in PHRASINGS for part in templates(kind, True) for phrasing in part)
+
+
 @lru_cache(maxsize=256)
 def templates(kind: str, held_out: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """All phrasings of a kind with open slots: whole questions, and things in frames."""
@@ -508,10 +782,9 @@ def templates(kind: str, held_out: bool = False) -> tuple[tuple[str, ...], tuple
     framed = tuple(frame.replace("{thing}", thing) for thing in one.things for frame in frames)
     if held_out:
         return one.held_out, framed
-    kept_back = {questions.normalize_phrasing(phrasing) for part in templates(kind, True) for phrasing in part}
 
     def trained(phrasings: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(p for p in phrasings if questions.normalize_phrasing(p) not in kept_back)
+        return tuple(one for one in phrasings if _shape(one) not in _kept_back())
 
     return trained(one.asked), trained(framed)
 

@@ -30,6 +30,10 @@ def _grid(
 ) -> list[tuple[str, str, str, tuple[int, ...]]]:
     """Write the table and return `(row name, column name, value, lines)` for every value that is fully shown."""
     first = pen.width * rng.uniform(0.34, 0.46) if len(columns) > 1 else pen.width * 0.55
+    while len(columns) > 1 and any(
+        pen.font.width(case(one)) > (pen.width - first) / len(columns) - 6 for one in columns
+    ):
+        columns.pop()  # heads are not cut
     room = (pen.width - first) / len(columns)
     at = rng.choice(("left", "right"))
     lined, top = rng.random() < 0.5, pen.y - pen.step * 0.3
@@ -57,7 +61,8 @@ def _grid(
             found.append((name, column, value, (row, cell, heads[k])))
         pen.down(1.2)
     if lined and rng.random() < 0.6:
-        edges = [pen.left - 4, *(pen.left + first + room * k - 2 for k in range(len(columns))), pen.right + 4]
+        aside = -2 if at == "left" else 2  # away from the values
+        edges = [pen.left - 4, *(pen.left + first + room * k + aside for k in range(len(columns))), pen.right + 4]
         for x in edges:
             pen.page.draw.line((x, top, x, pen.y - pen.step * 0.3), fill=pen.ink)
     return found
