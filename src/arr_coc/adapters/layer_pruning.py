@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from arr_coc.adapters.attention_probe import causal_attention
+from arr_coc.adapters.attention_probe import causal_attention, layer_keys
 from arr_coc.adapters.base import Adapter, pre_hooks
 from arr_coc.errors import AllocationError, FallbackWarning, SelectorError, first_line
 from arr_coc.selectors import Choice, LayerState, Selector
@@ -111,6 +111,7 @@ class LayerPruner:
         state = LayerState(
             depth=self.layers[number], layer=number, hidden=hidden[b, real], cells=cells,
             attend=lambda queries: self._attention(number, b, real, queries), k=bound.k, seed=self.request.seed,
+            project_keys=lambda: self._keys(number, b, real),
         )  # fmt: skip
         selector = self.request.selector
         try:
@@ -148,11 +149,18 @@ class LayerPruner:
 
     def _attention(self, number: int, b: int, real: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
         """Row `b`'s attention in the layer before `number`: `[heads, Q, T]`."""
+        return causal_attention(self.adapter.text_model.layers[number - 1], *self._previous_input(b, real), queries)
+
+    def _keys(self, number: int, b: int, real: torch.Tensor) -> torch.Tensor:
+        """Row `b`'s keys in the layer before `number`: `[T, heads * d]`."""
+        return layer_keys(self.adapter.text_model.layers[number - 1], *self._previous_input(b, real)).flatten(1)
+
+    def _previous_input(self, b: int, real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Row `b`'s input `[T, D]` of the layer that ran last, and its rotary tables `[T, d]`."""
         assert self.previous is not None
         hidden, given = self.previous
         cos, sin = (table[b if len(table) > 1 else 0, real.to(table.device)] for table in given["position_embeddings"])
-        layer = self.adapter.text_model.layers[number - 1]
-        return causal_attention(layer, hidden[b, real.to(hidden.device)], cos, sin, queries)
+        return hidden[b, real.to(hidden.device)], cos, sin
 
     def mean_cells_read(self, cells: torch.Tensor, row: int) -> float:
         """The number of a row's `cells` that a language layer reads, averaged over all layers."""

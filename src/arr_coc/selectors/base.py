@@ -169,6 +169,7 @@ class LayerState:
     attend: Callable[[torch.Tensor], torch.Tensor] = field(repr=False)
     k: int | None = None
     seed: int = 0
+    project_keys: Callable[[], torch.Tensor] | None = field(default=None, repr=False)
 
     @property
     def count(self) -> int:
@@ -180,6 +181,12 @@ class LayerState:
     def attention(self, queries: torch.Tensor) -> torch.Tensor:
         """Attention of the tokens `queries` `[Q]` in the layer that ran last: `[heads, Q, T]`."""
         return self.attend(queries)
+
+    def keys(self) -> torch.Tensor:
+        """The keys of all tokens in the layer that ran last, rotated to their positions: `[T, heads * d]`."""
+        if self.project_keys is None:
+            raise SelectorError("this selector needs the layer's keys, and this state was made without them")
+        return self.project_keys()
 
 
 @dataclass(frozen=True)
