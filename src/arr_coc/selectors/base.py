@@ -182,6 +182,7 @@ class LayerState:
         """Attention of the tokens `queries` `[Q]` in the layer that ran last: `[heads, Q, T]`."""
         return self.attend(queries)
 
+    @property
     def keys(self) -> torch.Tensor:
         """The keys of all tokens in the layer that ran last, rotated to their positions: `[T, heads * d]`."""
         if self.project_keys is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from arr_coc.errors import SelectorError
 from arr_coc.selectors.base import Choice, LayerState, Selector
 from arr_coc.selectors.scoring import top_k, unit_vectors
 
@@ -24,13 +25,17 @@ class DART(Selector):
     depths = (2 / 32,)
 
     def __init__(self, image_pivots: int = 4, text_pivots: int = 4) -> None:
+        if image_pivots < 1 or text_pivots < 0:
+            raise SelectorError(
+                f"expected at least one image pivot and no fewer than 0 text pivots, got {image_pivots!r} and {text_pivots!r}"
+            )
         self.image_pivots, self.text_pivots = image_pivots, text_pivots
 
     def at_layer(self, state: LayerState) -> Choice:
         visual = (state.cells >= 0).nonzero()[:, 0]
         words = (state.cells < 0).nonzero()[:, 0]
         words = words[words > visual[0]]
-        norms = state.keys().float().abs().sum(-1).cpu()  # [T]
+        norms = state.keys.float().abs().sum(-1).cpu()  # [T]
         image = visual[top_k(norms[visual], min(self.image_pivots, state.count))]
         pivots = torch.cat([image, words[top_k(norms[words], self.text_pivots)]])
         unit = unit_vectors(state.hidden)

@@ -133,6 +133,11 @@ def glance(context: PromptContext) -> Plan:
         plan.downscale = _downscale(context, selector.name, results, bounds, plan.reasons)
         plan.keep_downscaled = not request.selector.early
         return plan
+    if not context.adapter.glances:
+        raise SelectorError(
+            f"{context.adapter.family} encodes whole pictures only, and selector {selector.name!r} chooses before that: "
+            "take one that chooses among encoded cells"
+        )
     choices = [result for result in results if isinstance(result, Choice)]
     plan.cells = [choice.keep for choice in choices]
     plan.choices = choices if request.selector.early else None
