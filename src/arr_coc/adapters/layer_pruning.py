@@ -33,6 +33,7 @@ class PruningRequest:
     budget: Budget | Sequence[Budget]
     shared: bool
     seed: int
+    partial: bool = False  # the prompt may hold some of the cells only
 
 
 def check(adapter: Adapter, request: PruningRequest) -> None:
@@ -61,6 +62,7 @@ class LayerPruner:
     kept: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # layer -> each row's cells from there on
     reasons: dict[int, str] = field(default_factory=dict)  # row -> why the selector failed
     relevance: dict[int, torch.Tensor] = field(default_factory=dict)  # row -> [N] the selector's scores
+    choices: dict[int, Choice] = field(default_factory=dict)  # row -> the last result
 
     def before(self, number: int, hidden: torch.Tensor, given: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
         """Layer `number`'s input in place of `hidden` `[B, T, D]` and its keyword arguments."""
@@ -112,6 +114,7 @@ class LayerPruner:
             depth=self.layers[number], layer=number, hidden=hidden[b, real], cells=cells,
             attend=lambda queries: self._attention(number, b, real, queries), k=bound.k, seed=self.request.seed,
             project_keys=lambda: self._keys(number, b, real),
+            attend_next=lambda queries: self._next_attention(number, hidden[b, real], b, real, queries), row=row,
         )  # fmt: skip
         selector = self.request.selector
         try:
@@ -123,6 +126,7 @@ class LayerPruner:
             if number == max(self.layers) and bound.k is not None and len(keep) > bound.k:
                 raise AllocationError(f"expected at most {bound.k} cells, got {len(keep)}")
             self._store_relevance(row, number, present, choice.relevance)
+            self.choices[row] = choice
             return keep
         except SelectorError:
             raise
@@ -150,6 +154,13 @@ class LayerPruner:
     def _attention(self, number: int, b: int, real: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
         """Row `b`'s attention in the layer before `number`: `[heads, Q, T]`."""
         return causal_attention(self.adapter.text_model.layers[number - 1], *self._previous_input(b, real), queries)
+
+    def _next_attention(
+        self, number: int, hidden: torch.Tensor, b: int, real: torch.Tensor, queries: torch.Tensor
+    ) -> torch.Tensor:
+        """Row `b`'s attention in layer `number` with input `hidden` `[T, D]`: `[heads, Q, T]`."""
+        _, cos, sin = self._previous_input(b, real)
+        return causal_attention(self.adapter.text_model.layers[number], hidden, cos, sin, queries)
 
     def _keys(self, number: int, b: int, real: torch.Tensor) -> torch.Tensor:
         """Row `b`'s keys in the layer before `number`: `[T, heads * d]`."""
@@ -180,14 +191,18 @@ class LayerPruner:
             starts[row] = end
             kept = self.kept[max(self.layers)][row]
             scores = None if row in self.reasons else self.relevance.get(row)
+            choice = self.choices.get(row) if allocation.n == self.totals[row] and row not in self.reasons else None
+            where = f"before layer {', '.join(map(str, sorted(self.layers)))}"
             out.append(
                 replace(
                     allocation,
                     keep=kept[(kept >= start) & (kept < end)] - start,
-                    read=self.mean_cells_read(torch.arange(start, end), row),
+                    read=self.mean_cells_read(start + allocation.keep, row),
                     selector=name,
-                    strategy=f"{name} before layer {', '.join(map(str, sorted(self.layers)))}",
+                    strategy=f"{choice.strategy if choice is not None and choice.strategy else name} {where}",
                     relevance=None if scores is None else scores[start:end],
+                    scores={} if choice is None else choice.scores,
+                    tensions={} if choice is None else choice.tensions,
                     fallback=self.reasons.get(row, ""),
                     notes=(*allocation.notes, *filter(None, [self.limits[row].note])),
                 )
@@ -234,21 +249,15 @@ def _build_pruner(adapter: Adapter, prepared: Prepared, request: PruningRequest)
     layers = layers_at(request.selector.depths, len(adapter.text_model.layers), max(1, adapter.deep_layers))
     cells = torch.full(prepared.source.shape, -1)
     totals = [0] * prepared.rows
-    ids = prepared["input_ids"].cpu()
-    incomplete = SelectorError(
-        f"selector {request.selector.name!r} starts from every visual token: leave glance and allocation out"
-    )
+    for allocation, places in zip(prepared.allocations, prepared.places, strict=True):
+        row = allocation.row
+        if len(allocation.keep) < allocation.n and not request.partial:
+            raise SelectorError(
+                f"selector {request.selector.name!r} starts from every visual token: leave glance and allocation out"
+            )
+        cells[row, torch.searchsorted(prepared.source[row].contiguous(), places)] = totals[row] + allocation.keep
+        totals[row] += allocation.n
     for row in range(prepared.rows):
-        left = {kind: (ids[row] == adapter.token_id(kind)).nonzero()[:, 0] for kind in adapter.kinds}
-        for allocation in prepared.of_row(row):
-            count, which = adapter.token_count(allocation.grid), adapter.cell_tokens(allocation.grid)
-            places, left[allocation.kind] = left[allocation.kind].tensor_split([count])
-            if len(places) < count:
-                raise incomplete
-            cells[row, places if which is None else places[which]] = totals[row] + torch.arange(allocation.n)
-            totals[row] += allocation.n
-        if any(len(rest) for rest in left.values()):
-            raise incomplete
         if cells[row, -1] >= 0:
             raise SelectorError(
                 f"selector {request.selector.name!r} could drop the token that the answer starts from: expected text "

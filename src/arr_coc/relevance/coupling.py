@@ -13,6 +13,7 @@ usually peaks at the answer. It is blurred along rows, so that words stay whole.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,7 +25,10 @@ from arr_coc.selectors.scoring import question_similarity
 from arr_coc.types.grid import Cells
 
 PROBED_SHARE, PROBED_MIN = 0.5, 448  # candidates that the probe reads: this share, but not fewer than this
-PROBE_NO_PEAK, PROBE_PEAK = 0.03, 0.06  # largest attention at which trust in a probe is 0, and 1
+PROBE_NO_PEAK, PROBE_PEAK = (
+    0.5,
+    0.7,
+)  # `peak_over_chance` at which trust in a probe is 0, and 1 (benchmarks/probe_peak.py)
 LAYER_LOGIT_RANGE = 2.0  # logit range of the best cell, centred on 0, over which trust in a layer rises from 0 to 1
 CONFIRMED_CELLS = 0.0625  # share of the cells, the layer's best: a probe confirms the layer if its attention lies there
 CONFIRMED_ATTENTION = 0.45  # share of the probe's attention that must lie there (benchmarks/probe_agreement.py)
@@ -109,8 +113,24 @@ def probe_attention(selection: SelectionInput, priority: torch.Tensor) -> torch.
 
 
 def _from_attention(selection: SelectionInput, attention: torch.Tensor) -> Coupled:
-    trust = min(1.0, max(0.0, (float(attention.max()) - PROBE_NO_PEAK) / (PROBE_PEAK - PROBE_NO_PEAK)))
+    trust = min(1.0, max(0.0, (peak_over_chance(attention) - PROBE_NO_PEAK) / (PROBE_PEAK - PROBE_NO_PEAK)))
     return Coupled(log_scaled(blur_along_rows(attention, selection.grid)[selection.candidates]), "probe", trust)
+
+
+def peak_over_chance(attention: torch.Tensor) -> float:
+    """How far the largest attention `[N]` stands out: 0 if all cells that were read get the same, 1 if one gets all.
+
+    The largest value is divided by what chance would give it, the mean over the cells that were read (above 0), and put on a
+    log scale whose end is their number. So neither the share of attention that a model spends on images nor the length of
+    the prompt matters: the same attention times 0.1 has the same peak.
+
+    >>> round(peak_over_chance(torch.tensor([0.0, 0.01, 0.01, 0.01, 0.97])), 3)
+    0.978
+    """
+    read = attention[attention != 0]  # NaN passes: `Coupled` reports it
+    if len(read) < 2:
+        return float(len(read))
+    return math.log(float(read.max()) / float(read.mean())) / math.log(len(read))
 
 
 def by_embeddings(selection: SelectionInput) -> Coupled:
