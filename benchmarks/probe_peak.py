@@ -5,7 +5,8 @@
 SCANS are the validation scans of `python -m recipes.reader.export_exam --receipts`; drawings come from `draw_any`, with questions
 about things that they do not show. The reader has no layer here. For each question the probe runs as in an answer. The first
 table counts decisions (trust of at least a half) by the absolute and by the relative thresholds; "hit" means that the largest
-attention lies on the evidence. The second has quantiles of the peak by what it hit. `--rows FILE` writes one line per question.
+attention lies on the evidence. The second has quantiles of the peak by what it hit. `--rows FILE` adds one line per question to
+FILE; the tables cover all of its lines. `--start N` skips the first N scans and drawings.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 PER_DRAWING = 4
 
 
-def cases(scans: Path, limit: int, drawn: int) -> Iterator[tuple[str, Any, list[tuple[str, Any]]]]:
+def cases(scans: Path, start: int, limit: int, drawn: int) -> Iterator[tuple[str, Any, list[tuple[str, Any]]]]:
     """Source, image, and questions with their evidence (None: about something that the picture does not show)."""
-    for picture in read_folder(scans, limit).pictures:
+    for picture in read_folder(scans, start + limit).pictures[start:] if limit else ():
         yield (
             "scan",
             Image.open(picture.still).convert("RGB"),
             [(sample.question, sample.evidence) for sample in picture.samples],
         )
-    for seed in range(drawn):
+    for seed in range(start, start + drawn):
         drawing = draw_any(10_000 + seed)
         asked = [(one.text, None if one.absent else one.evidence) for one in drawing.questions if not one.whole]
         absent = [one for one in asked if one[1] is None][:1]
@@ -57,12 +58,13 @@ def main() -> None:
     parser.add_argument("scans", type=Path, help="folder of validation scans")
     parser.add_argument("--limit", type=int, default=20, help="number of scans (20)")
     parser.add_argument("--drawn", type=int, default=30, help="number of drawings (30)")
-    parser.add_argument("--rows", type=Path, help="write one JSON line per question")
+    parser.add_argument("--start", type=int, default=0, help="scans and drawings to skip (0)")
+    parser.add_argument("--rows", type=Path, help="add one JSON line per question, and tabulate them all")
     arguments = parser.parse_args()
     keep_quiet()
     vlm = arr_coc.load("reader", layer=None)
     rows: list[dict[str, Any]] = []
-    for source, image, questions in cases(arguments.scans, arguments.limit, arguments.drawn):
+    for source, image, questions in cases(arguments.scans, arguments.start, arguments.limit, arguments.drawn):
         look = vlm.look(image)
         for question, evidence in questions:
             selection = selection_input(vlm, look, question)
@@ -78,17 +80,19 @@ def main() -> None:
                     "peak": coupling.peak_over_chance(attention), "absolute": trust(float(attention.max()), *ABSOLUTE),
                 }
             )  # fmt: skip
-            rows[-1]["relative"] = trust(rows[-1]["peak"], coupling.PROBE_NO_PEAK, coupling.PROBE_PEAK)
         print(source, len(rows), flush=True)
     if arguments.rows:
-        arguments.rows.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        with arguments.rows.open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+        rows = [json.loads(line) for line in arguments.rows.read_text().splitlines()]
     print("\n| questions | cases | both trust | only absolute | only relative | neither |\n|---|---|---|---|---|---|")
     groups = {"hit": "hit", "missed": "missed", "not in the picture": "absent"}
     for name, wanted in groups.items():
         some = [row for row in rows if kind(row) == wanted]
         counts = {(a, r): 0 for a in (True, False) for r in (True, False)}
         for row in some:
-            counts[row["absolute"] >= coupling.TRUSTED, row["relative"] >= coupling.TRUSTED] += 1
+            relative = trust(row["peak"], coupling.PROBE_NO_PEAK, coupling.PROBE_PEAK)
+            counts[row["absolute"] >= coupling.TRUSTED, relative >= coupling.TRUSTED] += 1
         order = ((True, True), (True, False), (False, True), (False, False))
         print(f"| {name} | {len(some)} | " + " | ".join(str(counts[one]) for one in order) + " |")
     print("\n| peak | " + " | ".join(f"{100 * q:g}%" for q in QUANTILES) + " |\n|---|" + "---|" * len(QUANTILES))

@@ -94,6 +94,8 @@ class LayerPruner:
                 kept = self._select(b // copies, b, number, hidden, here[b, real], real.to(hidden.device))
                 self.kept.setdefault(number, []).append(kept)
             stay[b] &= (here[b] < 0) | torch.isin(here[b], kept)
+        if torch.equal(stay, alive):  # nothing to drop here
+            return hidden
         length = int(stay.sum(1).max())
         order = stay.int().argsort(dim=1, stable=True)[:, -length:]
         self.index[number], self.alive[number] = places.gather(1, order), stay.gather(1, order)
