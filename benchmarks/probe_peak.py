@@ -77,7 +77,7 @@ def main() -> None:
                 {
                     "source": source, "question": question, "absent": evidence is None, "hit": hit,
                     "cells": int((attention > 0).sum()), "sum": float(attention.sum()), "max": float(attention.max()),
-                    "peak": coupling.peak_over_chance(attention), "absolute": trust(float(attention.max()), *ABSOLUTE),
+                    "peak": coupling.peak_over_chance(coupling.blur_along_rows(attention, selection.grid)[attention != 0]), "absolute": trust(float(attention.max()), *ABSOLUTE),
                 }
             )  # fmt: skip
         print(source, len(rows), flush=True)

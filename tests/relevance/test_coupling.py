@@ -68,13 +68,21 @@ def test_trust_falls_from_one_to_zero_as_the_peak_disappears() -> None:
 
 @pytest.mark.parametrize("count", [2, 30, 500, 4000])
 def test_the_peak_is_measured_against_chance_whatever_the_number_of_cells(count: int) -> None:
-    unread = torch.zeros(17)  # does not count
-    assert peak_over_chance(torch.cat([unread, torch.full((count,), 0.3 / count)])) == pytest.approx(0, abs=1e-6)
-    assert peak_over_chance(torch.cat([unread, torch.full((count,), 1e-9), torch.tensor([0.3])])) > 0.9
+    assert peak_over_chance(torch.full((count,), 0.3 / count)) == pytest.approx(0, abs=1e-6)
+    assert peak_over_chance(torch.cat([torch.full((count,), 1e-9), torch.tensor([0.3])])) == pytest.approx(1, abs=1e-4)
     random = torch.rand(count, generator=torch.Generator().manual_seed(count))  # noise has no peak
-    assert peak_over_chance(random) < PROBE_NO_PEAK or count == 2
+    assert peak_over_chance(random) < PROBE_NO_PEAK
     assert peak_over_chance(0.1 * random) == pytest.approx(peak_over_chance(random), abs=1e-6)
-    assert peak_over_chance(unread) == 0
+    assert peak_over_chance(torch.zeros(count)) == 0
+    assert peak_over_chance(random[:1]) == 0
+
+
+def test_cells_that_the_probe_did_not_read_do_not_count_as_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    def probe(cells: torch.Tensor, depths: tuple[float, ...]) -> torch.Tensor:
+        return torch.full((len(cells),), 0.01)
+
+    monkeypatch.setattr(coupling, "PROBED_MIN", 10)  # half of the cells are read, all alike
+    assert realized(page_selection(probe=probe)).tensions["trust"] == 0
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -113,24 +113,25 @@ def probe_attention(selection: SelectionInput, priority: torch.Tensor) -> torch.
 
 
 def _from_attention(selection: SelectionInput, attention: torch.Tensor) -> Coupled:
-    trust = min(1.0, max(0.0, (peak_over_chance(attention) - PROBE_NO_PEAK) / (PROBE_PEAK - PROBE_NO_PEAK)))
-    return Coupled(log_scaled(blur_along_rows(attention, selection.grid)[selection.candidates]), "probe", trust)
+    blurred = blur_along_rows(attention, selection.grid)
+    peak = peak_over_chance(blurred[attention != 0])  # NaN passes: `Coupled` reports it
+    trust = min(1.0, max(0.0, (peak - PROBE_NO_PEAK) / (PROBE_PEAK - PROBE_NO_PEAK)))
+    return Coupled(log_scaled(blurred[selection.candidates]), "probe", trust)
 
 
 def peak_over_chance(attention: torch.Tensor) -> float:
-    """How far the largest attention `[N]` stands out: 0 if all cells that were read get the same, 1 if one gets all.
+    """How far the largest attention stands out among the cells that were read `[R]`: 0 if all get the same, 1 if one gets all.
 
-    The largest value is divided by what chance would give it, the mean over the cells that were read (above 0), and put on a
-    log scale whose end is their number. So neither the share of attention that a model spends on images nor the length of
-    the prompt matters: the same attention times 0.1 has the same peak.
+    The largest value is divided by what chance would give it, the mean, and put on a log scale that ends at R. So neither
+    the share of attention that a model spends on images nor the number of cells matters: the same attention times 0.1 has
+    the same peak. Blurred attention stays below 1, because a cell's neighbours share its attention.
 
-    >>> round(peak_over_chance(torch.tensor([0.0, 0.01, 0.01, 0.01, 0.97])), 3)
+    >>> round(peak_over_chance(torch.tensor([0.01, 0.01, 0.01, 0.97])), 3)
     0.978
     """
-    read = attention[attention != 0]  # NaN passes: `Coupled` reports it
-    if len(read) < 2:
-        return float(len(read))
-    return math.log(float(read.max()) / float(read.mean())) / math.log(len(read))
+    if len(attention) < 2 or not bool(attention.max() > 0):
+        return 0.0
+    return math.log(float(attention.max()) / float(attention.mean())) / math.log(len(attention))
 
 
 def by_embeddings(selection: SelectionInput) -> Coupled:
