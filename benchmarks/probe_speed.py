@@ -5,8 +5,12 @@
 Every way answers the same questions with eight tokens: the stock model (all tokens), `arr-coc-untrained` with a separate probe,
 and the same with `continues=True`, where the probed layers are the first layers of the prefill. Pictures: the bundled receipt as a
 small page, as it is and enlarged; with `--images`, those of a folder. Ratios are medians over rounds, above 1 where the stock
-model is slower; "language" is the time after encoding alone. Times are CPU time of one thread, so that other work on the
-machine counts little.
+model is slower; "language" is the time without the vision encoder. Times are CPU time of one thread, so that other work on
+the machine counts little.
+
+    OMP_NUM_THREADS=1 python benchmarks/probe_speed.py --scans SCANS --limit 27
+
+counts right answers either way instead, on the validation scans of `python -m recipes.reader.export_exam --receipts`.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,11 +29,14 @@ from PIL import Image
 import arr_coc
 from arr_coc.adapters.loading import keep_quiet
 from arr_coc.bench.timing import machine
+from arr_coc.evaluation.metrics import exact
 from arr_coc.relevance.selector import Untrained
+from arr_coc.training.examples import read_folder
 from arr_coc.vlm import stages
 
 QUESTION = "What is the total amount?"
-BUDGETS = ("25%", "12.5%")
+BUDGETS, SMALL_BUDGETS = ("25%", "12.5%"), ("12.5%", "6.25%")
+KINDS = ("total", "date", "company")
 TOKENS: dict[str, Any] = {"max_new_tokens": 8, "min_new_tokens": 8}
 SIZES = {"small page": 0.4, "receipt": 1.0, "large page": 1.5}  # the bundled receipt, scaled
 
@@ -51,16 +59,38 @@ def timed(vlm: Any, image: Any, options: dict[str, Any]) -> tuple[float, float, 
     return total, total - spent[0], answer
 
 
+def count_right(vlm: Any, scans: Path, limit: int | None) -> None:
+    """Right answers about the scans, from a separate probe and from one that the prefill continues."""
+    right: Counter[tuple[str, bool]] = Counter()
+    asked = 0
+    for picture in read_folder(scans, limit).pictures:
+        look = vlm.look(picture.still)
+        for sample in (one for one in picture.samples if one.kind in KINDS):
+            asked += 1
+            for budget in SMALL_BUDGETS:
+                for continues in (False, True):
+                    answer = vlm.ask(look, sample.question, budget=budget, selector=Untrained(continues=continues))
+                    right[budget, continues] += bool(exact(answer.text, sample.answers))
+    print(f"\n| of {asked} questions | separate probe | continued |\n|---|---|---|")
+    for budget in SMALL_BUDGETS:
+        print(f"| {budget} | {right[budget, False]} | {right[budget, True]} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, help="a folder of pages (the bundled receipt in three sizes)")
     parser.add_argument("--count", type=int, default=4, help="pictures of the folder (4)")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--scans", type=Path, help="count right answers on these validation scans instead")
+    parser.add_argument("--limit", type=int, help="number of scans (all)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     keep_quiet()
     print(machine(), time.strftime("%Y-%m-%d"), flush=True)
     vlm = arr_coc.load("reader", layer=None)
+    if arguments.scans is not None:
+        count_right(vlm, arguments.scans, arguments.limit)
+        return
     receipt = arr_coc.pictures.receipt()
     pictures = {
         name: receipt.resize((round(receipt.width * scale), round(receipt.height * scale)))
