@@ -65,6 +65,7 @@ def main() -> None:
     vlm = arr_coc.load("reader", layer=None)
     rows: list[dict[str, Any]] = []
     for source, image, questions in cases(arguments.scans, arguments.start, arguments.limit, arguments.drawn):
+        image = Image.open(image).convert("RGB") if isinstance(image, Path) else image
         look = vlm.look(image)
         for question, evidence in questions:
             selection = selection_input(vlm, look, question)
@@ -86,8 +87,8 @@ def main() -> None:
             file.writelines(json.dumps(row) + "\n" for row in rows)
         rows = [json.loads(line) for line in arguments.rows.read_text().splitlines()]
     print("\n| questions | cases | both trust | only absolute | only relative | neither |\n|---|---|---|---|---|---|")
-    groups = {"hit": "hit", "missed": "missed", "not in the picture": "absent"}
-    for name, wanted in groups.items():
+    outcomes = {"hit": "hit", "missed": "missed", "not in the picture": "absent"}
+    for name, wanted in outcomes.items():
         some = [row for row in rows if kind(row) == wanted]
         counts = {(a, r): 0 for a in (True, False) for r in (True, False)}
         for row in some:
@@ -96,7 +97,7 @@ def main() -> None:
         order = ((True, True), (True, False), (False, True), (False, False))
         print(f"| {name} | {len(some)} | " + " | ".join(str(counts[one]) for one in order) + " |")
     print("\n| peak | " + " | ".join(f"{100 * q:g}%" for q in QUANTILES) + " |\n|---|" + "---|" * len(QUANTILES))
-    for name, wanted in groups.items():
+    for name, wanted in outcomes.items():
         values = [row["peak"] for row in rows if kind(row) == wanted]
         found = torch.tensor(values).quantile(torch.tensor(QUANTILES)).tolist() if values else []
         print(f"| {name} | {' | '.join(f'{value:.2f}' for value in found)} |")
