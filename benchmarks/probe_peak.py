@@ -102,6 +102,15 @@ def main() -> None:
         found = torch.tensor(values).quantile(torch.tensor(QUANTILES)).tolist() if values else []
         print(f"| {name} | {' | '.join(f'{value:.2f}' for value in found)} |")
 
+    for name in ("peak", "max"):
+        print(f"{name}: area under the curve, hits against the rest, {area(rows, name):.2f}")
+
+
+def area(rows: list[dict[str, Any]], name: str) -> float:
+    """The chance that a hit has a larger value than another question."""
+    hits, rest = ([row[name] for row in rows if row["hit"] is wanted] for wanted in (True, False))
+    return sum((a > b) + 0.5 * (a == b) for a in hits for b in rest) / max(1, len(hits) * len(rest))
+
 
 def kind(row: dict[str, Any]) -> str:
     return "absent" if row["absent"] else "hit" if row["hit"] else "missed"

@@ -4,7 +4,7 @@
 
 Every way answers the same questions with eight tokens: the stock model (all tokens), `arr-coc-untrained` with a separate probe,
 and the same with `continues=True`, where the probed layers are the first layers of the prefill. Pictures: the bundled receipt as a
-small page, as it is and enlarged; with `--images`, those of a folder. Ratios are medians over rounds, above 1 where the stock
+small page, a half page and as it is; with `--images`, those of a folder. Ratios are medians over rounds, above 1 where the stock
 model is slower; "language" is the time without the vision encoder. Times are CPU time of one thread, so that other work on
 the machine counts little.
 
@@ -38,7 +38,7 @@ QUESTION = "What is the total amount?"
 BUDGETS, SMALL_BUDGETS = ("25%", "12.5%"), ("12.5%", "6.25%")
 KINDS = ("total", "date", "company")
 TOKENS: dict[str, Any] = {"max_new_tokens": 8, "min_new_tokens": 8}
-SIZES = {"small page": 0.4, "receipt": 1.0, "large page": 1.5}  # the bundled receipt, scaled
+SIZES = {"small page": 0.4, "half page": 0.7, "page": 1.0}  # the bundled receipt, scaled
 
 
 def timed(vlm: Any, image: Any, options: dict[str, Any]) -> tuple[float, float, Any]:
