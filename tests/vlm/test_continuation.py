@@ -10,7 +10,7 @@ import torch
 
 from arr_coc.errors import FallbackWarning
 from arr_coc.relevance.selector import Untrained
-from arr_coc.selectors import SelectionInput, Selector
+from arr_coc.selectors import Choice, SelectionInput, Selector
 from tests.adapters.families import QWEN
 from tests.adapters.test_layer_pruning import SAME_ANSWER, masked_from
 from tests.adapters.tiny_vlm import FLAT, GREEDY, build, picture, stock_inputs, wrapped
@@ -125,6 +125,24 @@ def test_rows_of_a_batch_and_questions_about_one_look_equal_single_answers() -> 
     several = vlm.ask(images[0], questions, budget="15%", selector=Probing(2), **GREEDY)
     singles = [vlm.ask(images[0], question, budget="15%", selector=Probing(2), **GREEDY) for question in questions]
     assert [one.ids.tolist() for one in several] == [one.ids.tolist() for one in singles]
+
+
+def test_a_row_that_needs_no_probe_keeps_what_was_chosen_before() -> None:
+    class Sometimes(Probing):
+        def select(self, selection: SelectionInput) -> Any:
+            if selection.question.text == "Skip":
+                return Choice(selection.candidates[: selection.count], strategy="the first ones")
+            return super().select(selection)
+
+    vlm = wrapped("qwen2_vl")
+    both = vlm.generate([[picture()], [picture()]], ["Skip", "What?"], budget=COUNT, selector=Sometimes(2), **GREEDY)
+    assert both[0].allocation.keep.tolist() == list(range(COUNT))
+    assert both[0].allocation.strategy == "the first ones"
+    assert both[0].allocation.read is None
+    assert both[1].allocation.read is not None
+    for question, answer in zip(["Skip", "What?"], both, strict=True):
+        alone = vlm.ask(picture(), question, budget=COUNT, selector=Sometimes(2), **GREEDY)
+        assert alone.ids.tolist() == answer.ids.tolist()
 
 
 def test_beams_start_from_the_continued_prefill() -> None:

@@ -192,20 +192,24 @@ class LayerPruner:
             row, start, end = allocation.row, starts[allocation.row], starts[allocation.row] + allocation.n
             starts[row] = end
             kept = self.kept[max(self.layers)][row]
+            kept = kept[(kept >= start) & (kept < end)] - start
+            if self.request.partial and len(kept) == len(allocation.keep):  # chosen before the language model
+                out.append(allocation)
+                continue
             scores = None if row in self.reasons else self.relevance.get(row)
             choice = self.choices.get(row) if allocation.n == self.totals[row] and row not in self.reasons else None
             where = f"before layer {', '.join(map(str, sorted(self.layers)))}"
             out.append(
                 replace(
                     allocation,
-                    keep=kept[(kept >= start) & (kept < end)] - start,
+                    keep=kept,
                     read=self.mean_cells_read(start + allocation.keep, row),
                     selector=name,
                     strategy=f"{choice.strategy if choice is not None and choice.strategy else name} {where}",
                     relevance=None if scores is None else scores[start:end],
                     scores={} if choice is None else choice.scores,
                     tensions={} if choice is None else choice.tensions,
-                    fallback=self.reasons.get(row, ""),
+                    fallback="; ".join(filter(None, [allocation.fallback, self.reasons.get(row)])),
                     notes=(*allocation.notes, *filter(None, [self.limits[row].note])),
                 )
             )

@@ -40,7 +40,7 @@ def can_defer(adapter: Adapter, layers: Sequence[int], cells: torch.Tensor, k: i
     """Whether the prefill can continue from a probe of `cells` `[M]`: tokens can be dropped there, and enough were probed."""
     return (
         k is not None
-        and k <= len(cells)
+        and k < len(cells)
         and adapter.readable
         and adapter.semantics == "masked"
         and min(layers) >= max(1, adapter.deep_layers)
