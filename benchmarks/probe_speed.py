@@ -79,6 +79,7 @@ def count_right(vlm: Any, scans: Path, limit: int | None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, help="a folder of pages (the bundled receipt in three sizes)")
+    parser.add_argument("--only", choices=tuple(SIZES), nargs="+", default=tuple(SIZES), help="sizes of it (all)")
     parser.add_argument("--count", type=int, default=4, help="pictures of the folder (4)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scans", type=Path, help="count right answers on these validation scans instead")
@@ -95,6 +96,7 @@ def main() -> None:
     pictures = {
         name: receipt.resize((round(receipt.width * scale), round(receipt.height * scale)))
         for name, scale in SIZES.items()
+        if name in arguments.only
     }
     if arguments.images is not None:
         found = sorted(path for path in arguments.images.iterdir() if path.suffix in (".jpg", ".png"))
