@@ -25,7 +25,7 @@ from arr_coc.selectors.scoring import question_similarity
 from arr_coc.types.grid import Cells
 
 PROBED_SHARE, PROBED_MIN = 0.5, 448  # candidates that the probe reads: this share, but not fewer than this
-PROBE_NO_PEAK, PROBE_PEAK = 0.45, 0.59  # peak at which trust in a probe is 0, and 1 (benchmarks/probe_peak.py)
+PROBE_NO_PEAK, PROBE_PEAK = 0.41, 0.55  # peak at which trust in a probe is 0, and 1 (benchmarks/probe_peak.py)
 LAYER_LOGIT_RANGE = 2.0  # logit range of the best cell, centred on 0, over which trust in a layer rises from 0 to 1
 CONFIRMED_CELLS = 0.0625  # share of the cells, the layer's best: a probe confirms the layer if its attention lies there
 CONFIRMED_ATTENTION = 0.45  # share of the probe's attention that must lie there (benchmarks/probe_agreement.py)
