@@ -38,7 +38,7 @@ def cases(scans: Path, start: int, limit: int, drawn: int) -> Iterator[tuple[str
     for picture in read_folder(scans, start + limit).pictures[start:] if limit else ():
         yield (
             "scan",
-            Image.open(picture.still).convert("RGB"),
+            picture.still,
             [(sample.question, sample.evidence) for sample in picture.samples],
         )
     for seed in range(start, start + drawn):
