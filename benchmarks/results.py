@@ -100,7 +100,7 @@ training. Exact match, intervals over receipts.
 
 - `random`: the mean over three seeds and their spread. `oracle`: an upper bound that knows where the answer is.
 - `resize` reads a smaller image and has no evidence recall. A merged token (`tome`, `visionzip`) counts for the cell whose place it takes.
-- `fastv` and `sparsevlm` drop cells inside the language model. "a layer": how many cells a language layer reads on average.
+- `pixelprune` encodes only the cells that it keeps. `fastv`, `sparsevlm` and `dart` drop cells inside the language model. "a layer": how many cells a language layer reads on average.
 - `coupling` uses `labels`, an encoder of photographs.
 
 {short}

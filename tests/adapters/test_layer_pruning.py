@@ -46,7 +46,8 @@ def masked_from(vlm: Any, inputs: dict[str, Any], stages: dict[int, torch.Tensor
             mask, hidden = given["attention_mask"], args[0]
             columns = torch.tensor(sorted(dropped[number]), dtype=torch.long)
             if mask is None:  # one query, no padding
-                length = int(given["past_key_values"].get_seq_length()) if hidden.shape[1] == 1 else hidden.shape[1]
+                cached = int(given["past_key_values"].get_seq_length()) + (number == 0)  # the first layer counts
+                length = cached if hidden.shape[1] == 1 else hidden.shape[1]
                 square = torch.ones(length, length, dtype=torch.bool).tril()
                 mask = square[None, None, -hidden.shape[1] :]
             low = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min

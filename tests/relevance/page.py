@@ -23,11 +23,11 @@ def page() -> Image.Image:
     return made
 
 
-def page_selection(k: int | None = 20, peak: float = 0.2, at: int = 62, **changes: Any) -> Any:
-    """The page with a probe whose attention peaks at one cell."""
+def page_selection(k: int | None = 20, peak: float = 0.2, at: int = 62, rest: float = 1e-6, **changes: Any) -> Any:
+    """The page with a probe whose attention peaks at one cell; all others get `rest`."""
 
     def probe(cells: torch.Tensor, depths: tuple[float, ...]) -> torch.Tensor:
-        return torch.where(cells == at, peak, 1e-6)
+        return torch.where(cells == at, peak, rest)
 
     texture = TextureArray.from_image(page())
     question = replace(words(), text="What is the total?")

@@ -13,7 +13,7 @@ from arr_coc.errors import ArrCocError, FallbackWarning, SelectorError
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.novelty import pad_questions
 from arr_coc.relevance import coupling
-from arr_coc.relevance.coupling import ATTENTION_FLOOR, blur_along_rows, log_scaled
+from arr_coc.relevance.coupling import ATTENTION_FLOOR, PROBE_NO_PEAK, blur_along_rows, log_scaled, peak_over_chance
 from arr_coc.relevance.realizing import realized
 from arr_coc.relevance.selector import ArrCoc
 from arr_coc.selectors import selector
@@ -41,11 +41,48 @@ def test_a_probe_with_a_clear_peak_is_followed() -> None:
 
 def test_a_probe_without_a_peak_is_not_followed() -> None:
     blank = next(i for i in range(100) if realized(page_selection()).scores["information"][i] == 0)
-    peaked, flat = realized(page_selection(at=blank)), realized(page_selection(at=blank, peak=0.01))
+    peaked, flat = realized(page_selection(at=blank)), realized(page_selection(at=blank, peak=0.01, rest=0.008))
     assert blank in peaked.keep.tolist()
     assert blank not in flat.keep.tolist()
     assert flat.strategy.startswith("unsure: ")
     assert float(flat.scores["information"][flat.keep].min()) >= float(peaked.scores["information"][peaked.keep].min())
+
+
+@pytest.mark.parametrize("scale", [0.1, 1e-4, 3.0])
+@pytest.mark.parametrize("rest", [1e-6, 0.002, 0.005, 0.01, 0.02, 0.04, 0.1, 0.2])
+def test_the_same_attention_at_another_scale_leads_to_the_same_decision(rest: float, scale: float) -> None:
+    found = realized(page_selection(rest=rest))
+    scaled = realized(page_selection(peak=0.2 * scale, rest=rest * scale))
+    assert scaled.strategy == found.strategy
+    assert scaled.tensions["trust"] == pytest.approx(found.tensions["trust"], abs=1e-5)
+    assert scaled.keep.tolist() == found.keep.tolist()
+
+
+def test_trust_falls_from_one_to_zero_as_the_peak_disappears() -> None:
+    trusts = [realized(page_selection(rest=rest)).tensions["trust"] for rest in (1e-6, 0.002, 0.008, 0.02, 0.2)]
+    assert trusts[0] == 1
+    assert trusts[-1] == 0
+    assert trusts == sorted(trusts, reverse=True)
+    assert any(0 < trust < 1 for trust in trusts)
+
+
+@pytest.mark.parametrize("count", [2, 30, 500, 4000])
+def test_the_peak_is_measured_against_chance_whatever_the_number_of_cells(count: int) -> None:
+    assert peak_over_chance(torch.full((count,), 0.3 / count)) == pytest.approx(0, abs=1e-6)
+    assert peak_over_chance(torch.cat([torch.full((count,), 1e-9), torch.tensor([0.3])])) == pytest.approx(1, abs=1e-4)
+    random = torch.rand(count, generator=torch.Generator().manual_seed(count))  # noise has no peak
+    assert peak_over_chance(random) < PROBE_NO_PEAK
+    assert peak_over_chance(0.1 * random) == pytest.approx(peak_over_chance(random), abs=1e-6)
+    assert peak_over_chance(torch.zeros(count)) == 0
+    assert peak_over_chance(random[:1]) == 0
+
+
+def test_cells_that_the_probe_did_not_read_do_not_count_as_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    def probe(cells: torch.Tensor, depths: tuple[float, ...]) -> torch.Tensor:
+        return torch.full((len(cells),), 0.01)
+
+    monkeypatch.setattr(coupling, "PROBED_MIN", 10)  # half of the cells are read, all alike
+    assert realized(page_selection(probe=probe)).tensions["trust"] == 0
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -111,6 +148,8 @@ def test_an_unfamiliar_question_also_runs_the_probe(monkeypatch: pytest.MonkeyPa
     assert "(coupling by layer)" in strategy("Which one?")  # no questions are stored: none is unfamiliar
     layer.store_questions(question_vectors(trained, layer, ["Which one?", "Where is the square?"]))
     assert "(coupling by layer)" in strategy("Which one?")
+    monkeypatch.setattr(coupling, "PROBE_NO_PEAK", -2.0)  # a random model's attention has no peak: trust it here
+    monkeypatch.setattr(coupling, "PROBE_PEAK", -1.0)
     monkeypatch.setattr(coupling, "CONFIRMED_ATTENTION", 0.0)  # wherever the probe's attention is
     assert "(coupling by layer, confirmed by probe)" in strategy("9173, 4, 4, 4?")
     monkeypatch.setattr(coupling, "CONFIRMED_ATTENTION", 1.1)

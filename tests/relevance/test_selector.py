@@ -115,7 +115,7 @@ def test_what_no_layer_knows_is_read_whole_before_anything_else_is_computed(unfa
 
 
 def test_an_image_where_the_probe_finds_nothing_gets_less_of_a_shared_budget() -> None:
-    flat, peaked = (selector("arr-coc").relevance(page_selection(peak=peak)) for peak in (0.01, 0.2))
+    flat, peaked = (selector("arr-coc").relevance(page_selection(rest=rest)) for rest in (0.15, 1e-6))
     assert flat is not None
     assert peaked is not None
     assert 0 < float(flat.max()) < float(peaked.max())

@@ -16,8 +16,8 @@ DIMENSIONS = 16
 EVIDENCE = [[[10, 10, 30, 25], [40, 12, 50, 20]], [[60, 40, 70, 50]]]
 TILES = Mosaic((Grid(1, 3, 3, (0, 0, 0.5, 1)), Grid(1, 3, 3, (0.5, 0, 1, 1)), Grid(1, 2, 4)))
 SELECTOR_NAMES = (
-    "centre", "saliency", "ink", "divprune", "cdpruner", "scope", "mmr", "visionzip", "vispruner", "hiprune", "tome", "evs",
-    "oracle", "arr-coc",
+    "centre", "saliency", "ink", "divprune", "cdpruner", "scope", "mmr", "idpruner", "visionzip", "vispruner", "hiprune", "tome",
+    "evs", "oracle", "arr-coc",
 )  # fmt: skip
 
 

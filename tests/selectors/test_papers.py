@@ -12,9 +12,12 @@ import torch
 from arr_coc.errors import SelectorError
 from arr_coc.selectors import Choice, LayerState, Question, SelectionInput, selector
 from arr_coc.selectors.cdpruner import greedy_dpp
+from arr_coc.selectors.dart import DART
 from arr_coc.selectors.fastv import FastV
 from arr_coc.selectors.hiprune import MIDDLE, neighbours
+from arr_coc.selectors.idpruner import IDPruner
 from arr_coc.selectors.mmr import MMR
+from arr_coc.selectors.pixelprune import PixelPrune
 from arr_coc.selectors.scope import Scope
 from arr_coc.selectors.scoring import unit_vectors
 from arr_coc.selectors.sparsevlm import SparseVLM
@@ -134,6 +137,29 @@ def test_mmr(seed: int, k: int, balance: float) -> None:
     assert choice(MMR(balance).select(seen)).keep.tolist() == kept(seen, chosen)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("k", GREEDY_BUDGETS)
+@pytest.mark.parametrize("balance", [0.5, 0.2, 1.0])
+def test_idpruner(seed: int, k: int, balance: float) -> None:
+    seen = selection(GRID, k, torch.arange(0, 40, 2), seed)
+    cos, paid = cosine_table(seen), seen.attention[1.0].double().tolist()
+    worth = [(value - min(paid)) / (max(paid) - min(paid)) for value in paid]
+    chosen = [max(range(20), key=lambda i: worth[i])]
+    while len(chosen) < k:
+        free = [i for i in range(20) if i not in chosen]
+        chosen.append(max(free, key=lambda i: balance * worth[i] - (1 - balance) * max(cos[i][j] for j in chosen)))
+    assert choice(IDPruner(balance).select(seen)).keep.tolist() == kept(seen, chosen)
+
+
+def test_idpruner_takes_another_importance_and_then_records_no_attention() -> None:
+    seen = replace(selection(GRID, 5), attention={})
+    last_first = IDPruner(1.0, importance=lambda selection: torch.arange(len(selection.candidates)).float())
+    assert last_first.attention_at == ()
+    assert choice(last_first.select(seen)).keep.tolist() == [35, 36, 37, 38, 39]
+    with pytest.raises(SelectorError, match="needs the encoder's attention at depth 1"):
+        IDPruner().select(seen)
+
+
 @pytest.mark.parametrize("k", [1, 33, 100, 299])
 @pytest.mark.parametrize("seed", range(2))
 def test_greedy_methods_equal_their_definition_on_many_tokens(seed: int, k: int) -> None:
@@ -172,9 +198,9 @@ def test_only_methods_that_read_the_question_depend_on_it() -> None:
     other = replace(other, question=Question("Why?", torch.arange(4), lambda ids: embeddings))
     moved = {
         name: choice(selector(name).select(seen)).keep.tolist() != choice(selector(name).select(other)).keep.tolist()
-        for name in ("cdpruner", "mmr", "divprune", "scope", "tome")
+        for name in ("cdpruner", "mmr", "divprune", "scope", "tome", "idpruner")
     }
-    assert moved == {"cdpruner": True, "mmr": True, "divprune": False, "scope": False, "tome": False}
+    assert {name for name, moves in moved.items() if moves} == {"cdpruner", "mmr"}
 
 
 def test_without_a_question_all_tokens_are_equally_relevant() -> None:
@@ -356,7 +382,7 @@ def test_merged_tokens_replace_the_encoder_tokens(name: str) -> None:
 
 
 def test_depths_are_sorted_fractions() -> None:
-    for method in (FastV(), SparseVLM()):
+    for method in (FastV(), SparseVLM(), DART()):
         assert all(0 < depth < 1 for depth in method.depths)
         assert list(method.depths) == sorted(method.depths)
 
@@ -422,6 +448,175 @@ def test_pruning_methods_break_ties_by_order_and_refuse_auto(name: str) -> None:
     assert choice(selector(name).at_layer(even)).keep.tolist() == [0, 1, 2]
     with pytest.raises(SelectorError, match="give a count or a share"):
         selector(name).at_layer(random_state(None)[0])
+
+
+def dart_state(k: int | None, seed: int, cells: torch.Tensor = CELLS) -> LayerState:
+    dice = torch.Generator().manual_seed(seed)
+    hidden, keys = (torch.randn(len(cells), size, generator=dice) for size in (8, 6))
+    return LayerState(2 / 32, 2, hidden, cells, lambda queries: queries, k, project_keys=lambda: keys)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("k", [0, 1, 4, 5, 11, 16, 20])
+@pytest.mark.parametrize("pivots", [(4, 4), (2, 0), (1, 9)])
+def test_dart(seed: int, k: int, pivots: tuple[int, int]) -> None:
+    state = dart_state(k, seed)
+    size = [float(row.abs().sum()) for row in state.keys]
+    visual = [place for place, cell in enumerate(CELLS) if cell >= 0]
+    words = [place for place in range(visual[0], len(CELLS)) if place not in visual]
+    image = sorted(visual, key=lambda place: -size[place])[: min(pivots[0], k)]
+    text = sorted(words, key=lambda place: -size[place])[: pivots[1]]
+    chosen, rest = list(image), min(k, 16) - len(image)
+    for number, pivot in enumerate([*image, *text]):
+        share = rest // len(image + text) + (number < rest % len(image + text))
+        free = [place for place in visual if place not in chosen]
+        chosen += sorted(free, key=lambda place: slow_cosine(state.hidden[pivot], state.hidden[place]))[:share]
+    assert choice(DART(*pivots).at_layer(state)).keep.tolist() == sorted(int(CELLS[place]) for place in chosen)
+
+
+def test_dart_checks_its_pivots_and_refuses_auto_and_states_without_keys() -> None:
+    with pytest.raises(SelectorError, match="expected at least one image pivot"):
+        DART(image_pivots=0)
+    with pytest.raises(SelectorError, match="give a count or a share"):
+        DART().at_layer(dart_state(None, 0))
+    with pytest.raises(SelectorError, match="needs the layer's keys"):
+        DART().at_layer(random_state(3)[0])
+
+
+@pytest.mark.parametrize("family", list(families.QWEN))
+def test_dart_reads_the_models_own_keys(family: str) -> None:
+    vlm = wrapped(family)
+    made, seen = recording("dart")
+    choose, found = made.at_layer, []
+
+    def at_layer(state: LayerState) -> Choice:
+        found.append(state.keys)
+        return choice(choose(state))
+
+    made.at_layer = at_layer
+    answer = vlm.generate([picture()], "What is it?", budget=9, selector=made, **GREEDY)[0]
+    assert answer.tokens["kept"] == 9
+    assert not answer.fallback
+    inputs = stock_inputs(vlm, "What is it?", [picture()])
+    with torch.no_grad():
+        dense = vlm.model(**inputs, use_cache=True)
+    state, chosen = seen[0]
+    keys = dense.past_key_values.layers[state.layer - 1].keys[0]  # [heads, T, d]
+    assert torch.allclose(found[0], keys.transpose(0, 1).flatten(1), atol=1e-5)
+    places = (inputs["input_ids"][0] == vlm.model.config.image_token_id).nonzero()[:, 0]
+    dropped = places[~torch.isin(torch.arange(63), chosen)]
+    assert answer.ids.tolist() == masked_from(vlm, inputs, {state.layer: dropped})
+
+
+def flat_cells(grid: Grid, seed: int, colours: int = 3, size: int = 4, noise: float = 0.0) -> torch.Tensor:
+    """An image `[3, H, W]` whose cells of `size` pixels have one of a few colours each."""
+    dice = torch.Generator().manual_seed(seed)
+    palette = torch.rand(colours, 3, generator=dice)
+    cells = palette[torch.randint(colours, (grid.h, grid.w), generator=dice)]  # [h, w, 3]
+    image = cells.permute(2, 0, 1).repeat_interleave(size, 1).repeat_interleave(size, 2)
+    return (image + noise * torch.rand(image.shape, generator=dice)).clamp(0, 1)
+
+
+def slow_predictive_coding(image: torch.Tensor, grid: Grid, size: int, threshold: float) -> dict[int, float]:
+    """Each cell's prediction error; cells above `threshold` are kept."""
+
+    def block(row: int, column: int) -> list[float]:
+        part = image[:, row * size : (row + 1) * size, column * size : (column + 1) * size]
+        return [float(value) for value in part.flatten()]
+
+    def differ(one: list[float], other: list[float]) -> float:
+        return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+    errors, rebuilt = {0: float("inf")}, {(0, 0): block(0, 0)}
+    for row in range(grid.h):
+        for column in range(grid.w):
+            if (row, column) == (0, 0):
+                continue
+            if row == 0:
+                prediction = rebuilt[0, column - 1]
+            elif column == 0:
+                prediction = rebuilt[row - 1, 0]
+            else:
+                left, above, corner = rebuilt[row, column - 1], rebuilt[row - 1, column], rebuilt[row - 1, column - 1]
+                vertical_edge = differ(corner, left) <= threshold and differ(corner, above) > threshold
+                prediction = above if vertical_edge else left
+            error = differ(block(row, column), prediction)
+            errors[row * grid.w + column] = error
+            rebuilt[row, column] = block(row, column) if error > threshold else prediction
+    return errors
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("threshold", "noise"), [(0.0, 0.0), (0.1, 0.1), (0.2, 0.22)])
+def test_pixelprune(seed: int, threshold: float, noise: float) -> None:
+    grid = Grid(1, 5, 8)
+    image = flat_cells(grid, seed, noise=noise)
+    seen = selection(grid, None, seed=seed, pixels=image, tokens=None)
+    errors = slow_predictive_coding(image, grid, 4, threshold)
+    unique = [cell for cell, error in errors.items() if error > threshold]
+    assert 1 < len(unique) < 40
+    assert choice(PixelPrune(threshold).before_encoding(seen)).keep.tolist() == unique
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("k", [0, 1, 7, 20, 40])
+def test_pixelprune_raises_its_threshold_until_the_budget_holds(seed: int, k: int) -> None:
+    grid = Grid(1, 5, 8)
+    image = flat_cells(grid, seed, noise=0.4)
+    chosen = choice(PixelPrune().before_encoding(selection(grid, k, seed=seed, pixels=image, tokens=None))).keep
+    levels = [slow_predictive_coding(image, grid, 4, step / 255) for step in range(256)]
+    counts = [sum(error > step / 255 for error in errors.values()) for step, errors in enumerate(levels)]
+    assert counts[0] == 40
+    assert len(chosen) == k
+    if 1 <= k < 40:
+        fitting = [step for step in range(256) if counts[step] <= k < counts[max(step - 1, 0)]]
+        choices = [sorted(sorted(levels[step], key=lambda cell: -levels[step][cell])[:k]) for step in fitting]
+        assert chosen.tolist() in choices
+
+
+def test_pixelprune_keeps_less_than_its_budget_where_cells_repeat_and_is_lossless() -> None:
+    grid = Grid(1, 6, 9)
+    image = torch.ones(3, 24, 36)
+    image[:, 8:16, 12:24] = 0.2  # a dark rectangle of two by three cells
+    chosen = choice(PixelPrune().before_encoding(selection(grid, 30, pixels=image, tokens=None))).keep
+    assert len(chosen) < 8  # corners and one edge
+    rebuilt: dict[tuple[int, int], float] = {}
+    for cell in range(grid.n):  # a decoder that gets the kept cells only
+        row, column = divmod(cell, 9)
+        if cell in chosen.tolist():
+            rebuilt[row, column] = float(image[0, row * 4, column * 4])
+            continue
+        left, above, corner = (rebuilt.get(at) for at in ((row, column - 1), (row - 1, column), (row - 1, column - 1)))
+        found = above if left is None or (corner is not None and corner == left != above) else left
+        assert found is not None
+        rebuilt[row, column] = found
+    assert all(abs(rebuilt[r, c] - float(image[0, r * 4, c * 4])) < 1e-6 for r in range(6) for c in range(9))
+
+
+def test_pixelprune_compares_every_pixel_of_a_cell() -> None:
+    for size in (4, 7, 10):
+        for height, width in ((size * 3, size * 3), (size * 3 + 1, size * 3 - 1)):
+            grid, image = Grid(1, 3, 3), torch.ones(3, height, width)
+            assert len(choice(PixelPrune().before_encoding(selection(grid, None, pixels=image, tokens=None))).keep) == 1
+            for place in torch.randint(height * width, (12,), generator=torch.Generator().manual_seed(size)).tolist():
+                spotted = image.clone()
+                spotted[1, place // width, place % width] = 0.99
+                seen = selection(grid, None, pixels=spotted, tokens=None)
+                assert len(choice(PixelPrune().before_encoding(seen)).keep) > 1
+
+
+def test_pixelprune_encodes_and_reads_what_is_left_through_a_model() -> None:
+    vlm, image = wrapped("qwen2_vl"), picture()
+    answer = vlm.ask(image, "What?", selector="pixelprune", **GREEDY)
+    assert answer.tokens["encoded"] == answer.tokens["kept"] <= answer.tokens["all"]
+    blank = vlm.ask(image.point(lambda value: 200), "What?", selector="pixelprune", **GREEDY)
+    assert blank.tokens["encoded"] == blank.tokens["kept"] == 1
+    both = vlm.ask(image, "What?", budget=9, glance=30, glance_selector="pixelprune", selector="divprune", **GREEDY)
+    assert both.tokens == {"all": 63, "encoded": 30, "kept": 9}
+    with pytest.raises(SelectorError, match="expected a threshold from 0 to 1, got 2"):
+        PixelPrune(2)
+    with pytest.raises(SelectorError, match="no scores to derive a mass from"):
+        vlm.ask(image, "What?", selector="pixelprune", budget="mass 90%", **GREEDY)
 
 
 def recording(name: str) -> tuple[Any, list[tuple[LayerState, torch.Tensor]]]:

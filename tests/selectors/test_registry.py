@@ -40,6 +40,7 @@ number = 3
 """
 
 
+INSIDE_OR_EARLY = ("resize", "pixelprune", "fastv", "sparsevlm", "dart")  # they do not choose among encoded cells
 IMAGE_NAMES = [name for name in names() if name not in ("evs", "oracle", "coupling")]  # coupling needs embeddings
 
 
@@ -129,7 +130,7 @@ def test_every_selector_answers_by_name(name: str) -> None:
         assert answer.tokens["kept"] == 12
 
 
-@pytest.mark.parametrize("name", [name for name in IMAGE_NAMES if name not in ("resize", "fastv", "sparsevlm")])
+@pytest.mark.parametrize("name", [name for name in IMAGE_NAMES if name not in INSIDE_OR_EARLY])
 def test_every_selector_chooses_among_the_encoded_cells(name: str) -> None:
     answer = wrapped("qwen2_vl").ask(
         picture(), "What is it?", budget=12, glance=30, glance_selector="random", selector=name, **GREEDY
@@ -144,7 +145,7 @@ def test_selectors_that_need_only_pixels_glance(name: str) -> None:
     assert answer.tokens == {"all": 63, "encoded": 30, "kept": 12}
 
 
-@pytest.mark.parametrize("name", [name for name in IMAGE_NAMES if name not in ("resize", "fastv", "sparsevlm")])
+@pytest.mark.parametrize("name", [name for name in IMAGE_NAMES if name not in INSIDE_OR_EARLY])
 def test_a_shared_budget_of_two_images(name: str) -> None:
     answer = wrapped("qwen2_vl").ask(
         [picture(), picture(40, 64, 1)], "Which?", budget=20, shared=True, selector=name, **GREEDY
@@ -153,7 +154,9 @@ def test_a_shared_budget_of_two_images(name: str) -> None:
     assert not answer.fallback
 
 
-@pytest.mark.parametrize("name", ["evs", "ink", "saliency", "centre", "hiprune", "tome"])
+@pytest.mark.parametrize(
+    "name", ["evs", "ink", "saliency", "centre", "hiprune", "tome", "idpruner", "pixelprune", "dart"]
+)
 def test_videos(name: str) -> None:
     frames = [picture(40, 32, seed) for seed in range(4)]
     answer = wrapped("qwen2_vl").generate(videos=[frames], text="What happens?", budget=7, selector=name, **GREEDY)[0]
@@ -164,6 +167,12 @@ def test_videos(name: str) -> None:
 @pytest.mark.parametrize("family", tiny_vlm.FLAT)
 @pytest.mark.parametrize("name", [name for name in IMAGE_NAMES if name != "resize"])
 def test_tiles_and_overviews(name: str, family: str) -> None:
+    if name == "pixelprune" and not wrapped(family).adapter.glances:
+        with pytest.raises(
+            SelectorError, match="encodes whole pictures only, and selector 'pixelprune' chooses before"
+        ):
+            wrapped(family).ask(picture(90, 40), "What is this?", budget=6, selector=name, max_new_tokens=2)
+        return
     answer = wrapped(family).ask(picture(90, 40), "What is this?", budget=6, selector=name, max_new_tokens=2)
     assert answer.tokens["kept"] == 6
     assert not answer.fallback

@@ -208,6 +208,12 @@ def causal_attention(
     return scores.float().masked_fill(future, -torch.inf).softmax(-1)
 
 
+def layer_keys(layer: Any, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """The keys of a decoder layer with input `[T, D]`, rotated to their positions: `[T, heads, d]`."""
+    states = layer.input_layernorm(hidden)
+    return _project(layer.self_attn, "k", states, cos.to(states.device), sin.to(states.device)).transpose(0, 1)
+
+
 def _project(attention: Any, which: str, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Queries or keys with rotary positions: `[T, D]` to `[H, T, d]`."""
     heads = getattr(attention, f"{which}_proj")(states).view(len(states), -1, attention.head_dim)

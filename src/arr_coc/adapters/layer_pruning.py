@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from arr_coc.adapters.attention_probe import causal_attention
+from arr_coc.adapters.attention_probe import causal_attention, layer_keys
 from arr_coc.adapters.base import Adapter, pre_hooks
 from arr_coc.errors import AllocationError, FallbackWarning, SelectorError, first_line
 from arr_coc.selectors import Choice, LayerState, Selector
@@ -33,6 +33,7 @@ class PruningRequest:
     budget: Budget | Sequence[Budget]
     shared: bool
     seed: int
+    partial: bool = False  # the prompt may hold some of the cells only
 
 
 def check(adapter: Adapter, request: PruningRequest) -> None:
@@ -61,6 +62,7 @@ class LayerPruner:
     kept: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # layer -> each row's cells from there on
     reasons: dict[int, str] = field(default_factory=dict)  # row -> why the selector failed
     relevance: dict[int, torch.Tensor] = field(default_factory=dict)  # row -> [N] the selector's scores
+    choices: dict[int, Choice] = field(default_factory=dict)  # row -> the last result
 
     def before(self, number: int, hidden: torch.Tensor, given: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
         """Layer `number`'s input in place of `hidden` `[B, T, D]` and its keyword arguments."""
@@ -92,6 +94,8 @@ class LayerPruner:
                 kept = self._select(b // copies, b, number, hidden, here[b, real], real.to(hidden.device))
                 self.kept.setdefault(number, []).append(kept)
             stay[b] &= (here[b] < 0) | torch.isin(here[b], kept)
+        if torch.equal(stay, alive):  # nothing to drop here
+            return hidden
         length = int(stay.sum(1).max())
         order = stay.int().argsort(dim=1, stable=True)[:, -length:]
         self.index[number], self.alive[number] = places.gather(1, order), stay.gather(1, order)
@@ -111,6 +115,8 @@ class LayerPruner:
         state = LayerState(
             depth=self.layers[number], layer=number, hidden=hidden[b, real], cells=cells,
             attend=lambda queries: self._attention(number, b, real, queries), k=bound.k, seed=self.request.seed,
+            project_keys=lambda: self._keys(number, b, real),
+            attend_next=lambda queries: self._next_attention(number, hidden[b, real], b, real, queries), row=row,
         )  # fmt: skip
         selector = self.request.selector
         try:
@@ -122,6 +128,7 @@ class LayerPruner:
             if number == max(self.layers) and bound.k is not None and len(keep) > bound.k:
                 raise AllocationError(f"expected at most {bound.k} cells, got {len(keep)}")
             self._store_relevance(row, number, present, choice.relevance)
+            self.choices[row] = choice
             return keep
         except SelectorError:
             raise
@@ -148,11 +155,25 @@ class LayerPruner:
 
     def _attention(self, number: int, b: int, real: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
         """Row `b`'s attention in the layer before `number`: `[heads, Q, T]`."""
+        return causal_attention(self.adapter.text_model.layers[number - 1], *self._previous_input(b, real), queries)
+
+    def _next_attention(
+        self, number: int, hidden: torch.Tensor, b: int, real: torch.Tensor, queries: torch.Tensor
+    ) -> torch.Tensor:
+        """Row `b`'s attention in layer `number` with input `hidden` `[T, D]`: `[heads, Q, T]`."""
+        _, cos, sin = self._previous_input(b, real)
+        return causal_attention(self.adapter.text_model.layers[number], hidden, cos, sin, queries)
+
+    def _keys(self, number: int, b: int, real: torch.Tensor) -> torch.Tensor:
+        """Row `b`'s keys in the layer before `number`: `[T, heads * d]`."""
+        return layer_keys(self.adapter.text_model.layers[number - 1], *self._previous_input(b, real)).flatten(1)
+
+    def _previous_input(self, b: int, real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Row `b`'s input `[T, D]` of the layer that ran last, and its rotary tables `[T, d]`."""
         assert self.previous is not None
         hidden, given = self.previous
         cos, sin = (table[b if len(table) > 1 else 0, real.to(table.device)] for table in given["position_embeddings"])
-        layer = self.adapter.text_model.layers[number - 1]
-        return causal_attention(layer, hidden[b, real.to(hidden.device)], cos, sin, queries)
+        return hidden[b, real.to(hidden.device)], cos, sin
 
     def mean_cells_read(self, cells: torch.Tensor, row: int) -> float:
         """The number of a row's `cells` that a language layer reads, averaged over all layers."""
@@ -171,16 +192,24 @@ class LayerPruner:
             row, start, end = allocation.row, starts[allocation.row], starts[allocation.row] + allocation.n
             starts[row] = end
             kept = self.kept[max(self.layers)][row]
+            kept = kept[(kept >= start) & (kept < end)] - start
+            if self.request.partial and len(kept) == len(allocation.keep):  # chosen before the language model
+                out.append(allocation)
+                continue
             scores = None if row in self.reasons else self.relevance.get(row)
+            choice = self.choices.get(row) if allocation.n == self.totals[row] and row not in self.reasons else None
+            where = f"before layer {', '.join(map(str, sorted(self.layers)))}"
             out.append(
                 replace(
                     allocation,
-                    keep=kept[(kept >= start) & (kept < end)] - start,
-                    read=self.mean_cells_read(torch.arange(start, end), row),
+                    keep=kept,
+                    read=self.mean_cells_read(start + allocation.keep, row),
                     selector=name,
-                    strategy=f"{name} before layer {', '.join(map(str, sorted(self.layers)))}",
+                    strategy=f"{choice.strategy if choice is not None and choice.strategy else name} {where}",
                     relevance=None if scores is None else scores[start:end],
-                    fallback=self.reasons.get(row, ""),
+                    scores={} if choice is None else choice.scores,
+                    tensions={} if choice is None else choice.tensions,
+                    fallback="; ".join(filter(None, [allocation.fallback, self.reasons.get(row)])),
                     notes=(*allocation.notes, *filter(None, [self.limits[row].note])),
                 )
             )
@@ -226,21 +255,15 @@ def _build_pruner(adapter: Adapter, prepared: Prepared, request: PruningRequest)
     layers = layers_at(request.selector.depths, len(adapter.text_model.layers), max(1, adapter.deep_layers))
     cells = torch.full(prepared.source.shape, -1)
     totals = [0] * prepared.rows
-    ids = prepared["input_ids"].cpu()
-    incomplete = SelectorError(
-        f"selector {request.selector.name!r} starts from every visual token: leave glance and allocation out"
-    )
+    for allocation, places in zip(prepared.allocations, prepared.places, strict=True):
+        row = allocation.row
+        if len(allocation.keep) < allocation.n and not request.partial:
+            raise SelectorError(
+                f"selector {request.selector.name!r} starts from every visual token: leave glance and allocation out"
+            )
+        cells[row, torch.searchsorted(prepared.source[row].contiguous(), places)] = totals[row] + allocation.keep
+        totals[row] += allocation.n
     for row in range(prepared.rows):
-        left = {kind: (ids[row] == adapter.token_id(kind)).nonzero()[:, 0] for kind in adapter.kinds}
-        for allocation in prepared.of_row(row):
-            count, which = adapter.token_count(allocation.grid), adapter.cell_tokens(allocation.grid)
-            places, left[allocation.kind] = left[allocation.kind].tensor_split([count])
-            if len(places) < count:
-                raise incomplete
-            cells[row, places if which is None else places[which]] = totals[row] + torch.arange(allocation.n)
-            totals[row] += allocation.n
-        if any(len(rest) for rest in left.values()):
-            raise incomplete
         if cells[row, -1] >= 0:
             raise SelectorError(
                 f"selector {request.selector.name!r} could drop the token that the answer starts from: expected text "

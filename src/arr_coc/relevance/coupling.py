@@ -14,6 +14,7 @@ usually peaks at the answer. It is blurred along rows, so that words stay whole.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,7 +28,7 @@ from arr_coc.types.grid import Cells
 
 UNIVERSAL = "universal layer"
 PROBED_SHARE, PROBED_MIN = 0.5, 448  # candidates that the probe reads: this share, but not fewer than this
-PROBE_NO_PEAK, PROBE_PEAK = 0.03, 0.06  # largest attention at which trust in a probe is 0, and 1
+PROBE_NO_PEAK, PROBE_PEAK = 0.41, 0.55  # peak at which trust in a probe is 0, and 1 (benchmarks/probe_peak.py)
 LAYER_LOGIT_RANGE = 2.0  # logit range of the best cell, centred on 0, over which trust in a layer rises from 0 to 1
 CONFIRMED_CELLS = 0.0625  # share of the cells, the layer's best: a probe confirms the layer if its attention lies there
 CONFIRMED_ATTENTION = 0.45  # share of the probe's attention that must lie there (benchmarks/probe_agreement.py)
@@ -131,8 +132,25 @@ def probe_attention(selection: SelectionInput, priority: torch.Tensor) -> torch.
 
 
 def _from_attention(selection: SelectionInput, attention: torch.Tensor) -> Coupled:
-    trust = min(1.0, max(0.0, (float(attention.max()) - PROBE_NO_PEAK) / (PROBE_PEAK - PROBE_NO_PEAK)))
-    return Coupled(log_scaled(blur_along_rows(attention, selection.grid)[selection.candidates]), "probe", trust)
+    blurred = blur_along_rows(attention, selection.grid)
+    peak = peak_over_chance(blurred[attention != 0])  # NaN passes: `Coupled` reports it
+    trust = min(1.0, max(0.0, (peak - PROBE_NO_PEAK) / (PROBE_PEAK - PROBE_NO_PEAK)))
+    return Coupled(log_scaled(blurred[selection.candidates]), "probe", trust)
+
+
+def peak_over_chance(attention: torch.Tensor) -> float:
+    """How far the largest attention stands out among the cells that were read `[R]`: 0 if all get the same, 1 if one gets all.
+
+    The largest value is divided by what chance would give it, the mean, and put on a log scale that ends at R. So neither
+    the share of attention that a model spends on images nor the number of cells matters: the same attention times 0.1 has
+    the same peak. Blurred attention stays below 1, because a cell's neighbours share its attention.
+
+    >>> round(peak_over_chance(torch.tensor([0.01, 0.01, 0.01, 0.97])), 3)
+    0.978
+    """
+    if len(attention) < 2 or not bool(attention.max() > 0):
+        return 0.0
+    return math.log(float(attention.max()) / float(attention.mean())) / math.log(len(attention))
 
 
 def by_embeddings(selection: SelectionInput) -> Coupled:

@@ -28,7 +28,8 @@ MIN_TRUST = 0.1  # smallest factor on relevance when images share a budget and n
 class ArrCoc(Selector):
     """Knowing, balancing, attending: `arr_coc.relevance.realizing` is the whole story on one screen.
 
-    Keyword arguments are those of `RelevanceSettings`. On a video, content repeated across frames is kept once
+    Keyword arguments are those of `RelevanceSettings`. `continues`: where the language model is probed, `ask` and `generate`
+    continue the prefill from there instead of starting again (`arr_coc.vlm.continuation`). On a video, content repeated across frames is kept once
     (`arr_coc.relevance.frame_budget`).
 
     Needs: pixels. For the question: a trained layer, the language model itself, or an image-text encoder.
@@ -37,7 +38,8 @@ class ArrCoc(Selector):
     name = "arr-coc"
     glances = True
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, continues: bool = False, **settings: Any) -> None:
+        self.continues = continues
         if settings.get("cascade") == "on":
             raise SelectorError("the cascade is for arr_coc.realize with embeddings in native mode: leave it out here")
         self.settings = RelevanceSettings(**settings)
@@ -137,5 +139,5 @@ class Untrained(ArrCoc):
 
     name = "arr-coc-untrained"
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"learned": False} | settings)
+    def __init__(self, *, continues: bool = False, **settings: Any) -> None:
+        super().__init__(continues=continues, **{"learned": False} | settings)

@@ -176,6 +176,9 @@ class LayerState:
     attend: Callable[[torch.Tensor], torch.Tensor] = field(repr=False)
     k: int | None = None
     seed: int = 0
+    project_keys: Callable[[], torch.Tensor] | None = field(default=None, repr=False)
+    attend_next: Callable[[torch.Tensor], torch.Tensor] | None = field(default=None, repr=False)
+    row: int = 0  # of the batch
 
     @property
     def count(self) -> int:
@@ -187,6 +190,19 @@ class LayerState:
     def attention(self, queries: torch.Tensor) -> torch.Tensor:
         """Attention of the tokens `queries` `[Q]` in the layer that ran last: `[heads, Q, T]`."""
         return self.attend(queries)
+
+    def next_attention(self, queries: torch.Tensor) -> torch.Tensor:
+        """Attention of the tokens `queries` `[Q]` in the layer that runs next, before anything is dropped: `[heads, Q, T]`."""
+        if self.attend_next is None:
+            raise SelectorError("this selector needs the next layer's attention, and this state was made without it")
+        return self.attend_next(queries)
+
+    @property
+    def keys(self) -> torch.Tensor:
+        """The keys of all tokens in the layer that ran last, rotated to their positions: `[T, heads * d]`."""
+        if self.project_keys is None:
+            raise SelectorError("this selector needs the layer's keys, and this state was made without them")
+        return self.project_keys()
 
 
 @dataclass(frozen=True)
@@ -222,6 +238,7 @@ class Selector:
     glances: bool = False  # can decide how much to encode (glance "auto"); otherwise everything is encoded
     sets_budget: bool = True  # can decide how many cells to keep (budget "auto")
     asks_embeddings: bool = False  # requires an image-text encoder
+    continues: bool = False  # where it probes the language model, the prefill continues from there
 
     def select(self, selection: SelectionInput) -> Choice | torch.Tensor:
         raise SelectorError(f"selector {self.name!r} does not choose among encoded cells")

@@ -14,12 +14,15 @@ from arr_coc.selectors.base import FunctionSelector, SelectionInput, Selector
 from arr_coc.selectors.cdpruner import CDPruner
 from arr_coc.selectors.controls import All, Centre, Random, Resize, Uniform
 from arr_coc.selectors.cues import Coupling, Ink, Saliency
+from arr_coc.selectors.dart import DART
 from arr_coc.selectors.divprune import DivPrune
 from arr_coc.selectors.evs import EVS
 from arr_coc.selectors.fastv import FastV
 from arr_coc.selectors.hiprune import HiPrune
+from arr_coc.selectors.idpruner import IDPruner
 from arr_coc.selectors.mmr import MMR
 from arr_coc.selectors.oracle import Oracle
+from arr_coc.selectors.pixelprune import PixelPrune
 from arr_coc.selectors.scope import Scope
 from arr_coc.selectors.sparsevlm import SparseVLM
 from arr_coc.selectors.tome import ToMe
@@ -35,8 +38,8 @@ def _deferred(module: str, name: str) -> Callable[[], Selector]:
 _KNOWN: dict[str, Callable[[], Selector]] = {
     maker.name: maker
     for maker in (
-        All, Random, Uniform, Centre, Resize, Saliency, Ink, Coupling, DivPrune, CDPruner, Scope, MMR, VisionZip, VisPruner,
-        HiPrune, ToMe, FastV, SparseVLM, EVS, Oracle,
+        All, Random, Uniform, Centre, Resize, Saliency, Ink, Coupling, DivPrune, CDPruner, Scope, MMR, IDPruner, VisionZip,
+        VisPruner, HiPrune, ToMe, PixelPrune, DART, FastV, SparseVLM, EVS, Oracle,
     )
 }  # fmt: skip
 _KNOWN |= {

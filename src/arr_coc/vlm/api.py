@@ -146,11 +146,11 @@ def realize(
         weights: Set weights of the scores by hand: {"information", "salience", "coupling", "text"}.
     """
     check_question(question)
-    settings = {
+    settings: dict[str, Any] = {
         "coupling": coupling, "balance": balance, "learned": learned, "diverse": diverse, "moments": moments,
         "cascade": cascade, "exploit": exploit, "weights": weights or {}, "explain": True,
     }  # fmt: skip
-    checked = RelevanceSettings(**settings)  # type: ignore[arg-type]
+    checked = RelevanceSettings(**settings)
     array = texture if isinstance(texture, TextureArray) else TextureArray.from_image(texture)
     if previous is not None:
         array = array.supply(previous_relevance=previous_relevance_map(previous))

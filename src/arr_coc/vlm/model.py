@@ -40,6 +40,7 @@ from arr_coc.types.answer import Answer, Prepared
 from arr_coc.types.budget import Budget
 from arr_coc.types.image import ImageLike
 from arr_coc.vlm import generation, prompt, saving, stages
+from arr_coc.vlm.continuation import Continued, Deferred
 from arr_coc.vlm.generation import AnswerStream, GenerationOptions
 from arr_coc.vlm.look import Look, TokenCodec, take_look
 from arr_coc.vlm.prompt import PrunedPrompt
@@ -376,21 +377,35 @@ class VLM:
         request, pruning = _split_layer_pruning(self.adapter, request, remember, options)
         if pruning is not None:
             layer_pruning.check(self.adapter, pruning)
-        prepared = self._prepare(request)
+        waiting: dict[int, Deferred] | None = {} if _continues(self.adapter, request, remember, options) else None
+        prepared = self._prepare(request, waiting=waiting)
+        if waiting:
+            chosen = Continued(request.selection.selector, waiting, len(self.adapter.text_model.layers))
+            pruning = layer_pruning.PruningRequest(
+                chosen, request.selection.budget, False, request.selection.seed, partial=True
+            )
         return generation.generate(self.adapter, self._prompter, prepared, pruning, remember, options)
 
-    def _prepare(self, request: Request, gradients: bool = False) -> Prepared:
-        """request -> look -> glance -> encode -> gaze -> prompt."""
+    def _prepare(
+        self, request: Request, gradients: bool = False, waiting: dict[int, Deferred] | None = None
+    ) -> Prepared:
+        """request -> look -> glance -> encode -> gaze -> prompt.
+
+        `waiting`: probes may wait for the prefill; the calls that do are added, by row.
+        """
         check_peft(self.model)
         watch = Stopwatch(self.device)
         with torch.set_grad_enabled(gradients):
             pruned: list[PrunedPrompt] = []
             for context in self._contexts(request, watch):
+                context.defer = waiting is not None
                 plan = stages.glance(context)
                 if plan.downscale:
                     context, plan = prompt.downscale(context, plan)
                 encoded = stages.encode(context, plan)
                 result = stages.gaze(context, plan, encoded)
+                if waiting is not None:  # several contexts have one row each
+                    waiting.update((len(pruned) + context.visuals[i].row, one) for i, one in result.deferred.items())
                 pruned.append(prompt.build(context, result))
             return prompt.join(pruned, self.adapter.pad_token).prepared(self.adapter, watch)
 
@@ -433,6 +448,18 @@ def _split_layer_pruning(
     before = replace(selection, selector=everything, glance_selector=glancing, budget="all", shared=False)
     pruning = layer_pruning.PruningRequest(chosen, selection.budget, selection.shared, selection.seed)
     return replace(request, selection=before), pruning
+
+
+def _continues(adapter: Adapter, request: Request, remember: bool, options: Mapping[str, Any]) -> bool:
+    """Whether the prefill may continue from a probe: the selector wants it, and nothing speaks against dropping inside."""
+    selection = request.selection
+    if not selection.selector.continues or remember or selection.shared or selection.selector.depths:
+        return False
+    try:
+        layer_pruning.check_options(adapter, selection.selector, options)
+    except SelectorError:
+        return False  # then the probe runs separately
+    return True
 
 
 def _changed(function: Any, given: Mapping[str, Any]) -> list[str]:

@@ -25,6 +25,7 @@ from arr_coc.selectors.base import Choice, Downscale, ImageSource, Question, Sel
 from arr_coc.selectors.cues import EmbeddingScorer
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.budget import Limit, divide, limits, rows
+from arr_coc.vlm.continuation import Deferred, ProbeDeferred, can_defer
 from arr_coc.vlm.fallback import call_gaze, call_glance, call_relevance
 from arr_coc.vlm.look import Encoding, Look, TokenCodec
 from arr_coc.vlm.request import SelectionRequest, given_cells
@@ -52,6 +53,7 @@ class PromptContext:
     reused: bool = False  # the caller asks several questions about the look: encode it once, whole
     conversations: tuple[tuple[Message, ...], ...] = ()
     prompts: tuple[str, ...] = ()
+    defer: bool = False  # probes may wait for the prefill (`continuation`)
 
 
 @dataclass(eq=False)
@@ -76,6 +78,7 @@ class StageResult:
     encoded: list[Encoded]
     allocations: list[Allocation]
     features: list[torch.Tensor | None]  # tokens that replace the encoder's (merging)
+    deferred: dict[int, Deferred] = field(default_factory=dict)  # visual -> a selector's call that waits for its probe
 
 
 class CellProbe:
@@ -84,11 +87,15 @@ class CellProbe:
     def __init__(self, context: PromptContext, number: int, encoded: Sequence[Encoded]) -> None:
         self.context, self.number, self.encoded = context, number, encoded
         self.cells_read = 0.0  # cells read per language layer, on average
+        self.k: int | None = None  # the number of cells to keep, where the probe may wait for the prefill
 
     def __call__(self, cells: torch.Tensor, depths: tuple[float, ...]) -> torch.Tensor:
         context = self.context
         layers = len(context.adapter.text_model.layers)
-        self.cells_read += len(cells) * probe_layers(depths, layers, context.adapter.probed_layers)[-1] / layers
+        probed = probe_layers(depths, layers, context.adapter.probed_layers)
+        if self.k is not None and can_defer(context.adapter, probed, cells, self.k):
+            raise ProbeDeferred(cells, tuple(probed))
+        self.cells_read += len(cells) * probed[-1] / layers
         with context.watch.stage("probe"):
             return prompt_attention(
                 context.adapter, context.inputs, context.visuals, self.encoded, self.number, cells, depths
@@ -134,6 +141,11 @@ def glance(context: PromptContext) -> Plan:
         plan.downscale = _downscale(context, selector.name, results, bounds, plan.reasons)
         plan.keep_downscaled = not request.selector.early
         return plan
+    if not context.adapter.glances:
+        raise SelectorError(
+            f"{context.adapter.family} encodes whole pictures only, and selector {selector.name!r} chooses before that: "
+            "take one that chooses among encoded cells"
+        )
     choices = [result for result in results if isinstance(result, Choice)]
     plan.cells = [choice.keep for choice in choices]
     plan.choices = choices if request.selector.early else None
@@ -183,11 +195,12 @@ def encode(context: PromptContext, plan: Plan) -> list[Encoded]:
 def gaze(context: PromptContext, plan: Plan, encoded: list[Encoded]) -> StageResult:
     """What to keep of each visual."""
     choices, probes = plan.choices, [CellProbe(context, number, encoded) for number in range(len(encoded))]
+    deferred: dict[int, Deferred] = {}
     if choices is None and all(bound.everything for bound in plan.limits):
         choices = [_everything(plan, number, tokens) for number, tokens in enumerate(encoded)]
     elif choices is None:
         with context.watch.stage("gaze"):
-            choices = _choose(context, plan, encoded, probes)
+            choices = _choose(context, plan, encoded, probes, deferred)
     name = "given" if plan.given else context.request.selector.name
     allocations = []
     for number, (choice, tokens, bound) in enumerate(zip(choices, encoded, plan.limits, strict=True)):
@@ -217,7 +230,7 @@ def gaze(context: PromptContext, plan: Plan, encoded: list[Encoded]) -> StageRes
                 read=len(choice.keep) + read if read else None,
             )
         )
-    return StageResult(encoded, allocations, [choice.features for choice in choices])
+    return StageResult(encoded, allocations, [choice.features for choice in choices], deferred)
 
 
 def selection_input(
@@ -291,8 +304,14 @@ def _decode(context: PromptContext, stored: list[Encoded]) -> list[Encoded]:
         return [context.codec.decode(one) for one in stored]
 
 
-def _choose(context: PromptContext, plan: Plan, encoded: list[Encoded], probes: Sequence[CellProbe]) -> list[Choice]:
-    """Call the selector on every visual."""
+def _choose(
+    context: PromptContext,
+    plan: Plan,
+    encoded: list[Encoded],
+    probes: Sequence[CellProbe],
+    deferred: dict[int, Deferred],
+) -> list[Choice]:
+    """Call the selector on every visual. Calls that wait for their probe go to `deferred`."""
     bounds = plan.limits if not context.request.shared else _share_budget(context, plan, encoded, probes)
     choices = []
     for number, (bound, tokens) in enumerate(zip(bounds, encoded, strict=True)):
@@ -300,10 +319,24 @@ def _choose(context: PromptContext, plan: Plan, encoded: list[Encoded], probes: 
             choices.append(_everything(plan, number, tokens))
             continue
         selection = selection_input(context, number, bound, tokens, probes[number])
-        choice, why = call_gaze(context.request.selector, selection)
+        if context.defer and _can_wait(context, number):
+            probes[number].k = bound.k
+        try:
+            choice, why = call_gaze(context.request.selector, selection)
+        except ProbeDeferred as waiting:
+            deferred[number] = Deferred(selection, waiting.cells, waiting.layers)
+            choice, why = Choice(waiting.cells), ""
         _add_reason(plan, number, why)
         choices.append(choice)
     return choices
+
+
+def _can_wait(context: PromptContext, number: int) -> bool:
+    """Whether a visual's probe can wait for the prefill: it is the only one of its row, and text follows it."""
+    visual = context.visuals[number]
+    last = int(context.inputs["attention_mask"][visual.row].nonzero()[-1])
+    alone = sum(other.row == visual.row for other in context.visuals) == 1
+    return alone and visual.n > 0 and int(visual.cell_places[-1]) != last
 
 
 def _everything(plan: Plan, number: int, tokens: Encoded) -> Choice:

@@ -1,0 +1,88 @@
+"""Continuing the prefill where a probe stopped: the probed layers run once, and later layers read the kept cells only.
+
+A probe reads the language model's attention in its middle layers, which takes a prefill of the layers before. A selector
+with `continues` does not repeat them. Its call before the language model is put off (`ProbeDeferred`); the prompt starts with
+the cells that it wanted to probe; inside `generate`, it gets their attention and chooses; the layers from there on read what
+it chose. The result equals the model with the cells that were not probed masked at every layer, and those that were
+dropped masked from that layer on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from arr_coc.adapters.base import Adapter
+from arr_coc.errors import SelectorError
+from arr_coc.selectors.base import Choice, LayerState, SelectionInput, Selector
+from arr_coc.selectors.scoring import top_k
+
+
+class ProbeDeferred(BaseException):
+    """Ends a selector's call before the language model at its probe. Selectors that catch exceptions do not catch it."""
+
+    def __init__(self, cells: torch.Tensor, layers: tuple[int, ...]) -> None:
+        self.cells, self.layers = cells, layers
+
+
+@dataclass(frozen=True, eq=False)
+class Deferred:
+    """A call that waits for the attention to `cells` `[M]` in some language layers."""
+
+    selection: SelectionInput
+    cells: torch.Tensor
+    layers: tuple[int, ...]
+
+
+def can_defer(adapter: Adapter, layers: Sequence[int], cells: torch.Tensor, k: int | None) -> bool:
+    """Whether the prefill can continue from a probe of `cells` `[M]`: tokens can be dropped there, and enough were probed."""
+    return (
+        k is not None
+        and k < len(cells)
+        and adapter.readable
+        and adapter.semantics == "masked"
+        and min(layers) >= max(1, adapter.deep_layers)
+    )
+
+
+class Continued(Selector):
+    """The selector of a request inside the language model: it chooses at the layer where its probe would have stopped."""
+
+    def __init__(self, chosen: Selector, rows: Mapping[int, Deferred], layer_count: int) -> None:
+        """`rows`: the calls that wait. Rows that are not in it keep the cells that they have."""
+        self.name, self.chosen, self.rows = chosen.name, chosen, rows
+        self.layers = sorted({layer for one in rows.values() for layer in one.layers})
+        self.depths = tuple(layer / layer_count for layer in self.layers)
+        self.maps: dict[int, list[torch.Tensor]] = {}  # row -> attention to its cells [M], layer by layer
+
+    def at_layer(self, state: LayerState) -> Choice:
+        here = state.cells >= 0
+        waiting = self.rows.get(state.row)
+        if waiting is None or state.layer not in waiting.layers:
+            return Choice(state.cells[here])
+        last = torch.tensor([len(state.cells) - 1])
+        maps = self.maps.setdefault(state.row, [])
+        maps.append(state.next_attention(last).mean((0, 1)).cpu()[here])
+        if state.layer < max(waiting.layers):
+            return Choice(state.cells[here])
+        return self._choose(waiting, torch.stack(maps).mean(0), state.cells[here])
+
+    def _choose(self, waiting: Deferred, attention: torch.Tensor, present: torch.Tensor) -> Choice:
+        """The selector's own choice, given the attention `[M]` to the cells `present` `[M]`."""
+
+        def probe(cells: torch.Tensor, depths: tuple[float, ...]) -> torch.Tensor:
+            if not torch.equal(cells, present):
+                raise SelectorError("expected the same cells to be probed again: the selector is not deterministic")
+            return attention
+
+        selection = replace(waiting.selection, probe=probe)
+        found = self.chosen.select(selection)
+        choice = found if isinstance(found, Choice) else Choice(found)
+        keep = choice.keep[torch.isin(choice.keep, present)]
+        if choice.relevance is not None and len(keep) < len(choice.keep):  # some were not probed: take the next best
+            rest = present[~torch.isin(present, keep)]
+            keep = torch.cat([keep, rest[top_k(choice.relevance[rest], len(choice.keep) - len(keep))]]).sort().values
+        relevance = None if choice.relevance is None else choice.relevance[present]
+        return replace(choice, keep=keep, relevance=relevance)
