@@ -75,7 +75,10 @@ class Answer:
     ids: torch.Tensor = field(repr=False)  # [A] the answer's tokens
     prompt_tokens: int = 0
     turn: Turn | None = field(default=None, repr=False)
-    token_probabilities: torch.Tensor | None = field(default=None, repr=False)  # [A] with `output_logits=True`
+    token_probabilities: torch.Tensor | None = field(default=None, repr=False)  # [A]; None with beams
+    end_probability: float | None = None  # of the token that ends the answer; None with beams, and where it was cut off
+    confidence: float | None = None  # probability that the answer is right, in [0, 1]; None with beams
+    confidence_source: str = ""  # "calibrated", or "mean token probability" for a model without a calibration
 
     @property
     def allocation(self) -> Allocation:
@@ -102,6 +105,8 @@ class Answer:
         only = self.allocations[0].to_dict() if len(self.allocations) == 1 else {}
         return {
             "answer": self.text,
+            "confidence": None if self.confidence is None else round(self.confidence, 4),
+            "confidence_source": self.confidence_source,
             "tokens": self.tokens,
             "timings_ms": {stage: round(ms, 2) for stage, ms in self.timings.items()},
             "strategy": "; ".join(dict.fromkeys(a.strategy for a in self.allocations)),

@@ -40,6 +40,7 @@ from arr_coc.types.answer import Answer, Prepared
 from arr_coc.types.budget import Budget
 from arr_coc.types.image import ImageLike
 from arr_coc.vlm import generation, prompt, saving, stages
+from arr_coc.vlm.confidence import Calibration
 from arr_coc.vlm.generation import AnswerStream, GenerationOptions
 from arr_coc.vlm.look import Look, TokenCodec, take_look
 from arr_coc.vlm.prompt import PrunedPrompt
@@ -87,6 +88,7 @@ class VLM:
             made = layer if isinstance(layer, ArrCocLayer) else ArrCocLayer.from_pretrained(layer)
             self.layer = fit_to_model(made, self.adapter)
         self.codec = codec
+        self.calibration = Calibration.find(source)  # of the confidence in answers; None: token probabilities as they are
         self._prompter = (
             None if processor is None else PromptProcessor(processor, self.adapter.kinds, self.adapter.images_by_row)
         )
@@ -177,7 +179,9 @@ class VLM:
             late = _changed(VLM.ask, locals())
             if late:
                 raise PromptError(f"a follow-up keeps the cells that were kept: {', '.join(late)} cannot change now")
-            return generation.follow_up(self.adapter, self.prompter, after, question, remember, options)
+            return generation.follow_up(
+                self.adapter, self.prompter, after, question, remember, options, self.calibration
+            )
         several = not isinstance(question, str)
         look = images if isinstance(images, Look) else None
         if look is None and several:
@@ -226,7 +230,9 @@ class VLM:
             late = _changed(VLM.generate, locals())
             if late:
                 raise PromptError(f"these inputs are prepared already: {', '.join(late)} comes too late")
-            return generation.generate(self.adapter, self._prompter, images, None, remember, options)
+            return generation.generate(
+                self.adapter, self._prompter, images, None, remember, options, self.calibration
+            )
         request = parse_request(
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
             originals=originals, look=look, budget=budget, glance=glance, selector=selector,
@@ -369,7 +375,9 @@ class VLM:
         if pruning is not None:
             layer_pruning.check(self.adapter, pruning)
         prepared = self._prepare(request)
-        return generation.generate(self.adapter, self._prompter, prepared, pruning, remember, options)
+        return generation.generate(
+            self.adapter, self._prompter, prepared, pruning, remember, options, self.calibration
+        )
 
     def _prepare(self, request: Request, gradients: bool = False) -> Prepared:
         """request -> look -> glance -> encode -> gaze -> prompt."""

@@ -1,0 +1,118 @@
+"""Confidence of an answer: the probabilities of its tokens, calibrated where the model's folder has a calibration.
+
+`TokenRecorder` reads each token's probability while the model's own `generate` runs; no token changes. The confidence is the
+mean probability of the answer's tokens, its end token included, unless a calibration turns it into the probability that the
+answer is right: a logistic regression over a few features of the answer (`features`), stored as `confidence.json` in the
+model's folder. It needs a selector that says how sure it is of its choice (`allocation.confidence`).
+`benchmarks/doubt.py` fits and measures the calibration of the shipped reader.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from arr_coc.errors import ModelError
+from arr_coc.files import replacing
+from arr_coc.types.allocation import Allocation
+
+FILE = "confidence.json"
+CALIBRATED, TOKEN_PROBABILITY = "calibrated", "mean token probability"  # where a confidence is from
+FEATURES = ("surprise", "worst", "length", "doubt")
+SMALLEST = 1e-6  # probabilities below it count as this
+LOG_SCALE = 0.01  # surprises well below it do not differ
+
+
+class TokenRecorder:
+    """The probability of every generated token. One step's logits are kept at a time, not those of all steps.
+
+    The probabilities are those after the processors of the generation's configuration (such as a repetition penalty), and
+    before the temperature and the top-k of sampling.
+    """
+
+    def __init__(self) -> None:
+        self._last: torch.Tensor | None = None  # [B, V] log-probabilities of the token that comes next
+        self._found: list[torch.Tensor] = []  # [B] each
+        self._length: int | None = None  # of the sequences at the last step
+        self._plain = True  # one more token at each step
+
+    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> None:
+        if self._last is not None and self._length is not None:
+            self._plain = self._plain and ids.shape == (len(self._last), self._length + 1)
+            if self._plain:
+                self._found.append(self._last.gather(1, ids[:, -1:])[:, 0])
+        self._length = ids.shape[1]
+        self._last = scores.float().log_softmax(-1)
+
+    def probabilities(self, sequences: torch.Tensor) -> torch.Tensor | None:
+        """`[B, T]` of the finished sequences; None where tokens did not come one by one (beams, assisted generation)."""
+        if self._last is None or self._length is None or not self._plain:
+            return None
+        if sequences.shape != (len(self._last), self._length + 1):
+            return None
+        last = self._last.gather(1, sequences[:, -1:].to(self._last.device))[:, 0]
+        return torch.stack([*self._found, last], 1).exp().cpu()
+
+
+def features(probabilities: torch.Tensor, allocations: Sequence[Allocation]) -> dict[str, float]:
+    """Features of an answer, from its tokens' probabilities `[T]`, the end token included, and its allocations."""
+    surprise = -probabilities.double().clamp(min=SMALLEST).log()
+    sure = [one.confidence or 0.0 for one in allocations]
+    return {
+        "surprise": math.log(LOG_SCALE + float(surprise.sum())),  # of the whole answer
+        "worst": math.log(LOG_SCALE + float(surprise.max())),  # of its least probable token
+        "length": math.log(len(surprise)),
+        "doubt": 1 - min(sure, default=1.0),  # about the choice of the cells
+    }
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A logistic regression over `features`: the probability that the answer is right."""
+
+    weights: Mapping[str, float]
+    bias: float
+    fitted_on: str = ""  # in words
+
+    def __post_init__(self) -> None:
+        if unknown := sorted(set(self.weights) - set(FEATURES)):
+            raise ModelError(f"expected weights for {', '.join(FEATURES)} in a calibration, got {unknown[0]!r}")
+        for value in (self.bias, *self.weights.values()):
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise ModelError(f"expected finite numbers in a calibration, got {value!r}")
+
+    def __call__(self, found: Mapping[str, float]) -> float:
+        logit = self.bias + sum(weight * found[name] for name, weight in self.weights.items())
+        return 1 / (1 + math.exp(-max(-30.0, min(30.0, logit))))
+
+    def save(self, folder: Path) -> None:
+        with replacing(folder / FILE) as path:
+            path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def find(cls, folder: Path | None) -> Calibration | None:
+        """The calibration in a model's folder; None if it has none."""
+        path = None if folder is None else folder / FILE
+        if path is None or not path.is_file():
+            return None
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            return cls(stored["weights"], stored["bias"], str(stored.get("fitted_on", "")))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelError(f"expected a calibration with weights and bias in {str(path)!r}, got {error!r}") from None
+
+
+def confidence(
+    probabilities: torch.Tensor | None, allocations: Sequence[Allocation], calibration: Calibration | None
+) -> tuple[float | None, str]:
+    """The confidence in an answer, in [0, 1], and where it is from; None without its tokens' probabilities `[T]`."""
+    if probabilities is None or not len(probabilities):
+        return None, ""
+    if calibration is None or any(one.confidence is None for one in allocations):
+        return float(probabilities.double().mean().clamp(0, 1)), TOKEN_PROBABILITY
+    return calibration(features(probabilities, allocations)), CALIBRATED
