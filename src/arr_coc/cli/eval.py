@@ -101,6 +101,7 @@ def add_parser(commands: Any) -> None:
     again.add_argument("--resume", action="store_true", help="continue an interrupted run (the default)")
     again.add_argument("--fresh", action="store_true", help="start again")
     add("--suite", choices=("robustness",), help="drawn cases in place of DATA")
+    add("--photos", type=Path, metavar="DIR", help="with --suite: cases from a folder of photographs, too")
     parser.set_defaults(run=run)
 
 
@@ -113,6 +114,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ArrCocError(
             "expected a folder of questions or --suite robustness, exactly one of the two (see arr-coc eval --help)"
         )
+    if arguments.photos is not None and arguments.suite is None:
+        raise ArrCocError("expected --photos with --suite robustness: name a folder of questions as DATA")
     if arguments.suite is not None:
         given = [option for option, (name, default) in _NOT_WITH_SUITE.items() if getattr(arguments, name) != default]
         if given:
@@ -138,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
             return _compare(arguments)
         from arr_coc.evaluation.robustness import make_suite
 
-        _evaluate(arguments, make_suite(), ["25%"], _print_suite, seeds=1, answers=False)  # only kept cells are judged
+        _evaluate(arguments, make_suite(photos=arguments.photos), ["25%"], _print_suite, seeds=1, answers=False)  # only kept cells are judged
         return 0
     except Interrupted as stopped:
         print(f"arr-coc: {stopped}", file=sys.stderr)

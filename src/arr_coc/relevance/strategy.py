@@ -2,29 +2,39 @@
 
 | case | detected by | what is done |
 |---|---|---|
-| void: a wall, a blank page, noise | hardly any edges, or the same everywhere, and no text | evenly spaced cells |
+| void: a wall, noise, marble, grass, sky, splatter | the statistics of the texture's channels (`void`) | evenly spaced cells |
 | vague question | no word names a thing, and no layer was trained on it | information, not coupling; round-robin over components |
 | nothing matches the question | the probe's attention has no peak | information and coupling; round-robin over components |
 | camouflage: pale text next to bright colours | text lies where salience is low | salience does not count |
 
+A void has no place that differs from the rest. It is flat; or soft, like a sky; or even, like noise of any strength; or its
+parts are alike, like those of a paint splatter, although its cells are not. A page has quiet cells between its lines, an
+object on grass is an outlier of colour or detail, and the parts of a photograph differ.
+
 By information alone, one loud object takes the whole budget and a pale line of text next to it gets nothing. Round-robin
 selection takes the best cell of every connected component, then the second best of every component, and so on.
 
-The thresholds were set on drawn cases (`arr_coc.evaluation.robustness`) and on scanned pages.
+The thresholds were set on drawn cases (`arr_coc.evaluation.robustness`), on generated textures (`arr_coc.draw.textures`), and on
+scanned and drawn pages; `benchmarks/void.py` measures them on others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 
 from arr_coc.relevance.knowing import TEXT_THRESHOLD, CellScores, cached_scores, edge_energy
 from arr_coc.selectors.base import SelectionInput
+from arr_coc.texture import TextureArray, filters
 
 FAINT_EDGES = 0.02  # Sobel magnitude of the strongest cell below which an image is a void
 EVEN_EDGES = 0.35  # coefficient of variation of the cells' edges below which they are the same everywhere
+VOID_CELL, VOID_CELLS = 28, (6, 48)  # px of a cell for the statistics of a void; fewest and most cells along a side
+SOFT_EDGES, SOFT_TEXT = 0.035, 0.05  # strongest mean edges and text likelihood of a cell in a soft void
+VOID_PARTS = 4  # along each side: parts whose cells are compared
 PALE = 0.8  # salience of text cells relative to the mean below which text is camouflaged
 FOLLOW_QUESTION = ("relevance", "camouflage")  # rules that follow the question
 SPREAD_OUT = ("void", "blind")  # rules that spread over the image
@@ -55,6 +65,9 @@ def decide(selection: SelectionInput, scores: CellScores, clear: bool = True) ->
     spread = float(energy.std() / energy.mean()) if len(energy) > 1 and float(energy.mean()) > 0 else 0.0
     if strongest < FAINT_EDGES or (spread < EVEN_EDGES and not bool(has_text.any())):
         return Strategy("void", "the image is even everywhere, so cells are evenly spaced", even=True)
+    textures = {one.once("void", partial(void, one)) for one in selection.textures}
+    if "" not in textures:
+        return Strategy("void", f"{VOIDS[min(textures)]}, so cells are evenly spaced", even=True)
     pale = bool(has_text.any()) and float(scores.salience[has_text].mean()) < PALE * float(scores.salience.mean())
     salience = 0.0 if pale else 1.0
     if scores.coupling is None:
@@ -68,6 +81,73 @@ def decide(selection: SelectionInput, scores: CellScores, clear: bool = True) ->
     if pale:
         return Strategy("camouflage", "text lies where nothing stands out, so salience does not count", salience=0.0)
     return Strategy()
+
+
+VOIDS = {
+    "alike": "a texture whose parts are all alike, without content",
+    "even": "a texture without content, in which nothing stands out",
+    "flat": "the image is even everywhere",
+    "soft": "soft tones without an edge or text",
+}
+
+
+def void(texture: TextureArray) -> str:
+    """Which of `VOIDS` an image is, by the statistics of its channels; empty if it shows something."""
+    height, width = texture.size
+    rows, columns = (min(VOID_CELLS[1], round(side / VOID_CELL)) for side in (height, width))
+    if min(rows, columns) < VOID_CELLS[0]:
+        return ""  # too few cells for statistics
+    red, green, blue = (texture[name].float() for name in ("red", "green", "blue"))
+    luma = filters.luma(torch.stack([red, green, blue]))
+    detail = texture["edges"].float() + texture["edges_inverted"].float()
+    means = filters.pool_means((detail, luma, luma * luma, red - blue, red - green), (rows, columns))
+    edges, mean, square, *chroma = (plane.double().cpu() for plane in means)
+    contrast = (square - mean * mean).clamp(min=0).sqrt()
+    if float(edges.max()) < FAINT_EDGES / 2:
+        return "flat"
+    median = float(edges.median())
+    quiet = float(edges.quantile(0.1)) / (median + 0.02)
+    peaks = _kurtosis(texture.grid(rows, columns, ["saliency"])[0].double().cpu())
+    if quiet < 0.1:  # paper between lines
+        return ""
+    likely = float(texture.grid(rows, columns, ["text"]).max())
+    if float(edges.max()) < SOFT_EDGES and likely < SOFT_TEXT and peaks < 16:
+        return "soft"
+    if peaks > 9:  # something stands out
+        return ""
+    sharpest, roughest = _outlier(edges, 0.03), _outlier(contrast, 0.01)
+    if roughest > 4:
+        return ""
+    spread = float(edges.std() / (edges.mean() + 0.02))
+    odd_colour = max(_outlier(sign * plane, 0.02) for plane in chroma for sign in (1, -1))
+    if quiet > 0.35 and spread < 0.3 and sharpest < 2 and odd_colour < 4:
+        return "even"
+    # Gray pages whose lines fill the picture would pass, so only colours count here.
+    coloured = max(float(plane.std()) for plane in chroma) > 0.05
+    alike = _between_parts((edges + 0.02).log()) < 4.5 and _between_parts(mean) < 10
+    return "alike" if coloured and alike and spread < 0.6 and sharpest < 2.6 else ""
+
+
+def _outlier(values: torch.Tensor, least: float) -> float:
+    """How far the largest of values `[h, w]` is from their median, in robust standard deviations plus `least`."""
+    median = values.median()
+    return float((values.max() - median) / (1.48 * (values - median).abs().median() + least))
+
+
+def _kurtosis(values: torch.Tensor) -> float:
+    centred = values - values.mean()
+    return float(centred.pow(4).mean() / (centred.square().mean().square() + 1e-9))
+
+
+def _between_parts(values: torch.Tensor) -> float:
+    """The F ratio of an analysis of variance: how far the parts of a map `[h, w]` differ, relative to the cells of a part."""
+    rows, columns = (torch.arange(side) * VOID_PARTS // side for side in values.shape)
+    part, flat = (rows[:, None] * VOID_PARTS + columns).flatten(), values.flatten()
+    count = torch.bincount(part, minlength=VOID_PARTS**2).double()
+    mean = torch.bincount(part, flat, VOID_PARTS**2) / count
+    within = (flat - mean[part]).square().sum() / (len(flat) - VOID_PARTS**2)
+    between = (count * (mean - flat.mean()).square()).sum() / (VOID_PARTS**2 - 1)
+    return float(between / (within + 1e-6))
 
 
 def components(selection: SelectionInput) -> torch.Tensor:
