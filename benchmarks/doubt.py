@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ import arr_coc
 from arr_coc.evaluation.metrics import evidence_cells, exact, recall
 from arr_coc.relevance import coupling
 from arr_coc.relevance.knowing import know
+from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.training.documents import draw_any
 from arr_coc.training.examples import read_folder, selection_input
 from PIL import Image
 
-BUDGETS = ("6.25%", "12.5%", "25%", "50%", "all")
+BUDGETS = ("6.25%", "12.5%", "25%", "all")
+CHOICE_SHARES = (0.015, 0.03, 0.0625, 0.125, 0.25)
 SELECTORS = ("arr-coc", "arr-coc-untrained")
 DRAWN_SEED = 9_000_000
 
@@ -92,6 +95,41 @@ def answer(data: Path, out: Path, share: tuple[int, int]) -> None:
             file.flush()
 
 
+def choose(data: Path, out: Path, limit: int | None) -> None:
+    """One record for each question, source of coupling and budget: what the source says, and whether the evidence was kept."""
+    vlm = arr_coc.load("reader")
+    with out.open("w") as file:
+        for picture in read_folder(data).pictures[:limit]:
+            look = vlm.look(picture.still)
+            for sample in picture.samples:
+                if not sample.evidence:
+                    continue
+                selection = selection_input(vlm, look, sample.question)
+                groups = evidence_cells(sample.evidence, selection.grid, picture.size)
+                scores = know(selection)
+                sources = {
+                    "layer": coupling.by_layer(selection),
+                    "probe": coupling.by_probe(selection, scores.information + scores.text),
+                }
+                for source, found in sources.items():
+                    assert found.chances is not None
+                    settings = RelevanceSettings(coupling=source, learned=source == "layer")
+                    for share in CHOICE_SHARES:
+                        k = round(share * selection.grid.n)
+                        choice = realized(replace(selection, k=k, layer=lambda _: found.prediction, probe=None if source == "layer" else selection.probe), settings)
+                        held = float(found.chances[torch.isin(selection.candidates, choice.keep)].sum() / found.chances.sum())
+                        record = {
+                            "picture": picture.name, "kind": sample.kind, "source": source, "share": share, "rule": choice.rule,
+                            "held": held, "recall": recall(choice.keep, groups), "trust": found.trust,
+                            "top": float(found.chances.max()), "sum": float(found.chances.sum()), "n": selection.grid.n,
+                        }  # fmt: skip
+                        if found.prediction is not None:
+                            record |= {"logit": found.prediction.confidence, "image_novelty": found.prediction.image_novelty}
+                            record |= {"question_novelty": found.prediction.question_novelty}
+                        file.write(json.dumps(record) + "\n")
+            file.flush()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -102,12 +140,18 @@ def main() -> None:
     answering.add_argument("data", type=Path)
     answering.add_argument("out", type=Path)
     answering.add_argument("--share", type=int, nargs=2, default=(0, 1), help="every n-th picture from the i-th on")
+    choosing = commands.add_parser("choose")
+    choosing.add_argument("data", type=Path)
+    choosing.add_argument("out", type=Path)
+    choosing.add_argument("--limit", type=int, help="only so many pictures")
     given = parser.parse_args()
     torch.manual_seed(0)
     if given.command == "draw":
         draw(given.out, given.count)
     elif given.command == "answer":
         answer(given.data, given.out, tuple(given.share))
+    elif given.command == "choose":
+        choose(given.data, given.out, given.limit)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def test_the_oracle_and_all_cells_pass_and_one_corner_fails() -> None:
     assert not any(found["corner", "25%"]["texture"])
     assert all(found["uniform", "25%"]["texture"])
     textures = found["arr-coc-untrained", "25%"]["texture"]
-    assert textures.count(True) >= 0.85 * len(textures)  # recognised as void
+    assert textures.count(True) >= 0.7 * len(textures)  # recognised as void
     assert found["uniform", "25%"]["void"] == [True]
     assert found["uniform", "25%"]["camouflage"] == [False]
     said = robustness.to_dict(report)

@@ -44,6 +44,7 @@ class Coupled:
     by: str
     trust: float = 1.0
     prediction: LayerPrediction | None = None  # the layer's, with all of its scores
+    chances: torch.Tensor | None = None  # [M] where the answer is, by this source, up to a factor; None: it cannot say
 
     @property
     def image_unfamiliar(self) -> bool:
@@ -71,7 +72,7 @@ def by_layer(selection: SelectionInput) -> Coupled:
     assert selection.layer is not None
     prediction = selection.layer(selection)
     trust = min(1.0, max(0.0, 0.5 + prediction.confidence / LAYER_LOGIT_RANGE))
-    found = Coupled(prediction.scores["coupling"], "layer", trust, prediction)
+    found = Coupled(prediction.scores["coupling"], "layer", trust, prediction, prediction.relevance)
     return replace(found, trust=0.0) if found.image_unfamiliar else found
 
 
@@ -110,7 +111,8 @@ def probe_attention(selection: SelectionInput, priority: torch.Tensor) -> torch.
 
 def _from_attention(selection: SelectionInput, attention: torch.Tensor) -> Coupled:
     trust = min(1.0, max(0.0, (float(attention.max()) - PROBE_NO_PEAK) / (PROBE_PEAK - PROBE_NO_PEAK)))
-    return Coupled(log_scaled(blur_along_rows(attention, selection.grid)[selection.candidates]), "probe", trust)
+    values = log_scaled(blur_along_rows(attention, selection.grid)[selection.candidates])
+    return Coupled(values, "probe", trust, chances=attention[selection.candidates])
 
 
 def by_embeddings(selection: SelectionInput) -> Coupled:

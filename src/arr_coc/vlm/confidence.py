@@ -11,20 +11,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from arr_coc.errors import ModelError
+from arr_coc.errors import ModelError, PromptError
 from arr_coc.files import replacing
 from arr_coc.types.allocation import Allocation
+from arr_coc.types.answer import Answer, Attempt
+from arr_coc.types.budget import Budget
 
 FILE = "confidence.json"
 CALIBRATED, TOKEN_PROBABILITY = "calibrated", "mean token probability"  # where a confidence is from
 FEATURES = ("surprise", "worst", "length", "doubt")
 SMALLEST = 1e-6  # probabilities below it count as this
+WIDER = 2  # times the cells, where an answer is not sure
 LOG_SCALE = 0.01  # surprises well below it do not differ
 
 
@@ -116,3 +120,46 @@ def confidence(
     if calibration is None or any(one.confidence is None for one in allocations):
         return float(probabilities.double().mean().clamp(0, 1)), TOKEN_PROBABILITY
     return calibration(features(probabilities, allocations)), CALIBRATED
+
+
+# Looking again: `ask(..., sure=...)`.
+
+
+def check_sure(sure: float, options: Mapping[str, Any]) -> None:
+    """Raise for a threshold that is no probability, and for generation without token probabilities."""
+    if isinstance(sure, bool) or not isinstance(sure, int | float) or not 0 <= sure <= 1:
+        raise PromptError(f"expected sure as a probability between 0 and 1, got {sure!r}")
+    plain = {"num_beams": 1, "num_return_sequences": 1, "assistant_model": None, "prompt_lookup_num_tokens": None}
+    for name, value in plain.items():
+        if (given := options.get(name)) is not None and given != value:
+            raise PromptError(f"expected one plain sequence with sure, which needs its probabilities, got {name}={given!r}")
+
+
+def is_sure(answer: Answer, sure: float) -> bool:
+    """Whether the confidence is enough, that in the choice of the cells included. An unknown one is not."""
+    found = [answer.confidence]
+    if answer.confidence_source != CALIBRATED:  # a calibrated confidence includes the doubt about the choice
+        found += [one.confidence for one in answer.allocations if one.confidence is not None]
+    return all(one is not None and one >= sure for one in found)
+
+
+def wider_budgets(answer: Answer, shared: bool) -> Iterator[Budget | list[Budget]]:
+    """What to read where an answer is not sure: twice its cells, then all. Nothing if it read all."""
+    kept, cells = [one.k for one in answer.allocations], [one.n for one in answer.allocations]
+    if kept == cells:
+        return
+    twice = [min(n, WIDER * max(1, k)) for k, n in zip(kept, cells, strict=True)]
+    if twice != cells:
+        yield sum(twice) if shared else list(twice)
+    yield "all"
+
+
+def surest(attempts: Sequence[Answer]) -> Answer:
+    """The attempt with the highest confidence, which lists all of them and has the time of all of them."""
+    best = max(attempts, key=lambda one: one.confidence or 0.0)
+    timings: dict[str, float] = {}
+    for one in attempts:
+        for stage, milliseconds in one.timings.items():
+            timings[stage] = timings.get(stage, 0.0) + milliseconds
+    tried = tuple(Attempt(one.text, one.confidence, one.tokens["kept"]) for one in attempts)
+    return replace(best, timings=timings, tried=tried)

@@ -40,7 +40,7 @@ from arr_coc.types.answer import Answer, Prepared
 from arr_coc.types.budget import Budget
 from arr_coc.types.image import ImageLike
 from arr_coc.vlm import generation, prompt, saving, stages
-from arr_coc.vlm.confidence import Calibration
+from arr_coc.vlm.confidence import Calibration, check_sure, is_sure, surest, wider_budgets
 from arr_coc.vlm.generation import AnswerStream, GenerationOptions
 from arr_coc.vlm.look import Look, TokenCodec, take_look
 from arr_coc.vlm.prompt import PrunedPrompt
@@ -55,6 +55,7 @@ class AskOptions(RequestOptions, GenerationOptions, total=False):
 
     after: Answer | None
     remember: bool | None
+    sure: float | None
 
 
 class VLM:
@@ -141,6 +142,7 @@ class VLM:
         seed: int = 0,
         raw: bool = False,
         remember: bool | None = None,
+        sure: float | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Answer | list[Answer]:
         """Answer a question about an image, several images, or a look; a list of questions gives a list of answers.
@@ -166,6 +168,8 @@ class VLM:
             seed: For selectors that draw at random.
             raw: `question` is a whole prompt that contains the image tokens.
             remember: Keep the KV cache in the answer, for follow-up questions.
+            sure: Look again where the confidence is below this: read twice the cells, then all. The pictures are encoded
+                once, whole. The answer is the surest one; `answer.tried` has all, `answer.tokens_paid` their tokens.
             **options: Options of the model's own `generate`, such as `max_new_tokens` or `num_beams`.
 
         Returns:
@@ -182,9 +186,13 @@ class VLM:
             return generation.follow_up(
                 self.adapter, self.prompter, after, question, remember, options, self.calibration
             )
+        if sure is not None:
+            check_sure(sure, options)
+            if allocation is not None:
+                raise PromptError("expected sure or an allocation, got both: given cells leave nothing to look at again")
         several = not isinstance(question, str)
         look = images if isinstance(images, Look) else None
-        if look is None and several:
+        if look is None and (several or sure is not None):
             look = self.look(images, videos=videos, video=video, fps=fps, frames=frames)
             videos = video = fps = frames = None
         request = parse_request(
@@ -194,6 +202,8 @@ class VLM:
             frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
         answers = self._answer(request, bool(remember), options)
+        if sure is not None:
+            answers = [self._look_again(request, row, one, sure, bool(remember), options) for row, one in enumerate(answers)]
         return answers if several or len(answers) > 1 else answers[0]
 
     def generate(
@@ -321,6 +331,8 @@ class VLM:
         if not isinstance(question, str):
             raise PromptError(f"expected one question to stream an answer to, got {type(question).__name__}")
         generation.check_options(self.model, options, VLM.ask)
+        if options.get("sure") is not None:
+            raise PromptError("expected sure with ask: a streamed answer cannot be taken back")
         for name in ("num_beams", "num_return_sequences"):
             if (count := self.adapter.generation_option(options, name)) not in (None, 1):
                 raise PromptError(f"expected {name}=1 for a streamed answer, got {count!r}: call ask instead")
@@ -378,6 +390,23 @@ class VLM:
         return generation.generate(
             self.adapter, self._prompter, prepared, pruning, remember, options, self.calibration
         )
+
+    def _look_again(
+        self, request: Request, row: int, answer: Answer, sure: float, remember: bool, options: Mapping[str, Any]
+    ) -> Answer:
+        """The answer to one row, read again from more cells of the same look as long as it is not sure."""
+        assert request.questions is not None
+        attempts = [answer]
+        for budget in wider_budgets(answer, request.selection.shared):
+            if is_sure(attempts[-1], sure):
+                break
+            glance = "all" if budget == "all" else request.selection.glance
+            wider = replace(request.selection, budget=budget, glance=glance, shared=request.selection.shared and budget != "all")
+            again = replace(
+                request, selection=wider, questions=(request.questions[row],), conversations=(request.conversations[row],)
+            )
+            attempts += self._answer(again, remember, options)
+        return surest(attempts)
 
     def _prepare(self, request: Request, gradients: bool = False) -> Prepared:
         """request -> look -> glance -> encode -> gaze -> prompt."""
