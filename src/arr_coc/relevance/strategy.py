@@ -5,6 +5,9 @@
 | void: a wall, noise, marble, grass, sky, splatter | the statistics of the texture's channels (`void`) | evenly spaced cells |
 | vague question | no word names a thing, and no layer was trained on it | information, not coupling; round-robin over components |
 | nothing matches the question | the probe's attention has no peak | information and coupling; round-robin over components |
+| a question that describes | its kind (`question_kind.py`) | information, not coupling; round-robin over components |
+| a question for what is odd | its kind | salience and information, not coupling; round-robin over components |
+| a question that counts or compares | its kind | round-robin over the components that match; duplicates count |
 | camouflage: pale text next to bright colours | text lies where salience is low | salience does not count |
 
 A void has no place that differs from the rest. It is flat; or soft, like a sky; or even, like noise of any strength; or its
@@ -20,7 +23,7 @@ scanned and drawn pages; `benchmarks/void.py` measures them on others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -36,6 +39,9 @@ VOID_CELL, VOID_CELLS = 28, (6, 48)  # px of a cell for the statistics of a void
 SOFT_EDGES, SOFT_TEXT = 0.035, 0.05  # strongest mean edges and text likelihood of a cell in a soft void
 VOID_PARTS = 4  # along each side: parts whose cells are compared
 PALE = 0.8  # salience of text cells relative to the mean below which text is camouflaged
+ODD_SALIENCE = 10.0  # how much salience counts where the question is what is odd
+INSTANCE_KINDS = ("count", "compare")
+INSTANCE = 0.06  # relevance of a component's best cell, relative to the best of all, from which it is an instance
 FOLLOW_QUESTION = ("relevance", "camouflage")  # rules that follow the question
 SPREAD_OUT = ("void", "blind")  # rules that spread over the image
 BACKGROUND_SHARE = 0.25  # at least this share of the cells is background
@@ -52,10 +58,15 @@ class Strategy:
     round_robin: bool = False  # every connected component gets its share
     coupling: float = 1.0  # trust in each score
     salience: float = 1.0
+    instances: bool = False  # every component that matches gets its share, and near-duplicates are kept
 
 
-def decide(selection: SelectionInput, scores: CellScores, clear: bool = True) -> Strategy:
-    """Check the statistics of the scores before they are used. `clear`: the question says what it is about."""
+def decide(selection: SelectionInput, scores: CellScores, clear: bool = True, kind: str = "read") -> Strategy:
+    """Check the statistics of the scores before they are used.
+
+    `clear`: the question says what it is about. `kind`: one of `question_kind.KINDS`, or "read" where a layer was trained on
+    the question and does better than a rule.
+    """
     if selection.source is None:
         even = scores.coupling is None or scores.trust == 0
         return Strategy("blind", "no pixels, only the model's own attention", even=even)
@@ -75,14 +86,22 @@ def decide(selection: SelectionInput, scores: CellScores, clear: bool = True) ->
     if not clear or not bool(scores.coupling.max() > scores.coupling.min()):
         why = "the question names nothing, so everything with information counts"
         return Strategy("vague", why, coupling=0.0, salience=salience, round_robin=True)
+    if kind in WHOLE_KINDS:
+        return replace(WHOLE_KINDS[kind], salience=WHOLE_KINDS[kind].salience * salience)
     if scores.trust < 0.5:
         why = "nothing matches the question, so everything with information counts, too"
         return Strategy("unsure", why, coupling=scores.trust, salience=salience, round_robin=True)
     if pale:
         return Strategy("camouflage", "text lies where nothing stands out, so salience does not count", salience=0.0)
+    if kind in INSTANCE_KINDS:
+        return Strategy(why=f"every place that matches, because the question is to {kind}", instances=True)
     return Strategy()
 
 
+WHOLE_KINDS = {
+    "describe": Strategy("describe", "a description needs all of it, so everything with information counts", False, True, 0.0),
+    "odd": Strategy("odd", "what is odd stands out, so salience counts and not the question", False, True, 0.0, ODD_SALIENCE),
+}
 VOIDS = {
     "alike": "a texture whose parts are all alike, without content",
     "even": "a texture without content, in which nothing stands out",
@@ -189,3 +208,15 @@ def round_robin(relevance: torch.Tensor, count: int, components: torch.Tensor) -
     turn[grouped] = torch.arange(len(grouped)) - starts
     turn[components == BACKGROUND] += len(components)
     return order[turn[order].argsort(stable=True)][:count].sort().values
+
+
+def instances(relevance: torch.Tensor, count: int, components: torch.Tensor) -> torch.Tensor:
+    """Indices `[count]`, sorted: all components whose best cell is about as relevant as the best of all, in turn; then the rest.
+
+    >>> instances(torch.tensor([0.9, 0.8, 0.7, 0.6, 0.01]), 2, torch.tensor([0, 0, 0, 1, 2])).tolist()
+    [0, 3]
+    """
+    best = relevance.new_zeros(int(components.max()) + 2 if len(components) else 1)
+    best = best.scatter_reduce(0, components + 1, relevance, "amax")
+    matching = (best[components + 1] >= INSTANCE * best.max()) & (components != BACKGROUND)
+    return round_robin(relevance, count, torch.where(matching, components, BACKGROUND))
