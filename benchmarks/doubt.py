@@ -13,25 +13,34 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
-
-import arr_coc
-from arr_coc.evaluation.metrics import evidence_cells, exact, recall
-from arr_coc.relevance import coupling
-from arr_coc.relevance.knowing import know
-from arr_coc.relevance.realizing import RelevanceSettings, realized
-from arr_coc.training.documents import draw_any
-from arr_coc.training.examples import read_folder, selection_input
 from PIL import Image
 
-BUDGETS = ("6.25%", "12.5%", "25%", "all")
-CHOICE_SHARES = (0.015, 0.03, 0.0625, 0.125, 0.25)
-SELECTORS = ("arr-coc", "arr-coc-untrained")
+import arr_coc
+from arr_coc import reader
+from arr_coc.evaluation.data import PictureQuestions
+from arr_coc.evaluation.metrics import evidence_cells, exact, recall
+from arr_coc.relevance import strategy
+from arr_coc.training.documents import draw_any
+from arr_coc.training.examples import read_folder
+from arr_coc.vlm.confidence import FEATURES, Calibration, features
+
+BUDGETS = {"arr-coc": ("6.25%", "all"), "arr-coc-untrained": ("6.25%", "12.5%", "25%")}
 DRAWN_SEED = 9_000_000
+KEPT = 0.8  # share of the evidence from which it counts as kept
+COVERAGES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
+SURE = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+LADDERS = (
+    ("arr-coc-untrained", ("6.25%", "12.5%", "all")),
+    ("arr-coc-untrained", ("12.5%", "25%", "all")),
+)
 
 Record = dict[str, Any]
 
@@ -52,82 +61,172 @@ def draw(out: Path, count: int) -> None:
     (out / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def answer(data: Path, out: Path, share: tuple[int, int]) -> None:
-    """One record for each question, selector and budget."""
-    vlm = arr_coc.load("reader")
-    pictures = read_folder(data).pictures[share[0] :: share[1]]
-    with out.open("w") as file:
-        for picture in pictures:
-            look = vlm.look(picture.still)
-            for sample in picture.samples:
-                selection = selection_input(vlm, look, sample.question)
-                layer = coupling.by_layer(selection).prediction
-                scores = know(selection)
-                peak = float(coupling.probe_attention(selection, scores.information + scores.text).max())
-                assert layer is not None
-                groups = evidence_cells(sample.evidence, selection.grid, picture.size) if sample.evidence else []
-                about = {
+def answer(data: Path, out: Path, minutes: float, kinds: Sequence[str] | None) -> None:
+    """One record for each question, selector and budget. Pictures that `out` has already are left out, so that it can be resumed."""
+    vlm, stop = arr_coc.load("reader"), time.monotonic() + 60 * minutes
+    done = {json.loads(line)["picture"] for line in out.open()} if out.exists() else set()
+    with out.open("a") as file:
+        for picture in read_folder(data).pictures:
+            if picture.name in done:
+                continue
+            if time.monotonic() > stop:
+                print("stopped: the same command continues")
+                return
+            records = list(_answer_picture(vlm, picture, kinds))
+            file.write("".join(json.dumps(record) + "\n" for record in records))  # whole pictures only
+            file.flush()
+    print("done")
+
+
+def _answer_picture(vlm: arr_coc.VLM, picture: PictureQuestions, kinds: Sequence[str] | None) -> Iterator[Record]:
+    look = vlm.look(picture.still)
+    samples = [one for one in picture.samples if kinds is None or one.kind in kinds]
+    for selector, budgets in BUDGETS.items():
+        for budget in budgets:
+            answers = vlm.ask(look, [one.question for one in samples], budget=budget, selector=selector)
+            for sample, got in zip(samples, answers, strict=True):
+                allocation = got.allocation
+                groups = evidence_cells(sample.evidence, allocation.grid, picture.size) if sample.evidence else []
+                assert got.token_probabilities is not None
+                ends = [] if got.end_probability is None else [got.end_probability]
+                yield {
                     "picture": picture.name,
                     "kind": sample.kind,
                     "question": sample.question,
-                    "logit": layer.confidence,
-                    "image_novelty": layer.image_novelty,
-                    "question_novelty": layer.question_novelty,
-                    "peak": peak,
+                    "selector": selector,
+                    "budget": budget,
+                    "answer": got.text,
+                    "right": bool(exact(got.text, sample.answers)),
+                    "recall": recall(allocation.keep, groups) if groups else None,
+                    "kept": allocation.k,
+                    "cells": allocation.n,
+                    "strategy": allocation.strategy,
+                    "held": allocation.tensions.get("held"),
+                    "trust": allocation.tensions.get("trust"),
+                    "probabilities": [round(p, 7) for p in (*got.token_probabilities.tolist(), *ends)],
                 }
-                for selector in SELECTORS:
-                    for budget in BUDGETS if selector == SELECTORS[0] else BUDGETS[:-1]:
-                        got = vlm.ask(look, sample.question, budget=budget, selector=selector)
-                        tokens, end = got.token_probabilities, got.end_probability
-                        assert tokens is not None
-                        record = about | {
-                            "selector": selector,
-                            "budget": budget,
-                            "answer": got.text,
-                            "right": bool(exact(got.text, sample.answers)),
-                            "recall": recall(got.allocation.keep, groups) if groups else None,
-                            "kept": got.tokens["kept"],
-                            "all": got.tokens["all"],
-                            "strategy": got.allocation.strategy,
-                            "probabilities": [round(p, 7) for p in (*tokens.tolist(), *([] if end is None else [end]))],
-                        }
-                        file.write(json.dumps(record) + "\n")
-            file.flush()
 
 
-def choose(data: Path, out: Path, limit: int | None) -> None:
-    """One record for each question, source of coupling and budget: what the source says, and whether the evidence was kept."""
-    vlm = arr_coc.load("reader")
-    with out.open("w") as file:
-        for picture in read_folder(data).pictures[:limit]:
-            look = vlm.look(picture.still)
-            for sample in picture.samples:
-                if not sample.evidence:
-                    continue
-                selection = selection_input(vlm, look, sample.question)
-                groups = evidence_cells(sample.evidence, selection.grid, picture.size)
-                scores = know(selection)
-                sources = {
-                    "layer": coupling.by_layer(selection),
-                    "probe": coupling.by_probe(selection, scores.information + scores.text),
-                }
-                for source, found in sources.items():
-                    assert found.chances is not None
-                    settings = RelevanceSettings(coupling=source, learned=source == "layer")
-                    for share in CHOICE_SHARES:
-                        k = round(share * selection.grid.n)
-                        choice = realized(replace(selection, k=k, layer=lambda _: found.prediction, probe=None if source == "layer" else selection.probe), settings)
-                        held = float(found.chances[torch.isin(selection.candidates, choice.keep)].sum() / found.chances.sum())
-                        record = {
-                            "picture": picture.name, "kind": sample.kind, "source": source, "share": share, "rule": choice.rule,
-                            "held": held, "recall": recall(choice.keep, groups), "trust": found.trust,
-                            "top": float(found.chances.max()), "sum": float(found.chances.sum()), "n": selection.grid.n,
-                        }  # fmt: skip
-                        if found.prediction is not None:
-                            record |= {"logit": found.prediction.confidence, "image_novelty": found.prediction.image_novelty}
-                            record |= {"question_novelty": found.prediction.question_novelty}
-                        file.write(json.dumps(record) + "\n")
-            file.flush()
+# Fitting and measuring, from records alone.
+
+
+def read_records(paths: Sequence[Path]) -> list[Record]:
+    return [json.loads(line) for path in paths for line in path.open()]
+
+
+def logistic(given: np.ndarray, wanted: np.ndarray, decay: float) -> tuple[np.ndarray, float]:
+    """Weights `[D]` and bias of a logistic regression over `given` `[N, D]`, by Newton's method."""
+    middle, scale = given.mean(0), given.std(0) + 1e-9
+    design = np.concatenate([(given - middle) / scale, np.ones((len(given), 1))], 1)
+    weights, penalty = np.zeros(design.shape[1]), decay * np.eye(design.shape[1])
+    penalty[-1, -1] = 0
+    for _ in range(50):
+        chances = 1 / (1 + np.exp(-design @ weights))
+        slope = design.T @ (chances - wanted) + penalty @ weights
+        curve = (design * (chances * (1 - chances))[:, None]).T @ design + penalty
+        weights = weights - np.linalg.solve(curve + 1e-9 * np.eye(len(curve)), slope)
+    return weights[:-1] / scale, float(weights[-1] - (weights[:-1] * middle / scale).sum())
+
+
+def source_of(record: Record) -> str:
+    return "layer" if "by layer" in record["strategy"] else "probe" if "by probe" in record["strategy"] else ""
+
+
+def choice_confidence(record: Record) -> float:
+    """What `allocation.confidence` is for this record by the weights of the package."""
+    if record["kept"] == record["cells"]:
+        return 1.0
+    plan = strategy.Strategy(record["strategy"].split(":")[0])
+    share = record["kept"] / record["cells"]
+    found = strategy.confidence(plan, source_of(record), record["held"], record["trust"] or 0.0, share)
+    return 0.0 if found is None else found
+
+
+def features_of(record: Record) -> dict[str, float]:
+    allocation = SimpleNamespace(confidence=choice_confidence(record))
+    return features(torch.tensor(record["probabilities"]), [allocation])  # type: ignore[list-item]
+
+
+def fit(records: list[Record], store: bool) -> None:
+    """Print the weights of the choice's confidence, and fit the calibration of the answers with those of the package."""
+    for source in strategy.CHOICE_WEIGHTS:
+        some = [one for one in records if source_of(one) == source and one["recall"] is not None and one["kept"] < one["cells"]]
+        given = np.array([strategy.choice_features(one["held"], one["trust"]) for one in some])
+        kept = np.array([one["recall"] >= KEPT for one in some], float)
+        # The share of cells that is kept anyway is not the source's merit.
+        weights, bias = logistic(given, kept, 2.0)
+        print(f"{source}: {len(some)} choices, {kept.mean():.3f} kept; bias {bias:.3f}, weights {np.round(weights, 3).tolist()}")
+    found = [features_of(one) for one in records]
+    given = np.array([[one[name] for name in FEATURES] for one in found])
+    weights, bias = logistic(given, np.array([one["right"] for one in records], float), 4.0)
+    said = f"{len(records)} answers about {len({one['picture'] for one in records})} validation scans and drawings"
+    made = Calibration(dict(zip(FEATURES, np.round(weights, 4).tolist(), strict=True)), round(bias, 4), said)
+    print(made)
+    if store:
+        made.save(reader.WEIGHTS)
+
+
+def calibration_error(chances: np.ndarray, right: np.ndarray, bins: int = 10) -> float:
+    """Expected calibration error: the mean distance of confidence and accuracy over bins of equal width."""
+    which = np.minimum((chances * bins).astype(int), bins - 1)
+    gaps = [abs(chances[which == one].mean() - right[which == one].mean()) * (which == one).mean() for one in set(which)]
+    return float(sum(gaps))
+
+
+def report(records: list[Record]) -> None:
+    calibration = Calibration.find(reader.WEIGHTS)
+    assert calibration is not None
+    for one in records:
+        one["calibrated"] = calibration(features_of(one))
+        one["mean"] = float(np.mean(one["probabilities"]))
+    print("| answers | number | right | calibration error | of the mean token probability |\n|---|---|---|---|---|")
+    groups = {"all": records} | {
+        f"{selector}, {budget}": [one for one in records if (one["selector"], one["budget"]) == (selector, budget)]
+        for selector, budgets in BUDGETS.items()
+        for budget in budgets
+    }
+    for name, some in groups.items():
+        right = np.array([one["right"] for one in some], float)
+        errors = [calibration_error(np.array([one[kind] for one in some]), right) for kind in ("calibrated", "mean")]
+        print(f"| {name} | {len(some)} | {right.mean():.3f} | {errors[0]:.3f} | {errors[1]:.3f} |")
+    print("\n| confidence | answers | mean confidence | right |\n|---|---|---|---|")
+    chances, right = (np.array([float(one[name]) for one in records]) for name in ("calibrated", "right"))
+    for low in np.arange(0, 1, 0.1):
+        some = (chances >= low) & ((chances < low + 0.1) | (low > 0.85))
+        if some.any():
+            print(f"| {low:.1f} to {low + 0.1:.1f} | {some.sum()} | {chances[some].mean():.3f} | {right[some].mean():.3f} |")
+    print("\nRisk (share of wrong answers) where only the surest answers are given:\n")
+    print("| answered | " + " | ".join(f"{part:.0%}" for part in COVERAGES) + " |\n|---|" + "---|" * len(COVERAGES))
+    for name, some in groups.items():
+        order = sorted(some, key=lambda one: -one["calibrated"])
+        risks = [1 - np.mean([one["right"] for one in order[: max(1, round(part * len(order)))]]) for part in COVERAGES]
+        print(f"| {name} | " + " | ".join(f"{risk:.3f}" for risk in risks) + " |")
+    print("\n| start | sure | cost | right without, with, from all | errors by pruning, gone | new errors |\n|---|---|---|---|---|---|")
+    for selector, ladder in LADDERS:
+        for sure in SURE:
+            print(look_again(records, selector, ladder, sure))
+
+
+def look_again(records: list[Record], selector: str, ladder: Sequence[str], sure: float) -> str:
+    """A row of the table: `ask(..., sure=...)` from the first budget of a ladder on. Answers from all cells are `arr-coc`'s."""
+    by = {(one["picture"], one["question"], one["selector"], one["budget"]): one for one in records}
+    costs, before, after, dense = [], [], [], []
+    for picture, question in dict.fromkeys((one["picture"], one["question"]) for one in records):
+        steps = [by[picture, question, "arr-coc" if budget == "all" else selector, budget] for budget in ladder]
+        tried = []
+        for one in steps:
+            tried.append(one)
+            if one["calibrated"] >= sure:
+                break
+        best = max(tried, key=lambda one: one["calibrated"])
+        costs.append(sum(one["kept"] for one in tried) / steps[0]["kept"])
+        before.append(steps[0]["right"])
+        after.append(best["right"])
+        dense.append(steps[-1]["right"])
+    lost = [row for row in zip(before, after, dense, strict=True) if row[2] and not row[0]]
+    gone, broken = sum(row[1] for row in lost), sum(b and not a for b, a in zip(before, after, strict=True))
+    means = ", ".join(f"{np.mean(some):.3f}" for some in (before, after, dense))
+    return f"| {selector}, {ladder[0]} | {sure:g} | {np.mean(costs):.2f} | {means} | {len(lost)}, {gone} | {broken} |"
 
 
 def main() -> None:
@@ -139,19 +238,22 @@ def main() -> None:
     answering = commands.add_parser("answer")
     answering.add_argument("data", type=Path)
     answering.add_argument("out", type=Path)
-    answering.add_argument("--share", type=int, nargs=2, default=(0, 1), help="every n-th picture from the i-th on")
-    choosing = commands.add_parser("choose")
-    choosing.add_argument("data", type=Path)
-    choosing.add_argument("out", type=Path)
-    choosing.add_argument("--limit", type=int, help="only so many pictures")
+    answering.add_argument("--minutes", type=float, default=7, help="stop after so many; the same command continues (7)")
+    answering.add_argument("--kinds", nargs="+", help="only questions of these kinds")
+    fitting = commands.add_parser("fit")
+    fitting.add_argument("records", type=Path, nargs="+")
+    fitting.add_argument("--store", action="store_true", help="write the calibration into the reader's folder")
+    commands.add_parser("report").add_argument("records", type=Path, nargs="+")
     given = parser.parse_args()
     torch.manual_seed(0)
     if given.command == "draw":
         draw(given.out, given.count)
     elif given.command == "answer":
-        answer(given.data, given.out, tuple(given.share))
-    elif given.command == "choose":
-        choose(given.data, given.out, given.limit)
+        answer(given.data, given.out, given.minutes, given.kinds)
+    elif given.command == "fit":
+        fit(read_records(given.records), given.store)
+    else:
+        report(read_records(given.records))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from arr_coc.embedding.encoder import STOP_WORDS, subject
 from arr_coc.errors import ArrCocError, SelectorError
 from arr_coc.relevance import attending, balancing, coupling, strategy
@@ -89,17 +91,27 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
         if prediction is not None and selection.tokens is not None and not overridden:
             ranking = attending.favour_lines(ranking, scores.text, selection.grid, selection.candidates)
         keep = selection.candidates[attending.most_relevant(ranking, k, tokens)]
+    held = held_share(selection, coupled, keep)
     by = f" (coupling by {scores.coupled_by})" if scores.coupled_by else ""
     weights = {f"weight of {name}": value for name, value in balanced.weights.items()}
     return Choice(
         keep,
         relevance=relevance_map(selection, balanced.relevance),
         scores={name: scatter_to_grid(selection, values) for name, values in scores.by_name().items()},
-        tensions={"trust": scores.trust, **balanced.tensions, **weights},
+        tensions={"trust": scores.trust, **({} if held is None else {"held": held}), **balanced.tensions, **weights},
         strategy=f"{plan.name}: {plan.why}; asked to {ASKED_TO[kind]}{by}",
         rule=plan.name,
         coupled_by=scores.coupled_by,
+        confidence=strategy.confidence(plan, scores.coupled_by, held, scores.trust, len(keep) / max(1, selection.grid.n)),
     )
+
+
+def held_share(selection: SelectionInput, coupled: Coupled | None, keep: torch.Tensor) -> float | None:
+    """The share of the source's mass (where it says the answer is) on the kept cells `[K]`; None where it cannot say."""
+    if coupled is None or coupled.chances is None:
+        return None
+    kept = coupled.chances[torch.isin(selection.candidates, keep)].sum()
+    return float((kept / coupled.chances.sum().clamp(min=1e-9)).clamp(0, 1))
 
 
 def couple(selection: SelectionInput, scores: CellScores, how: str, probe: bool = True) -> Coupled | None:

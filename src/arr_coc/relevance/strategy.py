@@ -23,6 +23,7 @@ scanned and drawn pages; `benchmarks/void.py` measures them on others.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -44,6 +45,11 @@ INSTANCE_KINDS = ("count", "compare")
 INSTANCE = 0.06  # relevance of a component's best cell, relative to the best of all, from which it is an instance
 FOLLOW_QUESTION = ("relevance", "camouflage")  # rules that follow the question
 SPREAD_OUT = ("void", "blind")  # rules that spread over the image
+# Confidence in a choice: logistic weights by source, of `choice_features`, and the constant (`benchmarks/doubt.py fit`).
+CHOICE_WEIGHTS: dict[str, tuple[tuple[float, float], float]] = {
+    "layer": ((0.5, 2.0), 0.0),
+    "probe": ((0.5, 2.0), 0.0),
+}
 BACKGROUND_SHARE = 0.25  # at least this share of the cells is background
 BACKGROUND = -1  # component number of background cells
 
@@ -167,6 +173,28 @@ def _between_parts(values: torch.Tensor) -> float:
     within = (flat - mean[part]).square().sum() / (len(flat) - VOID_PARTS**2)
     between = (count * (mean - flat.mean()).square()).sum() / (VOID_PARTS**2 - 1)
     return float(between / (within + 1e-6))
+
+
+def choice_features(held: float, trust: float) -> tuple[float, float]:
+    """Features of a choice: the log-odds of the share `held` of the source's mass, and the trust in the source."""
+    held = min(0.999, max(0.001, held))
+    return math.log(held / (1 - held)), trust
+
+
+def confidence(plan: Strategy, source: str, held: float | None, trust: float, share: float) -> float | None:
+    """The probability that the kept cells show what was asked for; None where the source of the coupling cannot say.
+
+    `held`: the share of the source's own mass (the layer's probabilities, the probe's attention) on the kept cells. `share`:
+    the share of all cells that is kept, which is the probability where the question did not choose.
+    """
+    if plan.name not in (*FOLLOW_QUESTION, "unsure"):
+        return share
+    source = source.split(",")[0]  # "layer, confirmed by probe"
+    if held is None or source not in CHOICE_WEIGHTS:
+        return None
+    weights, bias = CHOICE_WEIGHTS[source]
+    logit = bias + sum(w * value for w, value in zip(weights, choice_features(held, trust), strict=True))
+    return share + (1 - share) / (1 + math.exp(-logit))
 
 
 def components(selection: SelectionInput) -> torch.Tensor:

@@ -31,7 +31,7 @@ class Allocation:
     row: int = 0  # of the batch
     relevance: torch.Tensor | None = None  # [N]
     scores: Mapping[str, torch.Tensor] = field(default_factory=dict)  # each [N]
-    tensions: Mapping[str, float] = field(default_factory=dict)  # trust, three tensions, "weight of NAME" of each score
+    tensions: Mapping[str, float] = field(default_factory=dict)  # trust, held, three tensions, weights
     strategy: str = ""
     confidence: float | None = None  # probability that the kept cells show what was asked for; None: not known
     fallback: str = ""  # why the selector's own choice was replaced; empty if it was used
