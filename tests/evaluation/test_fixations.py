@@ -16,14 +16,8 @@ from arr_coc.evaluation.fixations import auc_judd, cc, compare, density, nss, re
 
 
 def slow_auc(saliency: np.ndarray, fixated: np.ndarray) -> float:
-    """How often a fixated pixel is more salient than another one: the area under the ROC curve, with ties as a half."""
-    others = saliency[~fixated]
-    wins = [float(a > b) + 0.5 * float(a == b) for a in saliency[fixated] for b in others]
-    return sum(wins) / len(wins)
-
-
-def slow_auc_by_thresholds(saliency: np.ndarray, fixated: np.ndarray) -> float:
-    """As the benchmark's code has it, for maps without ties: one threshold at each fixated value, from the highest down."""
+    """As the benchmark's code has it: one threshold at each fixated value, from the highest down."""
+    saliency = saliency / saliency.max() + fixations.JITTER * np.random.default_rng(0).random(saliency.shape)
     at = sorted(saliency[fixated], reverse=True)
     points = [(0.0, 0.0)]
     for i, threshold in enumerate(at, 1):
@@ -33,20 +27,15 @@ def slow_auc_by_thresholds(saliency: np.ndarray, fixated: np.ndarray) -> float:
     return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in zip(points, points[1:], strict=False))
 
 
-def test_the_area_is_that_of_the_benchmark_where_there_are_no_ties() -> None:
-    rng = np.random.default_rng(0)
-    saliency, fixated = rng.permutation(600).reshape(30, 20).astype(float), rng.random((30, 20)) < 0.05
-    assert auc_judd(saliency, fixated) == pytest.approx(slow_auc_by_thresholds(saliency, fixated))
-
-
 @pytest.mark.parametrize("levels", [1000, 5])
 def test_metrics_equal_slow_references(levels: int) -> None:
     """With few levels there are ties."""
     rng = np.random.default_rng(levels)
     for _ in range(5):
         saliency = rng.integers(0, levels, (23, 17)).astype(float)
+        saliency[0, 0] = 0
         fixated = rng.random((23, 17)) < 0.1
-        assert auc_judd(saliency, fixated) == pytest.approx(slow_auc(saliency, fixated), abs=0.03 if levels == 5 else 1e-3)
+        assert auc_judd(saliency, fixated) == pytest.approx(slow_auc(saliency, fixated))
         deviation = np.sqrt(((saliency - saliency.mean()) ** 2).sum() / (saliency.size - 1))
         slow = [(saliency[y, x] - saliency.mean()) / deviation for y, x in zip(*fixated.nonzero(), strict=True)]
         assert nss(saliency, fixated) == pytest.approx(sum(slow) / len(slow))
@@ -60,9 +49,9 @@ def test_a_perfect_map_an_inverted_one_and_a_constant_one() -> None:
     fixated[10:13, 20:22] = True
     perfect = fixated.astype(float)
     assert auc_judd(perfect, fixated) == pytest.approx(1)
-    assert auc_judd(-perfect, fixated) == pytest.approx(0, abs=1e-9)
+    assert auc_judd(-perfect, fixated) < 0.1  # type: ignore[operator]
     assert nss(np.ones((40, 40)), fixated) == cc(np.ones((40, 40)), density(fixated)) == 0
-    assert auc_judd(np.ones((40, 40)), fixated) == pytest.approx(0.5)
+    assert 0.2 < auc_judd(np.ones((40, 40)), fixated) < 0.8  # type: ignore[operator]  # by jitter alone
     nothing = np.zeros((40, 40), bool)
     assert auc_judd(perfect, nothing) is nss(perfect, nothing) is cc(perfect, density(nothing)) is None
 

@@ -30,6 +30,7 @@ FILE = "fixations.jsonl"
 POINTS = "_fixPts"  # of MIT1003
 SUFFIXES = (".jpg", ".jpeg", ".png")
 DEGREE = 35 / 1024  # one degree of visual angle, relative to the longer side, as in MIT1003
+JITTER = 1e-7  # that breaks ties, relative to the map's range
 CELL = 14  # px of a cell for the scores of knowing: fine enough for maps
 METRICS = ("auc", "nss", "cc")
 
@@ -37,18 +38,19 @@ METRICS = ("auc", "nss", "cc")
 def auc_judd(saliency: np.ndarray, fixated: np.ndarray) -> float | None:
     """`saliency` `[H, W]` as a classifier of the pixels that are `fixated` `[H, W]`; None without a fixation.
 
-    At the value of each fixation, the true positive rate is the share of the fixations, and the false positive rate that of
-    the other pixels, which are at least as salient. The benchmark's code breaks ties by random jitter; here ties count half,
-    which is what jitter gives on average.
+    At the i-th highest value of a fixation, the true positive rate is i over the number of fixations, and the false positive
+    rate is the share of the other pixels above it. Ties are broken by jitter, as in the benchmark's code, always the same.
     """
-    values, count = saliency.ravel(), int(fixated.sum())
-    if not 0 < count < values.size:
+    count = int(fixated.sum())
+    if not 0 < count < saliency.size:
         return None
-    at = np.sort(saliency[fixated])
-    hits = count - np.searchsorted(at, at[::-1], side="left")  # fixations at least as salient
-    above = values.size - np.searchsorted(np.sort(values), at[::-1], side="left")  # pixels at least as salient
+    spread = float(saliency.max() - saliency.min())
+    scaled = (saliency - saliency.min()) / (spread or 1.0) + JITTER * np.random.default_rng(0).random(saliency.shape)
+    at = np.sort(scaled[fixated])[::-1]
+    above = scaled.size - np.searchsorted(np.sort(scaled.ravel()), at, side="left")  # pixels at least as salient
+    hits = np.arange(1, count + 1)
     found = np.concatenate([[0], hits / count, [1]])
-    false = np.concatenate([[0], (above - hits) / (values.size - count), [1]])
+    false = np.concatenate([[0], (above - hits) / (scaled.size - count), [1]])
     return float(np.sum((false[1:] - false[:-1]) * (found[1:] + found[:-1]) / 2))
 
 
