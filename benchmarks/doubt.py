@@ -153,9 +153,9 @@ def fit(records: list[Record], store: bool) -> None:
         some = [one for one in records if source_of(one) == source and one["recall"] is not None and one["kept"] < one["cells"]]
         given = np.array([strategy.choice_features(one["held"], one["trust"]) for one in some])
         kept = np.array([one["recall"] >= KEPT for one in some], float)
-        # The share of cells that is kept anyway is not the source's merit.
         weights, bias = logistic(given, kept, 2.0)
         print(f"{source}: {len(some)} choices, {kept.mean():.3f} kept; bias {bias:.3f}, weights {np.round(weights, 3).tolist()}")
+    records = [one for one in records if "probabilities" in one]
     found = [features_of(one) for one in records]
     given = np.array([[one[name] for name in FEATURES] for one in found])
     weights, bias = logistic(given, np.array([one["right"] for one in records], float), 4.0)

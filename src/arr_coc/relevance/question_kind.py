@@ -18,7 +18,7 @@ WEIGHTS = Path(__file__).with_name("question_kinds.safetensors")
 BUCKETS = 1024
 LENGTHS = (2, 3, 4, 5)  # letters of an n-gram
 MOST_LETTERS = 400  # of the question's end: instructions come first in long prompts
-LEAST = 0.5  # probability below which a question counts as one to read, which changes nothing
+LEAST = 0.4  # probability below which a question counts as one to read, which changes nothing
 
 
 def question_kind(question: str) -> str:

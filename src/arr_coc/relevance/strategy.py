@@ -47,8 +47,8 @@ FOLLOW_QUESTION = ("relevance", "camouflage")  # rules that follow the question
 SPREAD_OUT = ("void", "blind")  # rules that spread over the image
 # Confidence in a choice: logistic weights by source, of `choice_features`, and the constant (`benchmarks/doubt.py fit`).
 CHOICE_WEIGHTS: dict[str, tuple[tuple[float, float], float]] = {
-    "layer": ((0.5, 2.0), 0.0),
-    "probe": ((0.5, 2.0), 0.0),
+    "layer": ((2.6, 4.0), 0.14),
+    "probe": ((1.35, 0.0), -0.9),
 }
 BACKGROUND_SHARE = 0.25  # at least this share of the cells is background
 BACKGROUND = -1  # component number of background cells
@@ -194,7 +194,7 @@ def confidence(plan: Strategy, source: str, held: float | None, trust: float, sh
         return None
     weights, bias = CHOICE_WEIGHTS[source]
     logit = bias + sum(w * value for w, value in zip(weights, choice_features(held, trust), strict=True))
-    return share + (1 - share) / (1 + math.exp(-logit))
+    return 1 / (1 + math.exp(-logit))
 
 
 def components(selection: SelectionInput) -> torch.Tensor:
