@@ -38,8 +38,8 @@ KEPT = 0.8  # share of the evidence from which it counts as kept
 COVERAGES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 SURE = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 LADDERS = (
-    ("arr-coc-untrained", ("6.25%", "12.5%", "all")),
-    ("arr-coc-untrained", ("12.5%", "25%", "all")),
+    ("arr-coc-untrained", ("6.25%", "12.5%", "25%", "all")),
+    ("arr-coc-untrained", ("12.5%", "25%", "all")),  # without the step of 50%: it costs a little more than it would
 )
 
 Record = dict[str, Any]
@@ -216,7 +216,7 @@ def look_again(records: list[Record], selector: str, ladder: Sequence[str], sure
         tried = []
         for one in steps:
             tried.append(one)
-            if one["calibrated"] >= sure:
+            if one["calibrated"] >= sure or (len(tried) > 1 and one["answer"] == tried[-2]["answer"]):
                 break
         best = max(tried, key=lambda one: one["calibrated"])
         costs.append(sum(one["kept"] for one in tried) / steps[0]["kept"])

@@ -23,7 +23,7 @@ from arr_coc.serve.metrics import Metrics
 from arr_coc.serve.rows import BatchProgress, Event, Result, Row
 from arr_coc.serve.settings import Selection
 from arr_coc.types.answer import Answer
-from arr_coc.vlm.confidence import confidence, is_sure, surest, wider_budgets
+from arr_coc.vlm.confidence import confidence, is_enough, surest, wider_budgets
 from arr_coc.vlm.model import VLM
 
 MAX_RETRY_AFTER = 60  # seconds
@@ -293,7 +293,7 @@ class Engine:
         row, attempts = job.row, [answer]
         ends = [(list(row.ids), row.finish)]
         for budget in wider_budgets(answer, bool(chosen["shared"])):
-            if is_sure(attempts[-1], sure) or row.left.is_set():
+            if is_enough(attempts, sure) or row.left.is_set():
                 break
             wider = {**chosen, "budget": budget, "shared": bool(chosen["shared"]) and budget != "all"}
             row.restart()

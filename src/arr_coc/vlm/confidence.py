@@ -28,7 +28,7 @@ FILE = "confidence.json"
 CALIBRATED, TOKEN_PROBABILITY = "calibrated", "mean token probability"  # where a confidence is from
 FEATURES = ("surprise", "worst", "length", "doubt")
 SMALLEST = 1e-6  # probabilities below it count as this
-WIDER = 2  # times the cells, where an answer is not sure
+WIDER = (2, 4)  # times the cells, one after the other, where an answer is not sure; then all
 LOG_SCALE = 0.01  # surprises well below it do not differ
 
 
@@ -143,14 +143,24 @@ def is_sure(answer: Answer, sure: float) -> bool:
     return all(one is not None and one >= sure for one in found)
 
 
+def is_enough(attempts: Sequence[Answer], sure: float) -> bool:
+    """Whether to stop: the last attempt is sure, or it read more cells than the one before and says the same.
+
+    Then more cells would hardly change it: the doubt is about the reading, not about what was read.
+    """
+    return is_sure(attempts[-1], sure) or (len(attempts) > 1 and attempts[-1].text == attempts[-2].text)
+
+
 def wider_budgets(answer: Answer, shared: bool) -> Iterator[Budget | list[Budget]]:
-    """What to read where an answer is not sure: twice its cells, then all. Nothing if it read all."""
+    """What to read where an answer is not sure: twice its cells, four times, then all. Nothing if it read all."""
     kept, cells = [one.k for one in answer.allocations], [one.n for one in answer.allocations]
     if kept == cells:
         return
-    twice = [min(n, WIDER * max(1, k)) for k, n in zip(kept, cells, strict=True)]
-    if twice != cells:
-        yield sum(twice) if shared else list(twice)
+    for times in WIDER:
+        more = [min(n, times * max(1, k)) for k, n in zip(kept, cells, strict=True)]
+        if more == cells:
+            break
+        yield sum(more) if shared else list(more)
     yield "all"
 
 

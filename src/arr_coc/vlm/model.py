@@ -40,7 +40,7 @@ from arr_coc.types.answer import Answer, Prepared
 from arr_coc.types.budget import Budget
 from arr_coc.types.image import ImageLike
 from arr_coc.vlm import generation, prompt, saving, stages
-from arr_coc.vlm.confidence import Calibration, check_sure, is_sure, surest, wider_budgets
+from arr_coc.vlm.confidence import Calibration, check_sure, is_enough, surest, wider_budgets
 from arr_coc.vlm.generation import AnswerStream, GenerationOptions
 from arr_coc.vlm.look import Look, TokenCodec, take_look
 from arr_coc.vlm.prompt import PrunedPrompt
@@ -168,8 +168,9 @@ class VLM:
             seed: For selectors that draw at random.
             raw: `question` is a whole prompt that contains the image tokens.
             remember: Keep the KV cache in the answer, for follow-up questions.
-            sure: Look again where the confidence is below this: read twice the cells, then all. The pictures are encoded
-                once, whole. The answer is the surest one; `answer.tried` has all, `answer.tokens_paid` their tokens.
+            sure: Look again where the confidence is below this: read twice the cells, four times, then all, until it is sure
+                or two readings agree. The pictures are encoded once, whole. The answer is the surest one; `answer.tried`
+                has all, `answer.tokens_paid` their tokens.
             **options: Options of the model's own `generate`, such as `max_new_tokens` or `num_beams`.
 
         Returns:
@@ -398,7 +399,7 @@ class VLM:
         assert request.questions is not None
         attempts = [answer]
         for budget in wider_budgets(answer, request.selection.shared):
-            if is_sure(attempts[-1], sure):
+            if is_enough(attempts, sure):
                 break
             glance = "all" if budget == "all" else request.selection.glance
             wider = replace(request.selection, budget=budget, glance=glance, shared=request.selection.shared and budget != "all")
