@@ -150,11 +150,17 @@ def features_of(record: Record) -> dict[str, float]:
 def fit(records: list[Record], store: bool) -> None:
     """Print the weights of the choice's confidence, and fit the calibration of the answers with those of the package."""
     for source in strategy.CHOICE_WEIGHTS:
-        some = [one for one in records if source_of(one) == source and one["recall"] is not None and one["kept"] < one["cells"]]
+        some = [
+            one
+            for one in records
+            if source_of(one) == source and one["recall"] is not None and one["kept"] < one["cells"]
+        ]
         given = np.array([strategy.choice_features(one["held"], one["trust"]) for one in some])
         kept = np.array([one["recall"] >= KEPT for one in some], float)
         weights, bias = logistic(given, kept, 2.0)
-        print(f"{source}: {len(some)} choices, {kept.mean():.3f} kept; bias {bias:.3f}, weights {np.round(weights, 3).tolist()}")
+        print(
+            f"{source}: {len(some)} choices, {kept.mean():.3f} kept; bias {bias:.3f}, weights {np.round(weights, 3).tolist()}"
+        )
     records = [one for one in records if "probabilities" in one]
     found = [features_of(one) for one in records]
     given = np.array([[one[name] for name in FEATURES] for one in found])
@@ -169,7 +175,9 @@ def fit(records: list[Record], store: bool) -> None:
 def calibration_error(chances: np.ndarray, right: np.ndarray, bins: int = 10) -> float:
     """Expected calibration error: the mean distance of confidence and accuracy over bins of equal width."""
     which = np.minimum((chances * bins).astype(int), bins - 1)
-    gaps = [abs(chances[which == one].mean() - right[which == one].mean()) * (which == one).mean() for one in set(which)]
+    gaps = [
+        abs(chances[which == one].mean() - right[which == one].mean()) * (which == one).mean() for one in set(which)
+    ]
     return float(sum(gaps))
 
 
@@ -194,14 +202,18 @@ def report(records: list[Record]) -> None:
     for low in np.arange(0, 1, 0.1):
         some = (chances >= low) & ((chances < low + 0.1) | (low > 0.85))
         if some.any():
-            print(f"| {low:.1f} to {low + 0.1:.1f} | {some.sum()} | {chances[some].mean():.3f} | {right[some].mean():.3f} |")
+            print(
+                f"| {low:.1f} to {low + 0.1:.1f} | {some.sum()} | {chances[some].mean():.3f} | {right[some].mean():.3f} |"
+            )
     print("\nRisk (share of wrong answers) where only the surest answers are given:\n")
     print("| answered | " + " | ".join(f"{part:.0%}" for part in COVERAGES) + " |\n|---|" + "---|" * len(COVERAGES))
     for name, some in groups.items():
         order = sorted(some, key=lambda one: -one["calibrated"])
         risks = [1 - np.mean([one["right"] for one in order[: max(1, round(part * len(order)))]]) for part in COVERAGES]
         print(f"| {name} | " + " | ".join(f"{risk:.3f}" for risk in risks) + " |")
-    print("\n| start | sure | cost | right without, with, from all | errors by pruning, gone | new errors |\n|---|---|---|---|---|---|")
+    print(
+        "\n| start | sure | cost | right without, with, from all | errors by pruning, gone | new errors |\n|---|---|---|---|---|---|"
+    )
     for selector, ladder in LADDERS:
         for sure in SURE:
             print(look_again(records, selector, ladder, sure))
@@ -238,7 +250,9 @@ def main() -> None:
     answering = commands.add_parser("answer")
     answering.add_argument("data", type=Path)
     answering.add_argument("out", type=Path)
-    answering.add_argument("--minutes", type=float, default=7, help="stop after so many; the same command continues (7)")
+    answering.add_argument(
+        "--minutes", type=float, default=7, help="stop after so many; the same command continues (7)"
+    )
     answering.add_argument("--kinds", nargs="+", help="only questions of these kinds")
     fitting = commands.add_parser("fit")
     fitting.add_argument("records", type=Path, nargs="+")

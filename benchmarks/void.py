@@ -71,7 +71,11 @@ def main() -> None:
                 add(name, image.convert("RGB"))
                 if name == "photograph":
                     add("photograph with random phases", scramble(image, number))
-    print("| pictures | number | called void | of these: " + ", ".join(("flat", "soft", "even", "alike")) + " |\n|---|---|---|---|")
+    print(
+        "| pictures | number | called void | of these: "
+        + ", ".join(("flat", "soft", "even", "alike"))
+        + " |\n|---|---|---|---|"
+    )
     for name, kinds in found.items():
         by = ", ".join(str(kinds.count(kind)) for kind in ("flat", "soft", "even", "alike"))
         print(f"| {name} | {len(kinds)} | {sum(map(bool, kinds)) / len(kinds):.3f} | {by} |")

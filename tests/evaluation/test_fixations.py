@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def slow_auc(saliency: np.ndarray, fixated: np.ndarray) -> float:
         above = sum(1 for value in saliency.ravel() if value >= threshold)
         points.append(((above - i) / (saliency.size - len(at)), i / len(at)))
     points.append((1.0, 1.0))
-    return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in zip(points, points[1:], strict=False))
+    return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(points))
 
 
 @pytest.mark.parametrize("levels", [1000, 5])

@@ -42,7 +42,11 @@ def test_the_oracle_and_all_cells_pass_and_one_corner_fails() -> None:
 
     options = {"answers": False, "seeds": 1}
     report = evaluate(
-        wrapped("qwen2_vl"), robustness.make_suite(1), ["all", "oracle", "uniform", "arr-coc-untrained", corner], ["25%"], **options
+        wrapped("qwen2_vl"),
+        robustness.make_suite(1),
+        ["all", "oracle", "uniform", "arr-coc-untrained", corner],
+        ["25%"],
+        **options,
     )  # type: ignore[arg-type]
     found = robustness.judge(report)
     for name, budget in (("all", "all"), ("oracle", "25%")):
@@ -87,11 +91,18 @@ def test_photographs_give_scrambled_voids_and_questions_about_their_objects(tmp_
     pictures.receipt().save(tmp_path / "b.jpg")
     row = {"image": "a.png", "question": "Where is the sign?", "answer": "sign", "evidence": [[[40, 60, 90, 120]]]}
     (tmp_path / "samples.jsonl").write_text(json.dumps(row) + "\n")
-    found = {one.name: one for one in robustness.make_suite(1, tmp_path).pictures if one.samples[0].kind in robustness.PHOTO_CASES}
+    found = {
+        one.name: one
+        for one in robustness.make_suite(1, tmp_path).pictures
+        if one.samples[0].kind in robustness.PHOTO_CASES
+    }
     assert list(found) == ["scrambled 1", "photo 1", "scrambled 2"]
     assert found["photo 1"].samples[0].evidence == (((40.0, 60.0, 90.0, 120.0),),)
     assert found["scrambled 2"].samples[0].extra["rule"] == "even"
-    spectra = [np.abs(np.fft.fft2(np.asarray(one.image, np.float64).mean(-1))) for one in (found["scrambled 1"], found["photo 1"])]  # type: ignore[call-overload]
+    spectra = [
+        np.abs(np.fft.fft2(np.asarray(one.image, np.float64).mean(-1)))
+        for one in (found["scrambled 1"], found["photo 1"])
+    ]  # type: ignore[call-overload]
     assert spectra[0].mean() == pytest.approx(spectra[1].mean(), rel=0.35)
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match="expected photographs"):

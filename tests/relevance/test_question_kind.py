@@ -49,7 +49,9 @@ def test_phrasings_kept_back_are_recognised_and_reading_is_rarely_taken_for_anot
     assert WEIGHTS.stat().st_size < 8_000
 
 
-@pytest.mark.parametrize(("question", "rule"), [("Describe the page in detail.", "describe"), ("What is unusual in this picture?", "odd")])
+@pytest.mark.parametrize(
+    ("question", "rule"), [("Describe the page in detail.", "describe"), ("What is unusual in this picture?", "odd")]
+)
 def test_describing_and_what_is_odd_spread_over_the_picture(question: str, rule: str) -> None:
     found = realized(page_selection(question=replace(words(), text=question)))
     assert found.rule == rule

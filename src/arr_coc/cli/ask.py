@@ -40,7 +40,9 @@ def add_parser(commands: Any) -> None:
     add("--budget", default="auto", help="visual tokens that the language model reads (auto)")
     add("--glance", default="auto", help="visual tokens that the vision encoder computes (auto)")
     add("--selector", default="arr-coc", help="method that selects the tokens (arr-coc)")
-    add("--sure", type=float, metavar="P", help="read more tokens where the confidence is below this, from 0 to 1 (off)")
+    add(
+        "--sure", type=float, metavar="P", help="read more tokens where the confidence is below this, from 0 to 1 (off)"
+    )
     add("--why", type=Path, metavar="FILE", help="write a picture of the kept cells and the reasons")
     add("--where", type=Path, metavar="FILE", help="write the image with the place of the answer marked")
     add("--json", action="store_true", help="print the answer, tokens, times and kept cells as JSON")
@@ -78,9 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
             answer = vlm.generate(prepared, max_new_tokens=arguments.tokens)[0]
         else:
             look = vlm.look(arguments.image)
-            answer = vlm.ask(
-                look, arguments.question, sure=arguments.sure, max_new_tokens=arguments.tokens, **options
-            )
+            answer = vlm.ask(look, arguments.question, sure=arguments.sure, max_new_tokens=arguments.tokens, **options)
             prepared = vlm.prepare(look=look, text=arguments.question, allocation=list(answer.allocations))
     _print_answer(answer, arguments.json)  # before any picture: a full disk loses no answer
     if arguments.why is not None:

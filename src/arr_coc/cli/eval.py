@@ -153,7 +153,9 @@ def run(arguments: argparse.Namespace) -> int:
             return _compare(arguments)
         from arr_coc.evaluation.robustness import make_suite
 
-        _evaluate(arguments, make_suite(photos=arguments.photos), ["25%"], _print_suite, seeds=1, answers=False)  # only kept cells are judged
+        _evaluate(
+            arguments, make_suite(photos=arguments.photos), ["25%"], _print_suite, seeds=1, answers=False
+        )  # only kept cells are judged
         return 0
     except Interrupted as stopped:
         print(f"arr-coc: {stopped}", file=sys.stderr)
@@ -235,7 +237,9 @@ def _compare_fixations(arguments: argparse.Namespace) -> int:
 
     given = [option for option, (name, default) in _NOT_WITH_FIXATIONS.items() if getattr(arguments, name) != default]
     if given:
-        raise ArrCocError(f"expected no {given[0]} with --format fixations, which compares maps and asks nothing: leave it out")
+        raise ArrCocError(
+            f"expected no {given[0]} with --format fixations, which compares maps and asks nothing: leave it out"
+        )
     if arguments.limit is not None and arguments.limit < 1:
         raise ArrCocError(f"expected --limit of at least 1, got {arguments.limit}")
     with progress() as bar:

@@ -101,14 +101,18 @@ def _marble(rng: np.random.Generator, size: Size) -> Image.Image:
     return _image(veins * _colour(rng, 170, 250) + (1 - veins) * _colour(rng, 40, 160))
 
 
-def _strokes(rng: np.random.Generator, size: Size, colours: np.ndarray, count: int, length: float, turn: float) -> Image.Image:
+def _strokes(
+    rng: np.random.Generator, size: Size, colours: np.ndarray, count: int, length: float, turn: float
+) -> Image.Image:
     image = Image.new("RGB", size, tuple(int(v) for v in colours[0]))
     pen = ImageDraw.Draw(image)
     for _ in range(count):
         x, y = rng.uniform(-20, size[0] + 20), rng.uniform(-20, size[1] + 20)
         angle, reach = rng.normal(turn, 0.35), length * rng.uniform(0.4, 1.4)
         colour = tuple(int(v) for v in (colours[0] + (colours[1] - colours[0]) * rng.random()).clip(0, 255))
-        pen.line([x, y, x + reach * np.cos(angle), y + reach * np.sin(angle)], fill=colour, width=int(rng.integers(1, 4)))
+        pen.line(
+            [x, y, x + reach * np.cos(angle), y + reach * np.sin(angle)], fill=colour, width=int(rng.integers(1, 4))
+        )
     return image
 
 
@@ -130,8 +134,12 @@ def _sky(rng: np.random.Generator, size: Size) -> Image.Image:
     """A gradient, with or without clouds."""
     ramp = np.linspace(0, 1, size[1])[:, None, None]
     blue = (1 - ramp) * np.array([70.0, 130, 210]) + ramp * np.array([180.0, 210, 240]) + rng.normal(0, 12, 3)
-    clouds = (fractal(rng, size, rng.uniform(1.4, 2.0), rng.uniform(1, 2.5)) - rng.uniform(-0.5, 2.5)).clip(0, 1)[..., None]
-    return _image(blue * np.ones((size[1], size[0], 1)) * (1 - clouds) + 245 * clouds + rng.normal(0, 1.5, (size[1], size[0], 1)))
+    clouds = (fractal(rng, size, rng.uniform(1.4, 2.0), rng.uniform(1, 2.5)) - rng.uniform(-0.5, 2.5)).clip(0, 1)[
+        ..., None
+    ]
+    return _image(
+        blue * np.ones((size[1], size[0], 1)) * (1 - clouds) + 245 * clouds + rng.normal(0, 1.5, (size[1], size[0], 1))
+    )
 
 
 def _gravel(rng: np.random.Generator, size: Size) -> Image.Image:
@@ -158,7 +166,9 @@ def _weave(rng: np.random.Generator, size: Size) -> Image.Image:
 def _wood(rng: np.random.Generator, size: Size) -> Image.Image:
     """Long grain along one direction."""
     grain = fractal(rng, size, rng.uniform(0.7, 1.2), rng.uniform(0.03, 0.1))[..., None]
-    return _image(np.array([150.0, 105, 65]) + rng.normal(0, 20, 3) + rng.uniform(10, 35) * grain * np.array([1, 0.9, 0.7]))
+    return _image(
+        np.array([150.0, 105, 65]) + rng.normal(0, 20, 3) + rng.uniform(10, 35) * grain * np.array([1, 0.9, 0.7])
+    )
 
 
 def _water(rng: np.random.Generator, size: Size) -> Image.Image:

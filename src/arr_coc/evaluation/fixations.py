@@ -80,10 +80,7 @@ def read_fixations(folder: str | Path, limit: int | None = None) -> Iterator[tup
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"expected a folder of pictures and fixations, got {str(folder)!r}")
-    if (folder / FILE).is_file():
-        found = _from_lines(folder)
-    else:
-        found = _from_points(folder)
+    found = _from_lines(folder) if (folder / FILE).is_file() else _from_points(folder)
     for number, one in enumerate(found):
         if number == limit:
             return

@@ -274,7 +274,8 @@ def to_dict(report: Report) -> dict[str, Any]:
         records.append({"selector": selector, "budget": budget} | counts)
     samples = {picture.samples[0].kind: picture.samples[0] for picture in report.data.pictures}
     cases_shown = [
-        {"case": case, "question": sample.question, "passed_when": PASSED_WHEN[case]} for case, sample in samples.items()
+        {"case": case, "question": sample.question, "passed_when": PASSED_WHEN[case]}
+        for case, sample in samples.items()
     ]
     return {"model": report.model, "suite": "robustness", "cases": cases_shown, "records": records}
 

@@ -102,7 +102,9 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
         strategy=f"{plan.name}: {plan.why}; asked to {ASKED_TO[kind]}{by}",
         rule=plan.name,
         coupled_by=scores.coupled_by,
-        confidence=strategy.confidence(plan, scores.coupled_by, held, scores.trust, len(keep) / max(1, selection.grid.n)),
+        confidence=strategy.confidence(
+            plan, scores.coupled_by, held, scores.trust, len(keep) / max(1, selection.grid.n)
+        ),
     )
 
 

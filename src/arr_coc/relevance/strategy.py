@@ -105,8 +105,12 @@ def decide(selection: SelectionInput, scores: CellScores, clear: bool = True, ki
 
 
 WHOLE_KINDS = {
-    "describe": Strategy("describe", "a description needs all of it, so everything with information counts", False, True, 0.0),
-    "odd": Strategy("odd", "what is odd stands out, so salience counts and not the question", False, True, 0.0, ODD_SALIENCE),
+    "describe": Strategy(
+        "describe", "a description needs all of it, so everything with information counts", False, True, 0.0
+    ),
+    "odd": Strategy(
+        "odd", "what is odd stands out, so salience counts and not the question", False, True, 0.0, ODD_SALIENCE
+    ),
 }
 VOIDS = {
     "alike": "a texture whose parts are all alike, without content",

@@ -300,9 +300,7 @@ class Engine:
             attempts += self._read([job], wider | ({"glance": "all"} if budget == "all" else {}))
             ends.append((list(row.ids), row.finish))
         best = surest(attempts)
-        row.ids[:], row.finish = next(
-            end for end, one in zip(ends, attempts, strict=True) if one.ids is best.ids
-        )
+        row.ids[:], row.finish = next(end for end, one in zip(ends, attempts, strict=True) if one.ids is best.ids)
         return best
 
     def _finish(self, job: Job, answer: Answer, batch: int, start: float) -> None:

@@ -254,7 +254,8 @@ def details(result: Result) -> dict[str, Any]:
     """The object `arr_coc` of a response: how the answer was made."""
     made = asdict(result)
     return {"visual_tokens": result.visual, "timings_ms": result.timings} | {
-        name: made[name] for name in ("confidence", "confidence_source", "tried", "strategy", "fallback", "notes", "batch")
+        name: made[name]
+        for name in ("confidence", "confidence_source", "tried", "strategy", "fallback", "notes", "batch")
     }
 
 

@@ -132,7 +132,9 @@ def check_sure(sure: float, options: Mapping[str, Any]) -> None:
     plain = {"num_beams": 1, "num_return_sequences": 1, "assistant_model": None, "prompt_lookup_num_tokens": None}
     for name, value in plain.items():
         if (given := options.get(name)) is not None and given != value:
-            raise PromptError(f"expected one plain sequence with sure, which needs its probabilities, got {name}={given!r}")
+            raise PromptError(
+                f"expected one plain sequence with sure, which needs its probabilities, got {name}={given!r}"
+            )
 
 
 def is_sure(answer: Answer, sure: float) -> bool:

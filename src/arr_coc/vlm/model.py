@@ -89,7 +89,9 @@ class VLM:
             made = layer if isinstance(layer, ArrCocLayer) else ArrCocLayer.from_pretrained(layer)
             self.layer = fit_to_model(made, self.adapter)
         self.codec = codec
-        self.calibration = Calibration.find(source)  # of the confidence in answers; None: token probabilities as they are
+        self.calibration = Calibration.find(
+            source
+        )  # of the confidence in answers; None: token probabilities as they are
         self._prompter = (
             None if processor is None else PromptProcessor(processor, self.adapter.kinds, self.adapter.images_by_row)
         )
@@ -190,7 +192,9 @@ class VLM:
         if sure is not None:
             check_sure(sure, options)
             if allocation is not None:
-                raise PromptError("expected sure or an allocation, got both: given cells leave nothing to look at again")
+                raise PromptError(
+                    "expected sure or an allocation, got both: given cells leave nothing to look at again"
+                )
         several = not isinstance(question, str)
         look = images if isinstance(images, Look) else None
         if look is None and (several or sure is not None):
@@ -204,7 +208,9 @@ class VLM:
         )  # fmt: skip
         answers = self._answer(request, bool(remember), options)
         if sure is not None:
-            answers = [self._look_again(request, row, one, sure, bool(remember), options) for row, one in enumerate(answers)]
+            answers = [
+                self._look_again(request, row, one, sure, bool(remember), options) for row, one in enumerate(answers)
+            ]
         return answers if several or len(answers) > 1 else answers[0]
 
     def generate(
@@ -241,9 +247,7 @@ class VLM:
             late = _changed(VLM.generate, locals())
             if late:
                 raise PromptError(f"these inputs are prepared already: {', '.join(late)} comes too late")
-            return generation.generate(
-                self.adapter, self._prompter, images, None, remember, options, self.calibration
-            )
+            return generation.generate(self.adapter, self._prompter, images, None, remember, options, self.calibration)
         request = parse_request(
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
             originals=originals, look=look, budget=budget, glance=glance, selector=selector,
@@ -388,9 +392,7 @@ class VLM:
         if pruning is not None:
             layer_pruning.check(self.adapter, pruning)
         prepared = self._prepare(request)
-        return generation.generate(
-            self.adapter, self._prompter, prepared, pruning, remember, options, self.calibration
-        )
+        return generation.generate(self.adapter, self._prompter, prepared, pruning, remember, options, self.calibration)
 
     def _look_again(
         self, request: Request, row: int, answer: Answer, sure: float, remember: bool, options: Mapping[str, Any]
@@ -402,9 +404,14 @@ class VLM:
             if is_enough(attempts, sure):
                 break
             glance = "all" if budget == "all" else request.selection.glance
-            wider = replace(request.selection, budget=budget, glance=glance, shared=request.selection.shared and budget != "all")
+            wider = replace(
+                request.selection, budget=budget, glance=glance, shared=request.selection.shared and budget != "all"
+            )
             again = replace(
-                request, selection=wider, questions=(request.questions[row],), conversations=(request.conversations[row],)
+                request,
+                selection=wider,
+                questions=(request.questions[row],),
+                conversations=(request.conversations[row],),
             )
             attempts += self._answer(again, remember, options)
         return surest(attempts)

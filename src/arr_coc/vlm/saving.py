@@ -13,12 +13,14 @@ from arr_coc.adapters.loading import save_processor
 from arr_coc.errors import ModelError, raise_as
 from arr_coc.hub import CARD, TAGS, card, is_repo_id, measured, push_folder, write_card
 from arr_coc.layer.model import CONFIG, SUBFOLDER, WEIGHTS
+from arr_coc.vlm import confidence
 
 if TYPE_CHECKING:
     from arr_coc.vlm.model import VLM
 
 PROCESSOR_FILES = (".json", ".jinja", ".model", ".txt")
-WRITTEN_FILES = ("config.json", "generation_config.json", CONFIG)  # by the model, and by the layers of older versions
+# By the model, by the layers of older versions, and by the calibration.
+WRITTEN_FILES = ("config.json", "generation_config.json", CONFIG, confidence.FILE)
 FRONT_MATTER = "---\n"  # a card that starts with it has its metadata
 
 
@@ -37,6 +39,8 @@ def save(vlm: VLM, folder: Path) -> None:
             save_processor(vlm.processor, folder)
         else:
             copy_processor(vlm.source, folder)
+        if vlm.calibration is not None:
+            vlm.calibration.save(folder)
     if vlm.layer is not None:
         vlm.layer.save_pretrained(folder / SUBFOLDER)
     elif (folder / SUBFOLDER / WEIGHTS).exists():
