@@ -147,6 +147,14 @@ def features_of(record: Record) -> dict[str, float]:
     return features(torch.tensor(record["probabilities"]), [allocation])  # type: ignore[list-item]
 
 
+def fit_answers(records: list[Record]) -> Calibration:
+    found = [features_of(one) for one in records]
+    given = np.array([[one[name] for name in FEATURES] for one in found])
+    weights, bias = logistic(given, np.array([one["right"] for one in records], float), 4.0)
+    said = f"{len(records)} answers about {len({one['picture'] for one in records})} validation scans and drawings"
+    return Calibration(dict(zip(FEATURES, np.round(weights, 4).tolist(), strict=True)), round(bias, 4), said)
+
+
 def fit(records: list[Record], store: bool) -> None:
     """Print the weights of the choice's confidence, and fit the calibration of the answers with those of the package."""
     for source in strategy.CHOICE_WEIGHTS:
@@ -161,15 +169,21 @@ def fit(records: list[Record], store: bool) -> None:
         print(
             f"{source}: {len(some)} choices, {kept.mean():.3f} kept; bias {bias:.3f}, weights {np.round(weights, 3).tolist()}"
         )
-    records = [one for one in records if "probabilities" in one]
-    found = [features_of(one) for one in records]
-    given = np.array([[one[name] for name in FEATURES] for one in found])
-    weights, bias = logistic(given, np.array([one["right"] for one in records], float), 4.0)
-    said = f"{len(records)} answers about {len({one['picture'] for one in records})} validation scans and drawings"
-    made = Calibration(dict(zip(FEATURES, np.round(weights, 4).tolist(), strict=True)), round(bias, 4), said)
+    made = fit_answers([one for one in records if "probabilities" in one])
     print(made)
     if store:
         made.save(reader.WEIGHTS)
+
+
+def cross_validated(records: list[Record], parts: int = 6) -> None:
+    """Sets each record's confidence by a calibration that was fitted on other pictures."""
+    names = sorted({one["picture"] for one in records})
+    for part in range(parts):
+        held_out = set(names[part::parts])
+        made = fit_answers([one for one in records if one["picture"] not in held_out])
+        for one in records:
+            if one["picture"] in held_out:
+                one["calibrated"] = made(features_of(one))
 
 
 def calibration_error(chances: np.ndarray, right: np.ndarray, bins: int = 10) -> float:
@@ -181,11 +195,15 @@ def calibration_error(chances: np.ndarray, right: np.ndarray, bins: int = 10) ->
     return float(sum(gaps))
 
 
-def report(records: list[Record]) -> None:
+def report(records: list[Record], by_others: bool, kinds: Sequence[str] | None) -> None:
     calibration = Calibration.find(reader.WEIGHTS)
     assert calibration is not None
     for one in records:
         one["calibrated"] = calibration(features_of(one))
+    if by_others:
+        cross_validated(records)
+    records = [one for one in records if kinds is None or one["kind"] in kinds]
+    for one in records:
         one["mean"] = float(np.mean(one["probabilities"]))
     print("| answers | number | right | calibration error | of the mean token probability |\n|---|---|---|---|---|")
     groups = {"all": records} | {
@@ -257,7 +275,12 @@ def main() -> None:
     fitting = commands.add_parser("fit")
     fitting.add_argument("records", type=Path, nargs="+")
     fitting.add_argument("--store", action="store_true", help="write the calibration into the reader's folder")
-    commands.add_parser("report").add_argument("records", type=Path, nargs="+")
+    reporting = commands.add_parser("report")
+    reporting.add_argument("records", type=Path, nargs="+")
+    reporting.add_argument("--kinds", nargs="+", help="only questions of these kinds")
+    reporting.add_argument(
+        "--cross-validate", action="store_true", help="calibrate each picture by the others: for records that were fitted on"
+    )
     given = parser.parse_args()
     torch.manual_seed(0)
     if given.command == "draw":
@@ -267,7 +290,7 @@ def main() -> None:
     elif given.command == "fit":
         fit(read_records(given.records), given.store)
     else:
-        report(read_records(given.records))
+        report(read_records(given.records), given.cross_validate, given.kinds)
 
 
 if __name__ == "__main__":
