@@ -32,12 +32,13 @@ from arr_coc.training.documents import draw_any
 from arr_coc.training.examples import read_folder
 from arr_coc.vlm.confidence import FEATURES, Calibration, features
 
-BUDGETS = {"arr-coc": ("6.25%", "all"), "arr-coc-untrained": ("6.25%", "12.5%", "25%")}
+BUDGETS = {"arr-coc": ("6.25%", "12.5%", "all"), "arr-coc-untrained": ("6.25%", "12.5%", "25%")}
 DRAWN_SEED = 9_000_000
 KEPT = 0.8  # share of the evidence from which it counts as kept
 COVERAGES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 SURE = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 LADDERS = (
+    ("arr-coc", ("6.25%", "12.5%", "all")),
     ("arr-coc-untrained", ("6.25%", "12.5%", "25%", "all")),
     ("arr-coc-untrained", ("12.5%", "25%", "all")),  # without the step of 50%: it costs a little more than it would
 )
