@@ -219,10 +219,10 @@ def report(records: list[Record], by_others: bool, kinds: Sequence[str] | None) 
     print("\n| confidence | answers | mean confidence | right |\n|---|---|---|---|")
     chances, right = (np.array([float(one[name]) for one in records]) for name in ("calibrated", "right"))
     for low in np.arange(0, 1, 0.1):
-        some = (chances >= low) & ((chances < low + 0.1) | (low > 0.85))
-        if some.any():
+        inside = (chances >= low) & ((chances < low + 0.1) | (low > 0.85))
+        if inside.any():
             print(
-                f"| {low:.1f} to {low + 0.1:.1f} | {some.sum()} | {chances[some].mean():.3f} | {right[some].mean():.3f} |"
+                f"| {low:.1f} to {low + 0.1:.1f} | {inside.sum()} | {chances[inside].mean():.3f} | {right[inside].mean():.3f} |"
             )
     print("\nRisk (share of wrong answers) where only the surest answers are given:\n")
     print("| answered | " + " | ".join(f"{part:.0%}" for part in COVERAGES) + " |\n|---|" + "---|" * len(COVERAGES))
@@ -280,7 +280,9 @@ def main() -> None:
     reporting.add_argument("records", type=Path, nargs="+")
     reporting.add_argument("--kinds", nargs="+", help="only questions of these kinds")
     reporting.add_argument(
-        "--cross-validate", action="store_true", help="calibrate each picture by the others: for records that were fitted on"
+        "--cross-validate",
+        action="store_true",
+        help="calibrate each picture by the others: for records that were fitted on",
     )
     given = parser.parse_args()
     torch.manual_seed(0)

@@ -28,9 +28,7 @@ FIND = (
     "colour",
 )
 COMPARE = ("largest", "smallest", "biggest", "trend")
-DRAWN = (
-    dict.fromkeys(FIND, "find") | dict.fromkeys(COMPARE, "compare") | {"count": "count", "whole": "describe"}
-)
+DRAWN = dict.fromkeys(FIND, "find") | dict.fromkeys(COMPARE, "compare") | {"count": "count", "whole": "describe"}
 
 MORE = {  # phrasings to train with, and phrasings kept back
     "count": (
@@ -125,7 +123,47 @@ GRAMMAR: dict[str, tuple[str, dict[str, str]]] = {
     ),
 }
 WHOLE = ("picture", "image", "photo", "scene", "page", "document", "screenshot", "photograph", "drawing")
-WORDS = ("dog", "cat", "chair", "apple", "bottle", "car", "tree", "lamp", "book", "cup", "boat", "horse", "clock", "house", "window", "bird", "table", "umbrella", "guitar", "shoe", "revenue", "sales", "coffee", "bread", "milk", "paper", "ink", "pen", "stamp", "string", "glue", "ticket", "order", "invoice", "customer", "delivery", "rent", "phone", "screen")
+WORDS = (
+    "dog",
+    "cat",
+    "chair",
+    "apple",
+    "bottle",
+    "car",
+    "tree",
+    "lamp",
+    "book",
+    "cup",
+    "boat",
+    "horse",
+    "clock",
+    "house",
+    "window",
+    "bird",
+    "table",
+    "umbrella",
+    "guitar",
+    "shoe",
+    "revenue",
+    "sales",
+    "coffee",
+    "bread",
+    "milk",
+    "paper",
+    "ink",
+    "pen",
+    "stamp",
+    "string",
+    "glue",
+    "ticket",
+    "order",
+    "invoice",
+    "customer",
+    "delivery",
+    "rent",
+    "phone",
+    "screen",
+)
 COLOURS = ("red", "blue", "green", "yellow", "black", "white", "orange", "purple", "pink", "gray")
 RELATIONS = ("left of", "right of", "above", "below", "next to", "behind", "in front of", "under")
 REPEATS = 12  # of a phrasing, with other words in its slots
@@ -149,7 +187,7 @@ def make_questions(held_out: bool, seed: int = 0) -> list[tuple[str, str]]:
         for _ in range(
             REPEATS * (1 if kind == "read" else 12 if held_out is False and kind in ("count", "describe") else 4)
         ):
-            made.append((say(rng, drawn, held_out, **slots(rng)), kind))
+            made.append((say(rng, drawn, held_out, literal=False, **slots(rng)), kind))
     for kind, parts in MORE.items():
         for phrasing in _split(parts[held_out]):
             for _ in range(REPEATS):
