@@ -227,7 +227,8 @@ def test_answers_carry_their_confidence_and_an_unsure_one_is_read_again(reader: 
     assert first.confidence == pytest.approx(alone.confidence, abs=0.01)
     assert first.confidence_source == alone.confidence_source
     assert cut.text == "18"
-    assert cut.confidence is not None and cut.confidence > 0.5 * (first.confidence or 1)
+    assert cut.confidence is not None
+    assert cut.confidence > 0.5 * (first.confidence or 1)
     assert first.tried == ()
     assert len(again.tried) > 1
     kept = [one["kept"] for one in again.tried]
