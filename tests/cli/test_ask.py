@@ -52,3 +52,23 @@ def test_an_answer_as_json(model: str, receipt: Path, capsys: pytest.CaptureFixt
     assert found["tokens"]["kept"] == len(found["keep"]) == 9
     assert found["tokens"]["encoded"] == -(-found["tokens"]["all"] // 2)
     assert {"answer", "timings_ms", "strategy", "grid"} <= set(found)
+
+
+def test_looking_again_says_what_was_tried(
+    model: str, receipt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["ask", str(receipt), "What?", "--model", model, "--budget", "6", "--tokens", "3"]
+    assert main([*asked, "--sure", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["confidence_source"] == "mean token probability"  # this model has no calibration
+    assert [one["kept"] for one in found["tried"]][:2] == [6, 12]
+    assert found["tokens_paid"] == sum(one["kept"] for one in found["tried"])
+    assert main([*asked, "--sure", "1", "--where", str(tmp_path / "where.png")]) == 0
+    said = capsys.readouterr().out
+    assert "looked again: " in said
+    assert "mean token probability" in said
+    assert (tmp_path / "where.png").exists()
+    assert main(asked) == 0
+    assert "looked again" not in capsys.readouterr().out
+    assert main([*asked, "--sure", "1.5"]) == 2
+    assert "expected --sure between 0 and 1" in capsys.readouterr().err

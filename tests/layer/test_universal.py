@@ -111,7 +111,7 @@ def test_it_knows_the_kind_of_question(receipt: TextureArray) -> None:
 
 def test_a_question_about_all_of_the_image_is_spread(receipt: TextureArray) -> None:
     found = realized(replace(asked(receipt, "Describe the picture."), k=60))
-    assert found.strategy.startswith("whole: the question is about all of the image")
+    assert found.strategy.startswith("describe: ")
     rows = found.keep // asked(receipt).grid.views[0].w
     assert len(rows.unique()) > 10
     assert rows[0] < 4

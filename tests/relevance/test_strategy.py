@@ -9,11 +9,14 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 
-from arr_coc import TextureArray
+from arr_coc import TextureArray, pictures
+from arr_coc.draw import overlay
+from arr_coc.draw.textures import draw_texture
 from arr_coc.relevance.realizing import names_something, realized
-from arr_coc.relevance.strategy import BACKGROUND, label_components, round_robin
+from arr_coc.relevance.strategy import BACKGROUND, label_components, round_robin, void
 from arr_coc.selectors import selector
 from arr_coc.selectors.base import ImageSource
+from arr_coc.training.documents import draw_any
 from tests.relevance.page import GRID, page_selection
 from tests.selectors.selections import choice, selection, words
 
@@ -33,6 +36,37 @@ def test_cells_of_a_void_are_evenly_spaced(kind: str) -> None:
     found = realized(page_selection(source=ImageSource(texture=TextureArray.from_image(pixels.clamp(0, 1)))))
     assert found.strategy.startswith("void: ")
     assert found.keep.tolist() == choice(selector("uniform").select(selection(GRID, 20))).keep.tolist()
+
+
+@pytest.mark.parametrize("kind", ["noise", "grain", "grass", "fur", "gravel", "weave", "marble"])
+def test_a_texture_is_a_void_and_an_object_or_a_word_on_it_is_not(kind: str) -> None:
+    for variant in (31, 32):
+        image = draw_texture(kind, variant)
+        assert void(TextureArray.from_image(image)), f"{kind} {variant}"
+        pen = ImageDraw.Draw(image)
+        if variant % 2:
+            pen.rectangle([200, 200, 420, 250], fill=(250, 250, 250))
+            pen.text((205, 205), "TOTAL 37.40", fill=(0, 0, 0), font=overlay.font(32))
+        else:
+            pen.ellipse([300, 300, 420, 420], fill=(255, 0, 0))
+        assert void(TextureArray.from_image(image)) == "", f"{kind} {variant}"
+
+
+def test_strong_noise_is_not_taken_for_text() -> None:
+    """The text channel takes it for text, so that its cells used to be chosen as a page's."""
+    pixels = 0.5 + 0.3 * torch.randn(3, 560, 560, generator=torch.Generator().manual_seed(0))
+    texture = TextureArray.from_image(pixels.clamp(0, 1))
+    found = realized(page_selection(source=ImageSource(texture=texture)))
+    assert found.strategy.startswith("void: a texture without content")
+
+
+def test_pages_and_photographs_are_no_voids() -> None:
+    shown = [pictures.receipt(), pictures.scene(), *(Image.fromarray(draw_any(seed).image) for seed in range(8))]
+    assert [void(TextureArray.from_image(image)) for image in shown] == [""] * len(shown)
+
+
+def test_too_few_cells_give_no_verdict() -> None:
+    assert void(TextureArray.from_image(draw_texture("noise", 0, (100, 100)))) == ""
 
 
 def test_components_are_8_connected() -> None:

@@ -70,6 +70,7 @@ class ScriptedModel:
         self.device = torch.device("cpu")
         self.model = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=END))
         self.prompter = SimpleNamespace(decode=lambda ids: "".join(map(chr, ids.tolist())))
+        self.calibration = None
 
     def generate(
         self, *, messages: Sequence[Any], max_new_tokens: int, stopping_criteria: Any, **options: Any

@@ -212,3 +212,26 @@ def test_an_aborted_engine_says_so_to_every_request() -> None:
     assert all(isinstance(box.last, StoppingError) for box in boxes)
     assert model.steps == 4
     engine.close()
+
+
+def test_answers_carry_their_confidence_and_an_unsure_one_is_read_again(reader: VLM) -> None:
+    """A stop string ends a row early; its padding in the batch must not count."""
+    plain, stopped = (work(QUESTION, image=receipt(), selection=Selection("25%"), stop=stop) for stop in ((), (".",)))
+    unsure = work(QUESTION, image=receipt("7.35"), selection=Selection("6%", sure=1.0))
+    engine = Engine(reader, EndpointLimits())
+    boxes = submit(engine, plain, stopped, unsure)
+    engine.start()
+    first, cut, again = (box.result for box in boxes)
+    engine.close()
+    alone = reader.ask(receipt(), QUESTION, budget="25%")
+    assert first.confidence == pytest.approx(alone.confidence, abs=0.01)
+    assert first.confidence_source == alone.confidence_source
+    assert cut.text == "18"
+    assert cut.confidence is not None
+    assert cut.confidence > 0.5 * (first.confidence or 1)
+    assert first.tried == ()
+    assert len(again.tried) > 1
+    kept = [one["kept"] for one in again.tried]
+    assert kept == sorted(kept)
+    best = max(again.tried, key=lambda one: one["confidence"])
+    assert (again.text, again.confidence) == (best["answer"], best["confidence"])

@@ -116,7 +116,7 @@ def test_an_allocation_as_json() -> None:
     found = Allocation(Grid(1, 2, 2), torch.tensor([0, 3]), torch.arange(4), "mine", notes=("so",))
     assert json.loads(found.to_json()) == {
         "kind": "image", "row": 0, "grid": [1, 2, 2], "tokens": {"all": 4, "encoded": 4, "kept": 2}, "keep": [0, 3],
-        "selector": "mine", "semantics": "masked", "strategy": "", "fallback": "", "tensions": {}, "notes": ["so"],
+        "selector": "mine", "semantics": "masked", "strategy": "", "confidence": None, "fallback": "", "tensions": {}, "notes": ["so"],
     }  # fmt: skip
     with pytest.raises(AllocationError, match="size is unknown"):
         _ = found.boxes

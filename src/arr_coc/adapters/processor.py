@@ -161,17 +161,13 @@ def assistant_message(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": [{"type": "text", "text": text}]}
 
 
-def logits_callback(callback: Callable[[], None], others: Sequence[Any] | None = None) -> Any:
-    """A `LogitsProcessorList` that calls `callback` once, at the first token's logits, and then runs `others`."""
+def logits_callback(callback: Callable[[Any, Any], None], others: Sequence[Any] | None = None) -> Any:
+    """A `LogitsProcessorList` that calls `callback(ids, scores)` at every step, and then runs `others`. No score changes."""
     from transformers import LogitsProcessor, LogitsProcessorList
 
-    class FirstToken(LogitsProcessor):
-        called = False
-
+    class EachStep(LogitsProcessor):
         def __call__(self, ids: Any, scores: Any) -> Any:
-            if not self.called:
-                self.called = True
-                callback()
+            callback(ids, scores)
             return scores
 
-    return LogitsProcessorList([FirstToken(), *(others or [])])
+    return LogitsProcessorList([EachStep(), *(others or [])])

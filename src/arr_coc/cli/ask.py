@@ -40,6 +40,9 @@ def add_parser(commands: Any) -> None:
     add("--budget", default="auto", help="visual tokens that the language model reads (auto)")
     add("--glance", default="auto", help="visual tokens that the vision encoder computes (auto)")
     add("--selector", default="arr-coc", help="method that selects the tokens (arr-coc)")
+    add(
+        "--sure", type=float, metavar="P", help="read more tokens where the confidence is below this, from 0 to 1 (off)"
+    )
     add("--why", type=Path, metavar="FILE", help="write a picture of the kept cells and the reasons")
     add("--where", type=Path, metavar="FILE", help="write the image with the place of the answer marked")
     add("--json", action="store_true", help="print the answer, tokens, times and kept cells as JSON")
@@ -62,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     for path in (arguments.why, arguments.where):
         if path is not None:
             console.check_image_file(path, inputs=[arguments.image])
+    if arguments.sure is not None and not 0 <= arguments.sure <= 1:
+        raise ArrCocError(f"expected --sure between 0 and 1, got {arguments.sure}")
     if arguments.tokens < 1:
         raise ArrCocError(f"expected --tokens of at least 1, got {arguments.tokens}")
     selector = arr_coc.selectors.selector(arguments.selector)
@@ -74,8 +79,13 @@ def run(arguments: argparse.Namespace) -> int:
         options = {name: getattr(arguments, name) for name in ("budget", "glance", "selector", "seed")}
         if arguments.why is not None:
             options["selector"] = explained(arguments.selector)
-        prepared = vlm.prepare(arguments.image, arguments.question, **options)
-        answer = vlm.generate(prepared, max_new_tokens=arguments.tokens)[0]
+        if arguments.sure is None:
+            prepared = vlm.prepare(arguments.image, arguments.question, **options)
+            answer = vlm.generate(prepared, max_new_tokens=arguments.tokens)[0]
+        else:
+            look = vlm.look(arguments.image)
+            answer = vlm.ask(look, arguments.question, sure=arguments.sure, max_new_tokens=arguments.tokens, **options)
+            prepared = vlm.prepare(look=look, text=arguments.question, allocation=list(answer.allocations))
     _print_answer(answer, arguments.json)  # before any picture: a full disk loses no answer
     if arguments.why is not None:
         console.save_image(
@@ -88,15 +98,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print_answer(answer: Answer, as_json: bool) -> None:
+    from arr_coc.vlm.confidence import TOKEN_PROBABILITY
+
     if as_json:
         console.print_json(answer.to_dict())
     else:
         print(answer.text)
         tokens = answer.tokens
         milliseconds = sum(answer.timings.values())
+        sure = f"{answer.confidence:.0%} confidence" if answer.confidence is not None else "confidence unknown"
+        if answer.confidence_source == TOKEN_PROBABILITY:
+            sure = f"mean token probability {answer.confidence:.0%}"
+        if len(answer.tried) > 1:
+            steps = ", then ".join(f"{one.text!r} from {one.kept}" for one in answer.tried)
+            sure += f"; looked again: {steps} tokens, {answer.tokens_paid} in all"
         notes = [*answer.allocation.notes, *([f"fell back: {answer.fallback}"] if answer.fallback else [])]
         print(
-            f"({tokens['kept']} of {tokens['all']} visual tokens read, {tokens['encoded']} encoded, {milliseconds:.0f} ms"
-            f"{''.join(f'; {note}' for note in notes)})"
+            f"({tokens['kept']} of {tokens['all']} visual tokens read, {tokens['encoded']} encoded, {milliseconds:.0f} ms; "
+            f"{sure}{''.join(f'; {note}' for note in notes)})"
         )
     sys.stdout.flush()

@@ -30,6 +30,7 @@ examples:
   arr-coc eval photos --selectors coupling centre --embeddings labels
   arr-coc eval photos --glance 25% --budgets all    what each selector lets the vision encoder see
   arr-coc eval val2014 --format vqav2 --model FOLDER
+  arr-coc eval gaze --format fixations             saliency against where people looked (AUC, NSS, CC)
   arr-coc eval --suite robustness                  drawn cases that are hard for selectors
 
 An interrupted run (ctrl-C) keeps its finished pictures; the same command continues, --fresh starts again.
@@ -45,6 +46,15 @@ _NOT_WITH_SUITE: dict[str, tuple[str, Any]] = {
     "--seeds": ("seeds", 3),
     "--ray": ("ray", None),
 }
+_NOT_WITH_FIXATIONS: dict[str, tuple[str, Any]] = {  # nothing is asked there, and no model reads anything
+    "--selectors": ("selectors", None),
+    "--budgets": ("budgets", None),
+    "--glance": ("glance", "all"),
+    "--glance-selector": ("glance_selector", None),
+    "--embeddings": ("embeddings", None),
+    "--kinds": ("kinds", None),
+    "--report": ("report", None),
+} | {name: given for name, given in _NOT_WITH_SUITE.items() if name not in ("--format", "--tokens", "--seeds")}
 _RUN_OPTIONS = (  # that distinguish one unfinished run from another
     "model", "device", "selectors", "budgets", "glance", "glance_selector", "format", "limit", "kinds", "seed", "seeds",
     "tokens", "evidence_only", "embeddings", "layer",
@@ -104,6 +114,7 @@ def add_parser(commands: Any) -> None:
     again.add_argument("--resume", action="store_true", help="continue an interrupted run (the default)")
     again.add_argument("--fresh", action="store_true", help="start again")
     add("--suite", choices=("robustness",), help="drawn cases in place of DATA")
+    add("--photos", type=Path, metavar="DIR", help="with --suite: cases from a folder of photographs, too")
     parser.set_defaults(run=run)
 
 
@@ -116,6 +127,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ArrCocError(
             "expected a folder of questions or --suite robustness, exactly one of the two (see arr-coc eval --help)"
         )
+    if arguments.photos is not None and arguments.suite is None:
+        raise ArrCocError("expected --photos with --suite robustness: name a folder of questions as DATA")
     if arguments.suite is not None:
         given = [option for option, (name, default) in _NOT_WITH_SUITE.items() if getattr(arguments, name) != default]
         if given:
@@ -137,11 +150,15 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.selectors = _split_commas(arguments.selectors)
     arguments.budgets = _split_commas(arguments.budgets)
     try:
+        if arguments.format == "fixations":
+            return _compare_fixations(arguments)
         if arguments.suite is None:
             return _compare(arguments)
         from arr_coc.evaluation.robustness import make_suite
 
-        _evaluate(arguments, make_suite(), ["25%"], _print_suite, seeds=1, answers=False)  # only kept cells are judged
+        _evaluate(
+            arguments, make_suite(photos=arguments.photos), ["25%"], _print_suite, seeds=1, answers=False
+        )  # only kept cells are judged
         return 0
     except Interrupted as stopped:
         print(f"arr-coc: {stopped}", file=sys.stderr)
@@ -215,6 +232,28 @@ def _compare(arguments: argparse.Namespace) -> int:
     invalid = [f"{one['selector']} at {one['budget']}" for one in report.records if not one["valid"]]
     print_problems(invalid, "invalid, because the selector failed", MORE)
     return 1 if report.problems or invalid else 0
+
+
+def _compare_fixations(arguments: argparse.Namespace) -> int:
+    """Saliency maps against human gaze."""
+    from arr_coc.evaluation import fixations
+
+    given = [option for option, (name, default) in _NOT_WITH_FIXATIONS.items() if getattr(arguments, name) != default]
+    if given:
+        raise ArrCocError(
+            f"expected no {given[0]} with --format fixations, which compares maps and asks nothing: leave it out"
+        )
+    if arguments.limit is not None and arguments.limit < 1:
+        raise ArrCocError(f"expected --limit of at least 1, got {arguments.limit}")
+    with progress() as bar:
+        task = bar.add_task("reading pictures", total=None)
+        found = fixations.compare(
+            arguments.data, arguments.limit, lambda done, name: bar.update(task, completed=done, description=name)
+        )
+    print(f"{found['pictures']} pictures, maps against fixations:\n\n{fixations.to_table(found)}")
+    if arguments.json is not None:
+        save_text(json.dumps(found, indent=2) + "\n", arguments.json)
+    return 0
 
 
 def _print_report(report: Report, arguments: argparse.Namespace) -> None:

@@ -145,7 +145,7 @@ class Rounds:
 def _options(request: PageRequest, dense: bool = False) -> AskOptions:
     """The options of the answer that the page's settings ask for, or of the one from all tokens."""
     state = request.state
-    found: AskOptions = {"max_new_tokens": request.app.limits.tokens, "output_logits": True}
+    found: AskOptions = {"max_new_tokens": request.app.limits.tokens}
     if dense:
         return found | {"budget": "all", "glance": "all"}
     return found | {"budget": state.budget, "glance": state.glance, "selector": state.selector}
@@ -178,6 +178,8 @@ def _answer(request: PageRequest, answer: Answer, kind: str = "") -> Markup:
         if kind == "dense"
         else f"from {counts['kept']} of {counts['all']} tokens, {counts['encoded']} encoded"
     )
+    if answer.confidence is not None:
+        about += f"; {answer.confidence:.0%} {'confidence' if answer.confidence_source == 'calibrated' else 'mean token probability'}"
     if least is not None:
         about += "; every token above 99%" if least[1] > 0.99 else f"; least certain: “{least[0]}” with {least[1]:.0%}"
     mark = macros.verdict(is_right(request, answer.text), known[0] if known else "")

@@ -67,7 +67,7 @@ def render_suite(report: Report) -> str:
     """The page of the robustness suite: who passed what, and what each selector kept of every case."""
     thumbnails = Thumbnails(SUITE_SIDE)
     verdicts = robustness.judge(report)
-    cases = [case for case in robustness.CASES if any(case in passed for passed in verdicts.values())]
+    cases = [case for case in robustness.PASSED_WHEN if any(case in passed for passed in verdicts.values())]
     galleries: dict[str, list[Any]] = {case: [] for case in cases}
     for one in report.data.pictures:
         rows = report.rows[one.name]
@@ -82,7 +82,7 @@ def render_suite(report: Report) -> str:
         cases=cases,
         verdicts=sorted(verdicts.items(), key=lambda item: -passes[item[0]]),
         questions={one.samples[0].kind: one.samples[0].question for one in report.data.pictures},
-        passed_when={case: robustness.CASES[case][1] for case in cases},
+        passed_when={case: robustness.PASSED_WHEN[case] for case in cases},
         galleries=galleries,
     )
 

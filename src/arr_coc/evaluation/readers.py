@@ -10,6 +10,7 @@
 | vizwiz | Annotations/val.json, val/VizWiz_val_*.jpg |
 | sroie | img/*.jpg, box/*.csv (x1,y1,...,x4,y4,text), key/*.json or entities/*.txt; or the challenge's task1 and task2 archives |
 | refcoco | refcoco/refs(unc).p, refcoco/instances.json, COCO_train2014_*.jpg; also RefCOCO+ and RefCOCOg |
+| fixations | fixations.jsonl and pictures, or MIT1003's files; no questions (see `fixations`) |
 | pope | coco_pope_random.json, _popular, _adversarial (JSON lines), val2014/COCO_val2014_*.jpg |
 """
 
@@ -41,6 +42,8 @@ Reader = Callable[[Path, int | None], Data]
 
 def read_data(folder: str | Path, format: str = "samples", limit: int | None = None) -> Data:
     """The questions in a folder; `limit`: at most so many pictures."""
+    if format == "fixations":
+        raise DataError("fixations hold no questions: call arr_coc.evaluation.fixations.compare, or arr-coc eval")
     if format not in FORMATS:
         near = difflib.get_close_matches(str(format).lower(), FORMATS, 1, 0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -1,4 +1,4 @@
-"""Drawn cases that are hard for selectors, with their ground truth; `CASES` says when each is passed.
+"""Cases that are hard for selectors, drawn or from photographs, with their ground truth; `CASES` says when each is passed.
 
 Kept: at least 80% of the evidence cells. Even: over sixteen equal parts of the picture, the entropy of the kept cells is at
 least 90% of its maximum. Almost nothing: at most a tenth of the budget. Not judged: a downscaled picture, which covers every
@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ import torch
 from PIL import Image, ImageDraw
 
 from arr_coc.draw import overlay
-from arr_coc.evaluation.data import Box, Data, Evidence, PictureQuestions, Sample
+from arr_coc.draw.textures import TEXTURES, draw_texture, scramble
+from arr_coc.errors import DataError
+from arr_coc.evaluation.data import Box, Data, Evidence, PictureQuestions, Sample, read_samples
 from arr_coc.evaluation.measure import grid_from_lists, unpack_cells
 from arr_coc.evaluation.metrics import evidence_cells, recall
 from arr_coc.evaluation.report import Report, Row, markdown_table
@@ -27,6 +30,9 @@ from arr_coc.types.grid import Cells
 
 SIDE = 560
 VARIANTS = 3
+TEXTURE_VARIANTS = 4  # of each texture, for each three variants of another case
+PHOTOS = 24  # of a folder of photographs
+PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 KEPT, HALF, EVEN, NOTHING = 0.8, 0.5, 0.9, 0.1
 PARTS = 4  # along each side, for evenness
 
@@ -142,6 +148,13 @@ def _absent(rng: random.Random, variant: int) -> Drawn:
     return canvas.ask("What is the telephone number?", "not found", (), "even", tuple(lines))
 
 
+def _texture(rng: random.Random, variant: int) -> Drawn:
+    canvas = Canvas(rng)
+    canvas.image = draw_texture(list(TEXTURES)[variant % len(TEXTURES)], variant // len(TEXTURES), (SIDE, SIDE))
+    asked = ("What is the total amount?", "What is the date?", "What does the sign say?")[variant % 3]
+    return canvas.ask(asked, "not found", (), "even")
+
+
 CASES: dict[str, tuple[Callable[[random.Random, int], Drawn], str]] = {  # how it is drawn, and when it is passed
     "camouflage": (_camouflage, "Pale text next to loud colours: the text is kept."),
     "void": (_void, "A bare wall: the choice is even, or almost nothing is kept."),
@@ -150,18 +163,57 @@ CASES: dict[str, tuple[Callable[[random.Random, int], Drawn], str]] = {  # how i
     "crowd": (_crowd, "Two dozen small discs, all of them needed: the discs are kept."),
     "copies": (_copies, "The answer is there twice: either copy is kept."),
     "absent": (_absent, "A list without what is asked for: the choice is even, or half of every line is kept."),
+    "texture": (_texture, "A texture without content (noise, marble, grass, ...): the choice is even."),
 }
+PHOTO_CASES = {
+    "scrambled": "A photograph with random phases, so that nothing is left in it: the choice is even.",
+    "photo": "A photograph and a question about something in it: that is kept.",
+}
+PASSED_WHEN = {case: passed for case, (_, passed) in CASES.items()} | PHOTO_CASES
 
 
-def make_suite(variants: int = VARIANTS) -> Data:
-    """Every case in several variants, identical on every machine; images in memory, nothing is read from a disk."""
+def make_suite(variants: int = VARIANTS, photos: str | Path | None = None) -> Data:
+    """Every case in several variants, identical on every machine; the drawn ones read nothing from a disk.
+
+    `photos`: a folder of photographs for the cases `PHOTO_CASES`; with `samples.jsonl` in it, its questions with evidence are
+    asked, too.
+    """
     pictures: list[PictureQuestions] = []
+
+    def add(case: str, number: int, image: Any, size: tuple[int, int], sample: Sample) -> None:
+        sample = replace(sample, kind=case, line=len(pictures) + 1)
+        pictures.append(PictureQuestions(f"{case} {number}", image, size, (sample,)))
+
     for case, (draw, _) in CASES.items():
-        for variant in range(variants):
+        count = variants * TEXTURE_VARIANTS * len(TEXTURES) // VARIANTS if case == "texture" else variants
+        for variant in range(count):
             image, sample = draw(random.Random(f"{case} {variant}"), variant)
-            sample = replace(sample, kind=case, line=len(pictures) + 1)
-            pictures.append(PictureQuestions(f"{case} {variant + 1}", image, (SIDE, SIDE), (sample,)))
+            add(case, variant + 1, image, (SIDE, SIDE), sample)
+    if photos is not None:
+        for case, number, image, sample in _photo_cases(Path(photos)):
+            add(case, number, image, image.size, sample)
     return Data("robustness", tuple(pictures))
+
+
+def _photo_cases(folder: Path) -> list[tuple[str, int, Image.Image, Sample]]:
+    """(case, number, picture, question) of the first photographs in a folder."""
+    if not folder.is_dir():
+        raise DataError(f"expected a folder of photographs, got {str(folder)!r}")
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in PHOTO_SUFFIXES)[:PHOTOS]
+    if not paths:
+        raise DataError(f"expected photographs ({', '.join(PHOTO_SUFFIXES)}) in {str(folder)!r}, got none")
+    known = read_samples(folder).pictures if (folder / "samples.jsonl").is_file() else ()
+    asked = {Path(picture.name).name: [one for one in picture.samples if one.evidence] for picture in known}
+    found = []
+    for number, path in enumerate(paths, 1):
+        with Image.open(path) as opened:
+            image = opened.convert("RGB")
+        void = Sample("What is the total amount?", ("not found",), extra={"rule": "even", "content": ()})
+        found.append(("scrambled", number, scramble(image, number), void))
+        if asked.get(path.name):
+            sample = replace(asked[path.name][0], extra={"rule": "kept", "content": ()})
+            found.append(("photo", number, image, sample))
+    return found
 
 
 def judge(report: Report) -> Verdicts:
@@ -222,7 +274,8 @@ def to_dict(report: Report) -> dict[str, Any]:
         records.append({"selector": selector, "budget": budget} | counts)
     samples = {picture.samples[0].kind: picture.samples[0] for picture in report.data.pictures}
     cases_shown = [
-        {"case": case, "question": sample.question, "passed_when": CASES[case][1]} for case, sample in samples.items()
+        {"case": case, "question": sample.question, "passed_when": PASSED_WHEN[case]}
+        for case, sample in samples.items()
     ]
     return {"model": report.model, "suite": "robustness", "cases": cases_shown, "records": records}
 
@@ -230,7 +283,7 @@ def to_dict(report: Report) -> dict[str, Any]:
 def to_table(report: Report) -> str:
     """Markdown: how many variants each selector passed, by case and in all."""
     verdicts = judge(report)
-    shown = [case for case in CASES if any(case in cases for cases in verdicts.values())]
+    shown = [case for case in PASSED_WHEN if any(case in cases for cases in verdicts.values())]
     rows = []
     for (selector, budget), cases in verdicts.items():
         counts = [_judged({case: cases.get(case, [])}) for case in shown] + [_judged(cases)]

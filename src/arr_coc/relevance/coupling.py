@@ -48,6 +48,7 @@ class Coupled:
     by: str
     trust: float = 1.0
     prediction: LayerPrediction | None = None  # the layer's, with all of its scores
+    chances: torch.Tensor | None = None  # [M] where the answer is, by this source, up to a factor; None: it cannot say
 
     @property
     def image_unfamiliar(self) -> bool:
@@ -80,7 +81,7 @@ def by_layer(selection: SelectionInput) -> Coupled:
     assert selection.layer is not None
     prediction = selection.layer(selection)
     trust = min(1.0, max(0.0, 0.5 + prediction.confidence / LAYER_LOGIT_RANGE))
-    found = Coupled(prediction.scores["coupling"], "layer", trust, prediction)
+    found = Coupled(prediction.scores["coupling"], "layer", trust, prediction, prediction.relevance)
     return replace(found, trust=0.0) if found.image_unfamiliar else found
 
 
@@ -93,7 +94,7 @@ def by_universal(selection: SelectionInput) -> Coupled:
     assert selection.universal is not None
     prediction = selection.universal(selection)
     trust = max((prediction.found or 0.0) * (1 - prediction.absent), prediction.whole)
-    found = Coupled(prediction.scores["coupling"], UNIVERSAL, trust, prediction)
+    found = Coupled(prediction.scores["coupling"], UNIVERSAL, trust, prediction, prediction.relevance)
     known = knows_script(selection.question.text) and not found.image_unfamiliar
     return found if known else replace(found, trust=0.0)
 
@@ -135,7 +136,8 @@ def _from_attention(selection: SelectionInput, attention: torch.Tensor) -> Coupl
     blurred = blur_along_rows(attention, selection.grid)
     peak = peak_over_chance(blurred[attention != 0])  # NaN passes: `Coupled` reports it
     trust = min(1.0, max(0.0, (peak - PROBE_NO_PEAK) / (PROBE_PEAK - PROBE_NO_PEAK)))
-    return Coupled(log_scaled(blurred[selection.candidates]), "probe", trust)
+    values = log_scaled(blurred[selection.candidates])
+    return Coupled(values, "probe", trust, chances=attention[selection.candidates])
 
 
 def peak_over_chance(attention: torch.Tensor) -> float:

@@ -19,6 +19,7 @@ from arr_coc.errors import ArrCocError, SelectorError
 from arr_coc.relevance import attending, balancing, coupling, strategy
 from arr_coc.relevance.coupling import Coupled
 from arr_coc.relevance.knowing import CellScores, know
+from arr_coc.relevance.question_kind import KINDS, question_kind
 from arr_coc.selectors.base import Choice, SelectionInput
 from arr_coc.selectors.controls import Uniform
 from arr_coc.selectors.scoring import relevance_map, scatter_to_grid
@@ -26,6 +27,7 @@ from arr_coc.selectors.scoring import relevance_map, scatter_to_grid
 COUPLINGS = ("auto", "layer", "universal", "probe", "embeddings", "tokens", "none")
 CASCADES = ("auto", "on", "off")
 MOMENTS = ("auto", "surest", "together")
+ASKED_TO = {kind: kind for kind in KINDS} | {"odd": "find what is odd"}
 BALANCES = {"weigh": balancing.weigh, "oppose": balancing.oppose}
 
 
@@ -72,7 +74,9 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
     if coupled is not None:
         scores = replace(scores, coupling=coupled.values, coupled_by=coupled.by, trust=coupled.trust)
     clear = names_something(selection.question.text) or (coupled is not None and coupled.question_familiar)
-    plan = strategy.decide(selection, scores, clear, coupled is not None and coupled.about_whole_image)
+    kind = "describe" if coupled is not None and coupled.about_whole_image else question_kind(selection.question.text)
+    familiar = coupled is not None and coupled.question_familiar
+    plan = strategy.decide(selection, scores, clear, "read" if familiar else kind)
     prediction = None if coupled is None or plan.coupling == 0 else coupled.prediction
     if prediction is not None:
         scores, balanced = balancing.use_layer_scores(scores, plan, prediction)
@@ -86,20 +90,27 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
         keep = Uniform().select(replace(selection, k=k))
     elif plan.round_robin:
         keep = selection.candidates[strategy.round_robin(balanced.relevance, k, strategy.components(selection))]
+    elif plan.instances:
+        keep = selection.candidates[strategy.instances(balanced.relevance, k, strategy.components(selection))]
     else:
         ranking, tokens = balanced.relevance, selection.tokens if settings.diverse and prediction is None else None
         if prediction is not None and not overridden:
             ranking = _favour_lines(selection, scores, ranking)
         keep = selection.candidates[attending.most_relevant(ranking, k, tokens)]
+    held = held_share(selection, coupled, keep)
+    by = f" (coupling by {scores.coupled_by})" if scores.coupled_by else ""
     weights = {f"weight of {name}": value for name, value in balanced.weights.items()}
     return Choice(
         keep,
         relevance=relevance_map(selection, balanced.relevance),
         scores={name: scatter_to_grid(selection, values) for name, values in scores.by_name().items()},
-        tensions={"trust": scores.trust, **balanced.tensions, **weights},
-        strategy=f"{plan.name}: {plan.why}{f' (coupling by {scores.coupled_by})' if scores.coupled_by else ''}",
+        tensions={"trust": scores.trust, **({} if held is None else {"held": held}), **balanced.tensions, **weights},
+        strategy=f"{plan.name}: {plan.why}; asked to {ASKED_TO[kind]}{by}",
         rule=plan.name,
         coupled_by=scores.coupled_by,
+        confidence=strategy.confidence(
+            plan, scores.coupled_by, held, scores.trust, len(keep) / max(1, selection.grid.n)
+        ),
     )
 
 
@@ -112,6 +123,14 @@ def _favour_lines(selection: SelectionInput, scores: CellScores, ranking: torch.
     else:
         return ranking
     return attending.favour_lines(ranking, scores.text, selection.grid, selection.candidates, bonus)
+
+
+def held_share(selection: SelectionInput, coupled: Coupled | None, keep: torch.Tensor) -> float | None:
+    """The share of the source's mass (where it says the answer is) on the kept cells `[K]`; None where it cannot say."""
+    if coupled is None or coupled.chances is None:
+        return None
+    kept = coupled.chances[torch.isin(selection.candidates, keep)].sum()
+    return float((kept / coupled.chances.sum().clamp(min=1e-9)).clamp(0, 1))
 
 
 def couple(selection: SelectionInput, scores: CellScores, how: str, probe: bool = True) -> Coupled | None:

@@ -2,33 +2,54 @@
 
 | case | detected by | what is done |
 |---|---|---|
-| void: a wall, a blank page, noise | hardly any edges, or the same everywhere, and no text | evenly spaced cells |
-| whole: a question about all of the image | the universal layer says so | information, not coupling; round-robin over components |
+| void: a wall, noise, marble, grass, sky, splatter | the statistics of the texture's channels (`void`) | evenly spaced cells |
 | vague question | no word names a thing, and no layer was trained on it | information, not coupling; round-robin over components |
 | nothing matches the question | the probe's attention has no peak | information and coupling; round-robin over components |
+| a question that describes | its kind (`question_kind.py`), or the universal layer says so | information, not coupling; round-robin over components |
+| a question for what is odd | its kind | salience and information, not coupling; round-robin over components |
+| a question that counts or compares | its kind | round-robin over the components that match; duplicates count |
 | camouflage: pale text next to bright colours | text lies where salience is low | salience does not count |
+
+A void has no place that differs from the rest. It is flat; or soft, like a sky; or even, like noise of any strength; or its
+parts are alike, like those of a paint splatter, although its cells are not. A page has quiet cells between its lines, an
+object on grass is an outlier of colour or detail, and the parts of a photograph differ.
 
 By information alone, one loud object takes the whole budget and a pale line of text next to it gets nothing. Round-robin
 selection takes the best cell of every connected component, then the second best of every component, and so on.
 
-The thresholds were set on drawn cases (`arr_coc.evaluation.robustness`) and on scanned pages.
+The thresholds were set on drawn cases (`arr_coc.evaluation.robustness`), on generated textures (`arr_coc.draw.textures`), and on
+scanned and drawn pages; `benchmarks/void.py` measures them on others.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 
 from arr_coc.relevance.knowing import TEXT_THRESHOLD, CellScores, cached_scores, edge_energy
 from arr_coc.selectors.base import SelectionInput
+from arr_coc.texture import TextureArray, filters
 
 FAINT_EDGES = 0.02  # Sobel magnitude of the strongest cell below which an image is a void
 EVEN_EDGES = 0.35  # coefficient of variation of the cells' edges below which they are the same everywhere
+VOID_CELL, VOID_CELLS = 28, (6, 48)  # px of a cell for the statistics of a void; fewest and most cells along a side
+SOFT_EDGES, SOFT_TEXT = 0.035, 0.05  # strongest mean edges and text likelihood of a cell in a soft void
+VOID_PARTS = 4  # along each side: parts whose cells are compared
 PALE = 0.8  # salience of text cells relative to the mean below which text is camouflaged
+ODD_SALIENCE = 10.0  # how much salience counts where the question is what is odd
+INSTANCE_KINDS = ("count", "compare")
+INSTANCE = 0.06  # relevance of a component's best cell, relative to the best of all, from which it is an instance
 FOLLOW_QUESTION = ("relevance", "camouflage")  # rules that follow the question
 SPREAD_OUT = ("void", "blind")  # rules that spread over the image
+# Confidence in a choice: logistic weights by source, of `choice_features`, and the constant (`benchmarks/doubt.py fit`).
+CHOICE_WEIGHTS: dict[str, tuple[tuple[float, float], float]] = {
+    "layer": ((2.6, 4.0), 0.14),
+    "probe": ((1.35, 0.0), -0.9),
+}
 BACKGROUND_SHARE = 0.25  # at least this share of the cells is background
 BACKGROUND = -1  # component number of background cells
 
@@ -43,12 +64,14 @@ class Strategy:
     round_robin: bool = False  # every connected component gets its share
     coupling: float = 1.0  # trust in each score
     salience: float = 1.0
+    instances: bool = False  # every component that matches gets its share, and near-duplicates are kept
 
 
-def decide(selection: SelectionInput, scores: CellScores, clear: bool = True, whole: bool = False) -> Strategy:
+def decide(selection: SelectionInput, scores: CellScores, clear: bool = True, kind: str = "read") -> Strategy:
     """Check the statistics of the scores before they are used.
 
-    `clear`: the question says what it is about. `whole`: it is about all of the image.
+    `clear`: the question says what it is about. `kind`: one of `question_kind.KINDS`, or "read" where a layer was trained on
+    the question and does better than a rule.
     """
     if selection.source is None:
         even = scores.coupling is None or scores.trust == 0
@@ -59,22 +82,123 @@ def decide(selection: SelectionInput, scores: CellScores, clear: bool = True, wh
     spread = float(energy.std() / energy.mean()) if len(energy) > 1 and float(energy.mean()) > 0 else 0.0
     if strongest < FAINT_EDGES or (spread < EVEN_EDGES and not bool(has_text.any())):
         return Strategy("void", "the image is even everywhere, so cells are evenly spaced", even=True)
+    textures = {one.once("void", partial(void, one)) for one in selection.textures}
+    if "" not in textures:
+        return Strategy("void", f"{VOIDS[min(textures)]}, so cells are evenly spaced", even=True)
     pale = bool(has_text.any()) and float(scores.salience[has_text].mean()) < PALE * float(scores.salience.mean())
     salience = 0.0 if pale else 1.0
     if scores.coupling is None:
         return Strategy("no question", "the question was not used: cells with the most information", salience=salience)
-    if whole:
-        why = "the question is about all of the image, so everything with information counts"
-        return Strategy("whole", why, coupling=0.0, salience=salience, round_robin=True)
     if not clear or not bool(scores.coupling.max() > scores.coupling.min()):
         why = "the question names nothing, so everything with information counts"
         return Strategy("vague", why, coupling=0.0, salience=salience, round_robin=True)
+    if kind in WHOLE_KINDS:
+        return replace(WHOLE_KINDS[kind], salience=WHOLE_KINDS[kind].salience * salience)
     if scores.trust < 0.5:
         why = "nothing matches the question, so everything with information counts, too"
         return Strategy("unsure", why, coupling=scores.trust, salience=salience, round_robin=True)
     if pale:
         return Strategy("camouflage", "text lies where nothing stands out, so salience does not count", salience=0.0)
+    if kind in INSTANCE_KINDS:
+        return Strategy(why=f"every place that matches, because the question is to {kind}", instances=True)
     return Strategy()
+
+
+WHOLE_KINDS = {
+    "describe": Strategy(
+        "describe", "a description needs all of it, so everything with information counts", False, True, 0.0
+    ),
+    "odd": Strategy(
+        "odd", "what is odd stands out, so salience counts and not the question", False, True, 0.0, ODD_SALIENCE
+    ),
+}
+VOIDS = {
+    "alike": "a texture whose parts are all alike, without content",
+    "even": "a texture without content, in which nothing stands out",
+    "flat": "the image is even everywhere",
+    "soft": "soft tones without an edge or text",
+}
+
+
+def void(texture: TextureArray) -> str:
+    """Which of `VOIDS` an image is, by the statistics of its channels; empty if it shows something."""
+    height, width = texture.size
+    rows, columns = (min(VOID_CELLS[1], round(side / VOID_CELL)) for side in (height, width))
+    if min(rows, columns) < VOID_CELLS[0]:
+        return ""  # too few cells for statistics
+    red, green, blue = (texture[name].float() for name in ("red", "green", "blue"))
+    luma = filters.luma(torch.stack([red, green, blue]))
+    detail = texture["edges"].float() + texture["edges_inverted"].float()
+    means = filters.pool_means((detail, luma, luma * luma, red - blue, red - green), (rows, columns))
+    edges, mean, square, *chroma = (plane.double().cpu() for plane in means)
+    contrast = (square - mean * mean).clamp(min=0).sqrt()
+    if float(edges.max()) < FAINT_EDGES / 2:
+        return "flat"
+    median = float(edges.median())
+    quiet = float(edges.quantile(0.1)) / (median + 0.02)
+    peaks = _kurtosis(texture.grid(rows, columns, ["saliency"])[0].double().cpu())
+    if quiet < 0.1:  # paper between lines
+        return ""
+    likely = float(texture.grid(rows, columns, ["text"]).max())
+    if float(edges.max()) < SOFT_EDGES and likely < SOFT_TEXT and peaks < 16:
+        return "soft"
+    if peaks > 9:  # something stands out
+        return ""
+    sharpest, roughest = _outlier(edges, 0.03), _outlier(contrast, 0.01)
+    if roughest > 4:
+        return ""
+    spread = float(edges.std() / (edges.mean() + 0.02))
+    odd_colour = max(_outlier(sign * plane, 0.02) for plane in chroma for sign in (1, -1))
+    if quiet > 0.35 and spread < 0.3 and sharpest < 2 and odd_colour < 4:
+        return "even"
+    # Gray pages whose lines fill the picture would pass, so only colours count here.
+    coloured = max(float(plane.std()) for plane in chroma) > 0.05
+    alike = _between_parts((edges + 0.02).log()) < 4.5 and _between_parts(mean) < 10
+    return "alike" if coloured and alike and spread < 0.6 and sharpest < 2.6 else ""
+
+
+def _outlier(values: torch.Tensor, least: float) -> float:
+    """How far the largest of values `[h, w]` is from their median, in robust standard deviations plus `least`."""
+    median = values.median()
+    return float((values.max() - median) / (1.48 * (values - median).abs().median() + least))
+
+
+def _kurtosis(values: torch.Tensor) -> float:
+    centred = values - values.mean()
+    return float(centred.pow(4).mean() / (centred.square().mean().square() + 1e-9))
+
+
+def _between_parts(values: torch.Tensor) -> float:
+    """The F ratio of an analysis of variance: how far the parts of a map `[h, w]` differ, relative to the cells of a part."""
+    rows, columns = (torch.arange(side) * VOID_PARTS // side for side in values.shape)
+    part, flat = (rows[:, None] * VOID_PARTS + columns).flatten(), values.flatten()
+    count = torch.bincount(part, minlength=VOID_PARTS**2).double()
+    mean = torch.bincount(part, flat, VOID_PARTS**2) / count
+    within = (flat - mean[part]).square().sum() / (len(flat) - VOID_PARTS**2)
+    between = (count * (mean - flat.mean()).square()).sum() / (VOID_PARTS**2 - 1)
+    return float(between / (within + 1e-6))
+
+
+def choice_features(held: float, trust: float) -> tuple[float, float]:
+    """Features of a choice: the log-odds of the share `held` of the source's mass, and the trust in the source."""
+    held = min(0.999, max(0.001, held))
+    return math.log(held / (1 - held)), trust
+
+
+def confidence(plan: Strategy, source: str, held: float | None, trust: float, share: float) -> float | None:
+    """The probability that the kept cells show what was asked for; None where the source of the coupling cannot say.
+
+    `held`: the share of the source's own mass (the layer's probabilities, the probe's attention) on the kept cells. `share`:
+    the share of all cells that is kept, which is the probability where the question did not choose.
+    """
+    if plan.name not in (*FOLLOW_QUESTION, "unsure"):
+        return share
+    source = source.split(",")[0]  # "layer, confirmed by probe"
+    if held is None or source not in CHOICE_WEIGHTS:
+        return None
+    weights, bias = CHOICE_WEIGHTS[source]
+    logit = bias + sum(w * value for w, value in zip(weights, choice_features(held, trust), strict=True))
+    return 1 / (1 + math.exp(-logit))
 
 
 def components(selection: SelectionInput) -> torch.Tensor:
@@ -116,3 +240,15 @@ def round_robin(relevance: torch.Tensor, count: int, components: torch.Tensor) -
     turn[grouped] = torch.arange(len(grouped)) - starts
     turn[components == BACKGROUND] += len(components)
     return order[turn[order].argsort(stable=True)][:count].sort().values
+
+
+def instances(relevance: torch.Tensor, count: int, components: torch.Tensor) -> torch.Tensor:
+    """Indices `[count]`, sorted: all components whose best cell is about as relevant as the best of all, in turn; then the rest.
+
+    >>> instances(torch.tensor([0.9, 0.8, 0.7, 0.6, 0.01]), 2, torch.tensor([0, 0, 0, 1, 2])).tolist()
+    [0, 3]
+    """
+    best = relevance.new_zeros(int(components.max()) + 2 if len(components) else 1)
+    best = best.scatter_reduce(0, components + 1, relevance, "amax")
+    matching = (best[components + 1] >= INSTANCE * best.max()) & (components != BACKGROUND)
+    return round_robin(relevance, count, torch.where(matching, components, BACKGROUND))

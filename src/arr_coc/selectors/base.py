@@ -217,6 +217,7 @@ class Choice:
     strategy: str = ""  # in words
     rule: str = ""  # which rule chose: "relevance", "camouflage", "void", ...
     coupled_by: str = ""  # source of the coupling with the question
+    confidence: float | None = None  # probability that the kept cells show what was asked for; None: not known
     auto: int | None = None  # of `before_encoding` under `auto`: how many cells to keep where the budget is `auto`, too
 
 

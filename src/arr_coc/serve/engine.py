@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from arr_coc.serve.metrics import Metrics
 from arr_coc.serve.rows import BatchProgress, Event, Result, Row
 from arr_coc.serve.settings import Selection
 from arr_coc.types.answer import Answer
+from arr_coc.vlm.confidence import confidence, is_enough, surest, wider_budgets
 from arr_coc.vlm.model import VLM
 
 MAX_RETRY_AFTER = 60  # seconds
@@ -249,6 +250,15 @@ class Engine:
                 job.row.emit(error)
 
     def _generate(self, jobs: Sequence[Job]) -> list[Answer]:
+        selection = jobs[0].work.selection
+        chosen = {name: value for name, value in asdict(selection).items() if name != "sure"}
+        answers = self._read(jobs, chosen)
+        if selection.sure is None:
+            return answers
+        return [self._look_again(job, one, selection.sure, chosen) for job, one in zip(jobs, answers, strict=True)]
+
+    def _read(self, jobs: Sequence[Job], chosen: Mapping[str, Any]) -> list[Answer]:
+        """One reading of the requests; the confidence is that of the tokens which a row keeps."""
         work, vlm = jobs[0].work, self.vlm
         config = vlm.model.generation_config
         ends = config.eos_token_id
@@ -259,13 +269,39 @@ class Engine:
         with torch.random.fork_rng(devices, enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
-            return vlm.generate(
+            answers = vlm.generate(
                 messages=[job.work.messages for job in jobs],
                 max_new_tokens=max(job.work.max_tokens for job in jobs),
                 stopping_criteria=[BatchProgress(rows, ends, vlm.prompter.decode)],
-                **asdict(work.selection),
+                **chosen,
                 **work.sampling.options,
             )
+        return [self._with_confidence(row, one) for row, one in zip(rows, answers, strict=True)]
+
+    def _with_confidence(self, row: Row, answer: Answer) -> Answer:
+        """A row that a stop string or its own limit ended is padded in the batch: its padding says nothing."""
+        tokens = answer.token_probabilities
+        if tokens is not None:
+            tokens = tokens[: len(row.ids)]
+            if len(row.ids) == len(answer.ids) and answer.end_probability is not None:
+                tokens = torch.cat([tokens, torch.tensor([answer.end_probability])])
+        sure, source = confidence(tokens, answer.allocations, self.vlm.calibration)
+        return replace(answer, confidence=sure, confidence_source=source)
+
+    def _look_again(self, job: Job, answer: Answer, sure: float, chosen: Mapping[str, Any]) -> Answer:
+        """Read more cells of one request as long as its answer is not sure. The row keeps the tokens of the surest reading."""
+        row, attempts = job.row, [answer]
+        ends = [(list(row.ids), row.finish)]
+        for budget in wider_budgets(answer, bool(chosen["shared"])):
+            if is_enough(attempts, sure) or row.left.is_set():
+                break
+            wider = {**chosen, "budget": budget, "shared": bool(chosen["shared"]) and budget != "all"}
+            row.restart()
+            attempts += self._read([job], wider | ({"glance": "all"} if budget == "all" else {}))
+            ends.append((list(row.ids), row.finish))
+        best = surest(attempts)
+        row.ids[:], row.finish = next(end for end, one in zip(ends, attempts, strict=True) if one.ids is best.ids)
+        return best
 
     def _finish(self, job: Job, answer: Answer, batch: int, start: float) -> None:
         row, now, metrics = job.row, time.monotonic(), self.metrics
@@ -280,6 +316,9 @@ class Engine:
             fallback=answer.fallback,
             notes=tuple(note for a in answer.allocations for note in a.notes),
             batch=batch,
+            confidence=None if answer.confidence is None else round(answer.confidence, 4),
+            confidence_source=answer.confidence_source,
+            tried=tuple(one.to_dict() for one in answer.tried),
         )
         metrics.wait.observe(start - job.arrived)
         metrics.first.observe(row.first_token - job.arrived)

@@ -102,6 +102,7 @@ class SelectionOptions(_Strict):
     glance_selector: StrictStr | None = None
     shared: StrictBool | None = None
     seed: Annotated[StrictInt, Field(ge=0, lt=2**63)] | None = None
+    sure: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 class StreamOptions(BaseModel):
@@ -179,6 +180,8 @@ def make_work(request: ChatRequest, settings: ServeSettings) -> tuple[Work, list
         )
     given = {} if request.arr_coc is None else request.arr_coc.model_dump(exclude_none=True)
     selection: Selection = replace(settings.selection, **given)
+    if selection.sure is not None and request.stream:
+        raise RequestError(400, "sure needs stream=false: a streamed answer cannot be taken back", param="stream")
     images = [open_image(url, number, limits, settings.addresses) for number, url in enumerate(addresses, start=1)]
     megapixels = sum(image.megapixels for image in images)
     if megapixels > limits.megapixels:
@@ -251,7 +254,8 @@ def details(result: Result) -> dict[str, Any]:
     """The object `arr_coc` of a response: how the answer was made."""
     made = asdict(result)
     return {"visual_tokens": result.visual, "timings_ms": result.timings} | {
-        name: made[name] for name in ("strategy", "fallback", "notes", "batch")
+        name: made[name]
+        for name in ("confidence", "confidence_source", "tried", "strategy", "fallback", "notes", "batch")
     }
 
 

@@ -34,6 +34,9 @@ class Result:
     fallback: str
     notes: tuple[str, ...]
     batch: int  # requests that were answered together
+    confidence: float | None = None
+    confidence_source: str = ""
+    tried: tuple[dict[str, Any], ...] = ()  # with `sure`: all readings
 
 
 Event = Piece | Result | BaseException  # what a request receives; the last one is not a Piece
@@ -71,6 +74,11 @@ class Row:
                 self.finish = "length"
             if self.stop or self.stream:
                 self._look_at(decode(torch.tensor(self.ids)))
+
+    def restart(self) -> None:
+        """Forget the tokens, for another reading of the same request."""
+        self.ids.clear()
+        self.finish = "left" if self.left.is_set() else ""
 
     def whole(self, decode: Callable[[torch.Tensor], str]) -> str:
         """The answer's text up to its first stop string; a stream gets what it has not got yet."""

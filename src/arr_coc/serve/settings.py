@@ -21,8 +21,11 @@ class Selection:
     glance_selector: str | None = None
     shared: bool = False
     seed: int = 0
+    sure: float | None = None  # of `VLM.ask`: read more cells where the confidence is below this
 
     def __post_init__(self) -> None:
+        if self.sure is not None and not 0 <= self.sure <= 1:
+            raise ArrCocError(f"expected sure between 0 and 1, got {self.sure!r}")
         limit(self.budget, 1000, "budget")
         limit(self.glance, 1000, "glance")
         for name in (self.selector, self.glance_selector):

@@ -31,8 +31,9 @@ class Allocation:
     row: int = 0  # of the batch
     relevance: torch.Tensor | None = None  # [N]
     scores: Mapping[str, torch.Tensor] = field(default_factory=dict)  # each [N]
-    tensions: Mapping[str, float] = field(default_factory=dict)  # trust, three tensions, "weight of NAME" of each score
+    tensions: Mapping[str, float] = field(default_factory=dict)  # trust, held, three tensions, weights
     strategy: str = ""
+    confidence: float | None = None  # probability that the kept cells show what was asked for; None: not known
     fallback: str = ""  # why the selector's own choice was replaced; empty if it was used
     notes: tuple[str, ...] = ()
     semantics: str = "masked"  # or "removed": what dropping a cell means to the language model
@@ -41,6 +42,8 @@ class Allocation:
     def __post_init__(self) -> None:
         for name in ("keep", "encoded"):
             object.__setattr__(self, name, check_cells(getattr(self, name), self.grid, name))
+        if self.confidence is not None and not 0 <= self.confidence <= 1:  # NaN fails, too
+            raise AllocationError(f"expected a confidence between 0 and 1, got {self.confidence!r}")
         if len(self.encoded) < self.n and not torch.isin(self.keep, self.encoded).all():
             raise AllocationError("expected every kept cell to be an encoded one")
 
@@ -95,6 +98,7 @@ class Allocation:
             "selector": self.selector,
             "semantics": self.semantics,
             "strategy": self.strategy,
+            "confidence": None if self.confidence is None else round(self.confidence, 4),
             "fallback": self.fallback,
             "tensions": {name: float(value) for name, value in self.tensions.items()},
             "notes": list(self.notes),

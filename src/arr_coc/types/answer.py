@@ -65,6 +65,22 @@ class Turn:
     places: tuple[torch.Tensor, ...]
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """One of the readings behind an answer with `ask(..., sure=...)`."""
+
+    text: str
+    confidence: float | None
+    kept: int  # visual tokens that it read
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "answer": self.text,
+            "confidence": None if self.confidence is None else round(self.confidence, 4),
+            "kept": self.kept,
+        }
+
+
 @dataclass(frozen=True, eq=False)
 class Answer:
     """A model's answer, the cells it is based on, and the time of each stage."""
@@ -75,7 +91,11 @@ class Answer:
     ids: torch.Tensor = field(repr=False)  # [A] the answer's tokens
     prompt_tokens: int = 0
     turn: Turn | None = field(default=None, repr=False)
-    token_probabilities: torch.Tensor | None = field(default=None, repr=False)  # [A] with `output_logits=True`
+    token_probabilities: torch.Tensor | None = field(default=None, repr=False)  # [A]; None with beams
+    end_probability: float | None = None  # of the token that ends the answer; None with beams, and where it was cut off
+    confidence: float | None = None  # probability that the answer is right, in [0, 1]; None with beams
+    confidence_source: str = ""  # "calibrated", or "mean token probability" for a model without a calibration
+    tried: tuple[Attempt, ...] = ()  # with `sure`: all readings, in order
 
     @property
     def allocation(self) -> Allocation:
@@ -94,6 +114,11 @@ class Answer:
         }
 
     @property
+    def tokens_paid(self) -> int:
+        """Visual tokens that the language model read for this answer, those of all attempts together."""
+        return sum(one.kept for one in self.tried) if self.tried else self.tokens["kept"]
+
+    @property
     def fallback(self) -> str:
         """Why a selector's own choice was replaced for any image; empty if all were used."""
         return "; ".join(a.fallback for a in self.allocations if a.fallback)
@@ -102,7 +127,11 @@ class Answer:
         only = self.allocations[0].to_dict() if len(self.allocations) == 1 else {}
         return {
             "answer": self.text,
+            "confidence": None if self.confidence is None else round(self.confidence, 4),
+            "confidence_source": self.confidence_source,
             "tokens": self.tokens,
+            "tokens_paid": self.tokens_paid,
+            "tried": [one.to_dict() for one in self.tried],
             "timings_ms": {stage: round(ms, 2) for stage, ms in self.timings.items()},
             "strategy": "; ".join(dict.fromkeys(a.strategy for a in self.allocations)),
             "fallback": self.fallback,

@@ -21,6 +21,7 @@ from arr_coc.devices import Stopwatch, merge_timings
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.answer import Answer, Prepared, Turn
 from arr_coc.types.question import check_question, check_question_tokens
+from arr_coc.vlm.confidence import Calibration, TokenRecorder, confidence
 
 INCOMPLETE = "\ufffd"  # decoded text ends with it while a character's last token is missing
 
@@ -73,6 +74,7 @@ def generate(
     pruning: layer_pruning.PruningRequest | None,
     remember: bool,
     options: Mapping[str, Any],
+    calibration: Calibration | None = None,
 ) -> list[Answer]:
     """Run the model on a prepared prompt: one answer per row and returned sequence."""
     if remember and (why := _not_rememberable(adapter, prepared, options)):
@@ -81,11 +83,14 @@ def generate(
     watch = Stopwatch(adapter.device)
     inputs = prepared.make()
     active = nullcontext() if pruning is None else layer_pruning.prune_layers(adapter, prepared, pruning)
+    recorder = TokenRecorder()
     with torch.no_grad(), active as pruned:
-        result = timed_generate(adapter.model, inputs, watch, options)
+        result = timed_generate(adapter.model, inputs, watch, options, recorder)
     allocations = prepared.allocations if pruned is None else pruned.allocations(prepared)
     timings = merge_timings(prepared.timings, watch)
     copies = len(result.sequences) // len(prepared.source)
+    several = (adapter.generation_option(options, "num_beams") or 1) > 1  # beams change places between steps
+    chances = None if several else recorder.probabilities(result.sequences)
     answers = []
     for number, sequence in enumerate(result.sequences):
         row = number // copies
@@ -96,17 +101,44 @@ def generate(
             assert prompter is not None
             turn = _turn(adapter, prompter, prepared, inputs, result.past_key_values, ids)
         mine = tuple(a for a in allocations if a.row == row)
-        sure = _token_probabilities(result, number, ids)
-        answers.append(Answer(text, mine, timings, ids, int((prepared.source[row] >= 0).sum()), turn, sure))
+        tokens = None if chances is None else chances[number, : len(ids) + 1]  # with the end token, where there is one
+        sure, source = confidence(tokens, mine, calibration)
+        answers.append(
+            Answer(
+                text=text,
+                allocations=mine,
+                timings=timings,
+                ids=ids,
+                prompt_tokens=int((prepared.source[row] >= 0).sum()),
+                turn=turn,
+                token_probabilities=None if tokens is None else tokens[: len(ids)],
+                end_probability=None if tokens is None or len(tokens) == len(ids) else float(tokens[-1]),
+                confidence=sure,
+                confidence_source=source,
+            )
+        )
     return answers
 
 
-def timed_generate(model: Any, inputs: Mapping[str, Any], watch: Stopwatch, options: Mapping[str, Any]) -> Any:
+def timed_generate(
+    model: Any,
+    inputs: Mapping[str, Any],
+    watch: Stopwatch,
+    options: Mapping[str, Any],
+    recorder: TokenRecorder | None = None,
+) -> Any:
     """`model.generate`, its time split at the first token into prefill and decode."""
     start = watch.mark()
     first: list[Any] = []
     own = dict(options)
-    own["logits_processor"] = logits_callback(lambda: first.append(watch.mark()), options.get("logits_processor"))
+
+    def at_step(ids: torch.Tensor, scores: torch.Tensor) -> None:
+        if not first:
+            first.append(watch.mark())
+        if recorder is not None:
+            recorder(ids, scores)
+
+    own["logits_processor"] = logits_callback(at_step, options.get("logits_processor"))
     if own.get("generation_config") is not None:
         own["generation_config"] = copy.deepcopy(own["generation_config"])
         own["generation_config"].return_dict_in_generate = True
@@ -127,6 +159,7 @@ def follow_up(
     question: str,
     remember: bool | None,
     options: Mapping[str, Any],
+    calibration: Calibration | None = None,
 ) -> Answer:
     """The next question of a conversation, on the last answer's KV cache: nothing is read again."""
     turn = answer.turn if isinstance(answer, Answer) else None
@@ -168,7 +201,7 @@ def follow_up(
     )
     if remember is None:
         remember = not _not_rememberable(adapter, prepared, options)
-    return generate(adapter, prompter, prepared, None, remember, options)[0]
+    return generate(adapter, prompter, prepared, None, remember, options, calibration)[0]
 
 
 def _check_follow_up(adapter: Adapter, options: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
@@ -223,19 +256,6 @@ def _answer_ids(adapter: Adapter, ids: torch.Tensor, options: Mapping[str, Any])
     ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
     stops = torch.isin(ids, torch.tensor(ends, device=ids.device)).nonzero() if ends else ids.new_zeros(0, 1)
     return ids[: int(stops[0, 0])] if len(stops) else ids
-
-
-def _token_probabilities(result: Any, number: int, ids: torch.Tensor) -> torch.Tensor | None:
-    """The probability `[A]` that the model gave each token of a returned sequence; None without `output_logits=True`.
-
-    Beam search has none: its logits are by beam, and beams change places between steps.
-    """
-    logits = getattr(result, "logits", None)
-    if not logits or getattr(result, "beam_indices", None) is not None:
-        return None
-    steps = torch.stack([step[number] for step in logits[: len(ids)]]) if len(ids) else logits[0][:0]  # [A, V]
-    chosen: torch.Tensor = steps.float().softmax(-1).gather(1, ids[:, None])[:, 0]
-    return chosen.cpu()
 
 
 def _turn(

@@ -40,6 +40,7 @@ from arr_coc.types.answer import Answer, Prepared
 from arr_coc.types.budget import Budget
 from arr_coc.types.image import ImageLike
 from arr_coc.vlm import generation, prompt, saving, stages
+from arr_coc.vlm.confidence import Calibration, check_sure, is_enough, surest, wider_budgets
 from arr_coc.vlm.continuation import Continued, Deferred
 from arr_coc.vlm.generation import AnswerStream, GenerationOptions
 from arr_coc.vlm.look import Look, TokenCodec, take_look
@@ -55,6 +56,7 @@ class AskOptions(RequestOptions, GenerationOptions, total=False):
 
     after: Answer | None
     remember: bool | None
+    sure: float | None
 
 
 class VLM:
@@ -91,6 +93,9 @@ class VLM:
             fitted = fit_to_model(made, self.adapter)
             self.layer, self._universal = (None, fitted) if fitted.is_universal else (fitted, None)
         self.codec = codec
+        self.calibration = Calibration.find(
+            source
+        )  # of the confidence in answers; None: token probabilities as they are
         self._prompter = (
             None if processor is None else PromptProcessor(processor, self.adapter.kinds, self.adapter.images_by_row)
         )
@@ -148,6 +153,7 @@ class VLM:
         seed: int = 0,
         raw: bool = False,
         remember: bool | None = None,
+        sure: float | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Answer | list[Answer]:
         """Answer a question about an image, several images, or a look; a list of questions gives a list of answers.
@@ -173,6 +179,9 @@ class VLM:
             seed: For selectors that draw at random.
             raw: `question` is a whole prompt that contains the image tokens.
             remember: Keep the KV cache in the answer, for follow-up questions.
+            sure: Look again where the confidence is below this: read twice the cells, four times, then all, until it is sure
+                or two readings agree. The pictures are encoded once, whole. The answer is the surest one; `answer.tried`
+                has all, `answer.tokens_paid` their tokens.
             **options: Options of the model's own `generate`, such as `max_new_tokens` or `num_beams`.
 
         Returns:
@@ -186,10 +195,18 @@ class VLM:
             late = _changed(VLM.ask, locals())
             if late:
                 raise PromptError(f"a follow-up keeps the cells that were kept: {', '.join(late)} cannot change now")
-            return generation.follow_up(self.adapter, self.prompter, after, question, remember, options)
+            return generation.follow_up(
+                self.adapter, self.prompter, after, question, remember, options, self.calibration
+            )
+        if sure is not None:
+            check_sure(sure, options)
+            if allocation is not None:
+                raise PromptError(
+                    "expected sure or an allocation, got both: given cells leave nothing to look at again"
+                )
         several = not isinstance(question, str)
         look = images if isinstance(images, Look) else None
-        if look is None and several:
+        if look is None and (several or sure is not None):
             look = self.look(images, videos=videos, video=video, fps=fps, frames=frames)
             videos = video = fps = frames = None
         request = parse_request(
@@ -199,6 +216,10 @@ class VLM:
             frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
         answers = self._answer(request, bool(remember), options)
+        if sure is not None:
+            answers = [
+                self._look_again(request, row, one, sure, bool(remember), options) for row, one in enumerate(answers)
+            ]
         return answers if several or len(answers) > 1 else answers[0]
 
     def generate(
@@ -235,7 +256,7 @@ class VLM:
             late = _changed(VLM.generate, locals())
             if late:
                 raise PromptError(f"these inputs are prepared already: {', '.join(late)} comes too late")
-            return generation.generate(self.adapter, self._prompter, images, None, remember, options)
+            return generation.generate(self.adapter, self._prompter, images, None, remember, options, self.calibration)
         request = parse_request(
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
             originals=originals, look=look, budget=budget, glance=glance, selector=selector,
@@ -324,6 +345,8 @@ class VLM:
         if not isinstance(question, str):
             raise PromptError(f"expected one question to stream an answer to, got {type(question).__name__}")
         generation.check_options(self.model, options, VLM.ask)
+        if options.get("sure") is not None:
+            raise PromptError("expected sure with ask: a streamed answer cannot be taken back")
         for name in ("num_beams", "num_return_sequences"):
             if (count := self.adapter.generation_option(options, name)) not in (None, 1):
                 raise PromptError(f"expected {name}=1 for a streamed answer, got {count!r}: call ask instead")
@@ -384,7 +407,29 @@ class VLM:
             pruning = layer_pruning.PruningRequest(
                 chosen, request.selection.budget, False, request.selection.seed, partial=True
             )
-        return generation.generate(self.adapter, self._prompter, prepared, pruning, remember, options)
+        return generation.generate(self.adapter, self._prompter, prepared, pruning, remember, options, self.calibration)
+
+    def _look_again(
+        self, request: Request, row: int, answer: Answer, sure: float, remember: bool, options: Mapping[str, Any]
+    ) -> Answer:
+        """The answer to one row, read again from more cells of the same look as long as it is not sure."""
+        assert request.questions is not None
+        attempts = [answer]
+        for budget in wider_budgets(answer, request.selection.shared):
+            if is_enough(attempts, sure):
+                break
+            glance = "all" if budget == "all" else request.selection.glance
+            wider = replace(
+                request.selection, budget=budget, glance=glance, shared=request.selection.shared and budget != "all"
+            )
+            again = replace(
+                request,
+                selection=wider,
+                questions=(request.questions[row],),
+                conversations=(request.conversations[row],),
+            )
+            attempts += self._answer(again, remember, options)
+        return surest(attempts)
 
     def _prepare(
         self, request: Request, gradients: bool = False, waiting: dict[int, Deferred] | None = None

@@ -14,12 +14,14 @@ from arr_coc.errors import ModelError, raise_as
 from arr_coc.files import replacing_files
 from arr_coc.hub import CARD, TAGS, card, is_repo_id, measured, push_folder, write_card
 from arr_coc.layer.model import CONFIG, SUBFOLDER, WEIGHTS
+from arr_coc.vlm import confidence
 
 if TYPE_CHECKING:
     from arr_coc.vlm.model import VLM
 
 PROCESSOR_FILES = (".json", ".jinja", ".model", ".txt")
-WRITTEN_FILES = ("config.json", "generation_config.json", CONFIG)  # by the model, and by the layers of older versions
+# By the model, by the layers of older versions, and by the calibration.
+WRITTEN_FILES = ("config.json", "generation_config.json", CONFIG, confidence.FILE)
 MODEL_FILES = (
     "model*.safetensors*"  # weights, in one file or several: loaders would read those of another number of files
 )
@@ -42,6 +44,8 @@ def save(vlm: VLM, folder: Path) -> None:
             save_processor(vlm.processor, temporary)
         else:
             copy_processor(vlm.source, temporary)
+        if vlm.calibration is not None:
+            vlm.calibration.save(temporary)
         if vlm.layer is not None:
             vlm.layer.save_pretrained(temporary / SUBFOLDER)
 

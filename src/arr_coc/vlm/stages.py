@@ -224,6 +224,7 @@ def gaze(context: PromptContext, plan: Plan, encoded: list[Encoded]) -> StageRes
                 scores=choice.scores,
                 tensions=choice.tensions,
                 strategy=choice.strategy or name,
+                confidence=1.0 if len(choice.keep) == visual.n else choice.confidence,
                 fallback=plan.reasons[number],
                 notes=(*(() if source is None else source.notes), *plan.notes[number]),
                 semantics=context.adapter.semantics,

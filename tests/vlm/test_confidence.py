@@ -1,0 +1,170 @@
+"""Confidence of answers: token probabilities, calibrations, and looking again where an answer is not sure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from arr_coc.errors import AllocationError, ModelError, PromptError
+from arr_coc.types.allocation import Allocation
+from arr_coc.types.answer import Answer
+from arr_coc.types.grid import Grid
+from arr_coc.vlm.confidence import (
+    CALIBRATED,
+    FEATURES,
+    FILE,
+    TOKEN_PROBABILITY,
+    Calibration,
+    TokenRecorder,
+    confidence,
+    features,
+    is_enough,
+    is_sure,
+    surest,
+    wider_budgets,
+)
+from tests.adapters.tiny_vlm import GREEDY, picture
+
+EVEN = Calibration({"surprise": -1.0, "doubt": -2.0}, 0.0)
+
+
+def allocation(kept: int = 4, cells: int = 16, sure: float | None = 0.5) -> Allocation:
+    return Allocation(Grid(1, 4, cells // 4), torch.arange(kept), torch.arange(cells), "arr-coc", confidence=sure)
+
+
+def answer(sure: float | None, source: str = CALIBRATED, *allocations: Allocation) -> Answer:
+    found = allocations or (allocation(),)
+    return Answer(f"{sure}", found, {"decode": 2.0}, torch.zeros(1), confidence=sure, confidence_source=source)
+
+
+def test_the_recorder_finds_each_tokens_probability_and_rejects_beams() -> None:
+    torch.manual_seed(0)
+    steps, tokens = torch.randn(3, 2, 7), torch.randint(0, 7, (2, 3))
+    recorder, ids = TokenRecorder(), torch.zeros(2, 5, dtype=torch.long)
+    for step in range(3):
+        recorder(torch.cat([ids, tokens[:, :step]], 1), steps[step])
+    sequences = torch.cat([ids, tokens], 1)
+    wanted = steps.softmax(-1).gather(2, tokens.T[..., None])[..., 0].T
+    torch.testing.assert_close(recorder.probabilities(sequences), wanted)
+    assert recorder.probabilities(sequences[:1]) is None  # other rows
+    recorder(torch.cat([sequences, tokens], 1), steps[0])  # several tokens at once: assisted generation
+    assert recorder.probabilities(torch.cat([sequences, tokens, tokens[:, :1]], 1)) is None
+    assert TokenRecorder().probabilities(sequences) is None
+
+
+def test_without_a_calibration_the_confidence_is_the_mean_token_probability(vlm: Any) -> None:
+    found = vlm.ask(picture(), "What is it?", budget="40%", selector="uniform", **GREEDY)
+    assert found.confidence_source == TOKEN_PROBABILITY
+    assert found.end_probability is None  # it was cut off
+    assert found.confidence == pytest.approx(float(found.token_probabilities.mean()), rel=1e-5)
+    stream = vlm.stream(picture(), "What is it?", budget="40%", selector="uniform", **GREEDY)
+    list(stream)
+    assert stream.answer.confidence == pytest.approx(found.confidence, rel=1e-5)
+    assert found.to_dict()["confidence"] == pytest.approx(found.confidence, abs=1e-4)
+
+
+def test_recording_changes_no_token(vlm: Any) -> None:
+    prepared = vlm.prepare(picture(), "What is it?", budget="40%", selector="uniform")
+    stock = vlm.model.generate(**prepared, **GREEDY)[0, prepared.length :]
+    assert vlm.generate(prepared, **GREEDY)[0].ids.tolist() == stock.tolist()
+
+
+def test_a_calibration_reads_the_tokens_and_the_doubt_about_the_choice() -> None:
+    sure, unsure = torch.tensor([0.99, 0.98]), torch.tensor([0.99, 0.3])
+    assert confidence(sure, [allocation()], EVEN)[0] > confidence(unsure, [allocation()], EVEN)[0]  # type: ignore[operator]
+    assert confidence(sure, [allocation(sure=1.0)], EVEN)[0] > confidence(sure, [allocation(sure=0.1)], EVEN)[0]  # type: ignore[operator]
+    assert confidence(sure, [allocation()], EVEN)[1] == CALIBRATED
+    assert confidence(sure, [allocation(sure=None)], EVEN)[1] == TOKEN_PROBABILITY  # the selector does not say
+    assert confidence(None, [], EVEN) == confidence(torch.zeros(0), [], None) == (None, "")
+    assert set(features(sure, [])) == set(FEATURES)
+    assert 0 <= confidence(torch.tensor([0.0]), [allocation()], EVEN)[0] <= 1  # type: ignore[operator]
+
+
+def test_a_calibration_is_stored_with_a_model_and_bad_ones_are_named(tmp_path: Path) -> None:
+    assert Calibration.find(None) is Calibration.find(tmp_path) is None
+    EVEN.save(tmp_path)
+    assert Calibration.find(tmp_path) == EVEN
+    for bad in ("{", "[]", json.dumps({"bias": 1}), json.dumps({"weights": {"luck": 1}, "bias": 0})):
+        (tmp_path / FILE).write_text(bad)
+        with pytest.raises(ModelError, match="calibration"):
+            Calibration.find(tmp_path)
+    with pytest.raises(ModelError, match="finite"):
+        Calibration({"doubt": float("nan")}, 0.0)
+
+
+def test_an_answer_is_sure_by_its_confidence_and_without_calibration_by_that_of_its_choice_too() -> None:
+    assert is_sure(answer(0.9), 0.8)
+    assert not is_sure(answer(0.7), 0.8)
+    assert not is_sure(answer(None, ""), 0.8)
+    assert not is_sure(answer(0.9, TOKEN_PROBABILITY, allocation(sure=0.4)), 0.8)
+    assert is_sure(answer(0.9, TOKEN_PROBABILITY, allocation(sure=None)), 0.8)
+
+
+def test_budgets_widen_to_twice_the_cells_and_then_to_all() -> None:
+    assert list(wider_budgets(answer(0.1, CALIBRATED, allocation(2)), False)) == [[4], [8], "all"]
+    assert list(wider_budgets(answer(0.1), False)) == [[8], "all"]
+    assert list(wider_budgets(answer(0.1, CALIBRATED, allocation(2), allocation(6)), True)) == [16, 24, "all"]
+    assert list(wider_budgets(answer(0.1, CALIBRATED, allocation(8)), False)) == ["all"]
+    assert list(wider_budgets(answer(0.1, CALIBRATED, allocation(16)), False)) == []
+
+
+def test_two_readings_that_agree_are_enough() -> None:
+    same = replace(answer(0.2), text="0.1")
+    assert is_enough([answer(0.1), same], 0.8)
+    assert not is_enough([answer(0.1), answer(0.2)], 0.8)
+    assert not is_enough([answer(0.1)], 0.8)
+    assert is_enough([answer(0.9)], 0.8)
+
+
+def test_the_surest_attempt_lists_all_of_them() -> None:
+    best = surest([answer(0.2), answer(0.6), answer(0.5)])
+    assert (best.text, best.timings) == ("0.6", {"decode": 6.0})
+    assert [one.confidence for one in best.tried] == [0.2, 0.6, 0.5]
+    assert best.tokens_paid == 12
+    assert answer(0.2).tokens_paid == 4
+
+
+def test_looking_again_reads_more_cells_of_the_same_encoding(vlm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = []
+    encode = vlm.adapter.encode
+    monkeypatch.setattr(vlm.adapter, "encode", lambda *given: encoded.append(1) or encode(*given))
+    found = vlm.ask(picture(), "What is it?", budget=8, selector="uniform", sure=1.0, **GREEDY)
+    assert len(encoded) == 1
+    n = found.tokens["all"]
+    kept = [8, 16, 32, n]
+    alone = [vlm.ask(picture(), "What is it?", budget=b, selector="uniform", **GREEDY).text for b in kept]
+    agreed = next((i for i in range(1, 4) if alone[i] == alone[i - 1]), 3) + 1
+    assert [(one.kept, one.text) for one in found.tried] == list(zip(kept, alone, strict=True))[:agreed]
+    assert found.tokens_paid == sum(kept[:agreed])
+    assert found.confidence == max(one.confidence for one in found.tried)
+    satisfied = vlm.ask(picture(), "What is it?", budget=8, selector="uniform", sure=0.0, **GREEDY)
+    assert [one.kept for one in satisfied.tried] == [8]
+    several = vlm.ask(picture(), ["What is it?", "Who?"], budget="50%", selector="uniform", sure=1.0, **GREEDY)
+    assert all(len(one.tried) == 2 for one in several)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"sure": 1.5}, "probability between 0 and 1"),
+        ({"sure": True}, "probability between 0 and 1"),
+        ({"sure": 0.5, "num_beams": 2}, "one plain sequence"),
+        ({"sure": 0.5, "allocation": [0, 1]}, "sure or an allocation"),
+    ],
+)
+def test_bad_requests_to_be_sure(vlm: Any, options: dict[str, Any], match: str) -> None:
+    with pytest.raises(PromptError, match=match):
+        vlm.ask(picture(), "What?", **options)
+    if match == "one plain sequence":
+        with pytest.raises(PromptError, match="cannot be taken back"):
+            vlm.stream(picture(), "What?", sure=0.5)
+
+
+def test_an_allocation_has_a_probability_as_confidence() -> None:
+    with pytest.raises(AllocationError, match="between 0 and 1"):
+        replace(allocation(), confidence=float("nan"))
