@@ -49,6 +49,7 @@ SPREAD_OUT = ("void", "blind")  # rules that spread over the image
 CHOICE_WEIGHTS: dict[str, tuple[tuple[float, float], float]] = {
     "layer": ((2.6, 4.0), 0.14),
     "probe": ((1.35, 0.0), -0.9),
+    "universal layer": ((0.33, 4.94), -3.2),  # on the validation pages of recipes/universal
 }
 BACKGROUND_SHARE = 0.25  # at least this share of the cells is background
 BACKGROUND = -1  # component number of background cells
