@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias, Unpack, overload
+from typing import Any, Literal, TypeAlias, Unpack, overload
 
 import torch
 
@@ -39,11 +39,11 @@ from arr_coc.selectors import selector as selector_of
 from arr_coc.types.answer import Answer, Prepared
 from arr_coc.types.budget import Budget
 from arr_coc.types.image import ImageLike
-from arr_coc.vlm import generation, prompt, saving, stages
+from arr_coc.vlm import conversation, generation, prompt, saving, stages
 from arr_coc.vlm.generation import AnswerStream, GenerationOptions
 from arr_coc.vlm.look import Look, TokenCodec, take_look
 from arr_coc.vlm.prompt import PrunedPrompt
-from arr_coc.vlm.request import Request, RequestOptions, is_image, is_video, listed, parse_request
+from arr_coc.vlm.request import Request, RequestOptions, SelectionRequest, is_image, is_video, listed, parse_request
 
 DEFAULT_SELECTOR = ArrCoc.name
 Images: TypeAlias = "ImageLike | Look | Sequence[ImageLike] | None"
@@ -53,6 +53,8 @@ class AskOptions(RequestOptions, GenerationOptions, total=False):
     """The keyword arguments of `VLM.ask`, which describes them."""
 
     after: Answer | None
+    history: Literal["all", "none"] | None
+    cache: Literal["auto", "extend", "rebuild"]
     remember: bool | None
 
 
@@ -100,6 +102,11 @@ class VLM:
         return self.adapter.device
 
     @property
+    def history(self) -> str:
+        """Which earlier turns a follow-up reads by default: "none" for a model trained on single questions."""
+        return "none" if getattr(self.adapter.config, "single_turn", False) else "all"
+
+    @property
     def prompter(self) -> PromptProcessor:
         """The model's processor, chat template and tokenizer."""
         if self._prompter is None:
@@ -126,6 +133,8 @@ class VLM:
         question: str | Sequence[str],
         *,
         after: Answer | None = None,
+        history: Literal["all", "none"] | None = None,
+        cache: Literal["auto", "extend", "rebuild"] = "auto",
         videos: Any = None,
         video: VideoSource | None = None,
         fps: float | None = None,
@@ -149,6 +158,12 @@ class VLM:
             images: An image (path, PIL, numpy, torch), a list of them, a `Look`, or None for no image.
             question: One question, or several about the same images, which are encoded once.
             after: Continue from this answer, which was asked with `remember=True`: `vlm.ask(None, "And?", after=answer)`.
+                Cells are chosen for the new question and added to those that were read; budget, glance and selector are
+                those of the answer before unless given. `budget=0` adds none.
+            history: Which earlier turns a follow-up's model reads: "all", or "none" (the pictures and the new question
+                only). None: "all", unless the model's configuration has `single_turn`, as the reader's.
+            cache: How a follow-up adds cells to the KV cache: "extend" (what was read stays as it is), "rebuild" (all is
+                read again), or "auto": a short conversation is rebuilt, a long one extended.
             videos: Frames of a video, or a list of such, shown as they are.
             video: A clip (file, camera or frames) from which `fps` frames a second are sampled, at most `frames`.
             fps: Frames a second (2).
@@ -172,12 +187,19 @@ class VLM:
         """
         generation.check_options(self.model, options, VLM.ask)
         if after is not None:
-            if images is not None or not isinstance(question, str):
-                raise PromptError("a follow-up is one question about the same pictures: pass None as the image")
-            late = _changed(VLM.ask, locals())
-            if late:
-                raise PromptError(f"a follow-up keeps the cells that were kept: {', '.join(late)} cannot change now")
-            return generation.follow_up(self.adapter, self.prompter, after, question, remember, options)
+            kept = after.turn.shown.look if isinstance(after, Answer) and after.turn is not None else None
+            if (images is not None and images is not kept) or not isinstance(question, str):
+                raise PromptError(
+                    "a follow-up is one question about the same pictures: pass None as the image, or leave after out to ask "
+                    "about another picture"
+                )
+            given = _changed(VLM.ask, locals(), ("history", "cache"))
+            if late := sorted(given.keys() - SelectionRequest.__dataclass_fields__.keys()):
+                raise PromptError(f"a follow-up is about the same pictures: {', '.join(late)} cannot change now")
+            given |= {name: selector_of(given[name]) for name in given.keys() & {"selector", "glance_selector"}}
+            return conversation.follow_up(self, after, question, given, history, cache, remember, options)
+        if late := [name for name, value in (("history", history), ("cache", cache)) if value not in (None, "auto")]:
+            raise PromptError(f"expected {late[0]} only for a follow-up: pass after=answer")
         several = not isinstance(question, str)
         look = images if isinstance(images, Look) else None
         if look is None and several:
@@ -225,7 +247,7 @@ class VLM:
         if isinstance(images, Prepared):
             late = _changed(VLM.generate, locals())
             if late:
-                raise PromptError(f"these inputs are prepared already: {', '.join(late)} comes too late")
+                raise PromptError(f"these inputs are prepared already: {', '.join(sorted(late))} comes too late")
             return generation.generate(self.adapter, self._prompter, images, None, remember, options)
         request = parse_request(
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
@@ -427,13 +449,14 @@ def _split_layer_pruning(
     return replace(request, selection=before), pruning
 
 
-def _changed(function: Any, given: Mapping[str, Any]) -> list[str]:
-    """Names of keyword arguments in `given` that differ from the function's defaults, apart from `after` and `remember`."""
-    found = []
+def _changed(function: Any, given: Mapping[str, Any], apart: Sequence[str] = ()) -> dict[str, Any]:
+    """The keyword arguments in `given` that differ from the function's defaults, without those of every call."""
+    found = {}
     for name, parameter in inspect.signature(function).parameters.items():
-        if name in ("self", "images", "question", "after", "remember") or parameter.kind == parameter.VAR_KEYWORD:
+        usual = ("self", "images", "question", "after", "remember", *apart)
+        if name in usual or parameter.kind == parameter.VAR_KEYWORD:
             continue
         value = given[name]
         if value is not parameter.default and not (isinstance(value, str | int | float) and value == parameter.default):
-            found.append(name)
-    return sorted(found)
+            found[name] = value
+    return found
