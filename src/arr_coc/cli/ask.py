@@ -40,6 +40,7 @@ def add_parser(commands: Any) -> None:
     add("--budget", default="auto", help="visual tokens that the language model reads (auto)")
     add("--glance", default="auto", help="visual tokens that the vision encoder computes (auto)")
     add("--selector", default="arr-coc", help="method that selects the tokens (arr-coc)")
+    console.add_gaze(parser)
     add("--why", type=Path, metavar="FILE", help="write a picture of the kept cells and the reasons")
     add("--where", type=Path, metavar="FILE", help="write the image with the place of the answer marked")
     add("--json", action="store_true", help="print the answer, tokens, times and kept cells as JSON")
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         task = bar.add_task("loading the model", total=2)
         vlm = console.load_model(arguments)
         bar.update(task, advance=1, description="reading the image")
-        options = {name: getattr(arguments, name) for name in ("budget", "glance", "selector", "seed")}
+        options = {name: getattr(arguments, name) for name in ("budget", "glance", "selector", "seed", "gaze")}
         prepared = vlm.prepare(arguments.image, arguments.question, **options)
         answer = vlm.generate(prepared, max_new_tokens=arguments.tokens)[0]
     _print_answer(answer, arguments.json)  # before any picture: a full disk loses no answer

@@ -31,6 +31,23 @@ def add_question(parser: argparse.ArgumentParser, model: str = "model folder or 
     parser.add_argument("--model", default="reader", metavar="FOLDER", help=f"{model} (the bundled reader)")
 
 
+def add_gaze(parser: Any) -> None:
+    """Where a person looks."""
+    parser.add_argument(
+        "--gaze", type=read_gaze, action="append", metavar="X,Y",
+        help="where a person looks, in pixels of the picture: more of the budget goes there; may be repeated",
+    )  # fmt: skip
+
+
+def read_gaze(text: str) -> tuple[float, float]:
+    """`"120,80"` as a point."""
+    try:
+        x, y = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ArrCocError(f"expected --gaze as X,Y in pixels, such as 120,80, got {text!r}") from None
+    return x, y
+
+
 def add_model_options(parser: Any) -> None:
     """The options that every command with a model has, for a parser or one of its groups."""
     add = parser.add_argument
@@ -53,7 +70,12 @@ def check_request(arguments: argparse.Namespace) -> None:
     for what in ("budget", "glance"):
         limit(getattr(arguments, what, "all"), 1000, what)
     check_device(arguments.device)
-    read_picture(arguments.image)
+    picture = read_picture(arguments.image)
+    if getattr(arguments, "gaze", None) is not None:
+        from arr_coc.types.gaze import check_gaze
+
+        height, width = picture.original_size
+        check_gaze(arguments.gaze, (width, height))
 
 
 def load_model(arguments: argparse.Namespace) -> VLM:

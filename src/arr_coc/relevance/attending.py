@@ -21,6 +21,7 @@ DUPLICATE = 0.98  # cosine from which two tokens show the same
 LINE_WEIGHT = (
     0.9  # bonus of text in a row whose best cell has probability 1; it falls with the square of that probability
 )
+STRATUM = 8  # cells kept in each ring around the fixations
 POOL = 2  # how far down the ranking duplicates are searched, in multiples of the budget
 
 
@@ -67,6 +68,41 @@ def favour_lines(chances: torch.Tensor, text: torch.Tensor, grid: Cells, candida
     rows = [part.view(-1, view.w) for part, view in parts]  # rows of every frame and tile
     surest = torch.cat([row.amax(1, keepdim=True).expand_as(row).flatten() for row in rows])[candidates]
     return chances + LINE_WEIGHT * surest.square() * text / top
+
+
+def foveate(relevance: torch.Tensor, gaze: torch.Tensor, count: int) -> torch.Tensor:
+    """Indices `[count]`, sorted, of cells whose density follows the foveal falloff `gaze` `[M]` in (0, 1].
+
+    Magnification is by length, so the share of the cells kept at an eccentricity goes with its square. Cells are ordered by
+    the falloff and divided into strata of equal budget; each keeps its most relevant cells. The first strata, around the
+    fixations, are kept whole. The cell that is looked at is always kept.
+
+    >>> foveate(torch.tensor([0.0, 0, 0, 1, 0, 0]), torch.tensor([1.0, 0.5, 0.2, 0.1, 0.1, 0.1]), 2).tolist()
+    [0, 3]
+    """
+    if count <= 0 or len(gaze) == 0:
+        return torch.zeros(0, dtype=torch.long)
+    order = gaze.argsort(descending=True, stable=True)
+    share = _capped(gaze[order].double().square(), min(count, len(gaze)))
+    ends = (share.cumsum(0) / STRATUM - 1e-6).floor().long()  # the stratum of each cell
+    ranked = torch.full_like(gaze, math.inf, dtype=torch.double)
+    for stratum in ends.unique():
+        members = order[ends == stratum]
+        best = members[relevance[members].argsort(descending=True, stable=True)]
+        ranked[best] = int(stratum) * STRATUM + torch.arange(len(best), dtype=torch.double)
+        ranked[best[STRATUM:]] += len(gaze) + count  # above the stratum's quota: only if others are short of cells
+    ranked[order[0]] = -1
+    return ranked.argsort(stable=True)[:count].sort().values
+
+
+def _capped(weights: torch.Tensor, total: int) -> torch.Tensor:
+    """Falling weights `[M]` scaled to sum up to `total`, none above 1."""
+    left = weights.flip(0).cumsum(0).flip(0)  # the sum from each on
+    full = torch.arange(len(weights))
+    fits = weights * (total - full) <= left * (1 + 1e-12)
+    first = int(fits.nonzero()[0, 0]) if bool(fits.any()) else len(weights)  # how many of the first are 1
+    scaled = weights[first:] * ((total - first) / left[first:].max().clamp(min=1e-300)) if first < len(weights) else left[:0]
+    return torch.cat([torch.ones(first, dtype=weights.dtype), scaled])
 
 
 def most_relevant(relevance: torch.Tensor, count: int, tokens: torch.Tensor | None = None) -> torch.Tensor:

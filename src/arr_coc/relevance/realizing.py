@@ -24,6 +24,7 @@ from arr_coc.selectors.scoring import relevance_map, scatter_to_grid
 COUPLINGS = ("auto", "layer", "probe", "embeddings", "tokens", "none")
 CASCADES = ("auto", "on", "off")
 MOMENTS = ("auto", "surest", "together")
+GAZE_FLOOR = 0.1  # worth of a cell without relevance where a budget of `auto` or a mass is counted under a gaze
 BALANCES = {"weigh": balancing.weigh, "oppose": balancing.oppose}
 
 
@@ -73,8 +74,12 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
     overridden = bool(settings.weights) or settings.exploit is not None
     if overridden:
         balanced = balancing.override(scores, plan, balanced, settings.exploit, settings.weights)
-    k = attending.how_many(balanced.relevance, selection.k, selection.mass)
-    if plan.even:
+    gaze = scores.supplied.get("gaze")
+    worth = balanced.relevance if gaze is None else gaze.square() * (GAZE_FLOOR + balanced.relevance)
+    k = attending.how_many(worth, selection.k, selection.mass)
+    if gaze is not None:
+        keep = selection.candidates[attending.foveate(balanced.relevance, gaze, k)]
+    elif plan.even:
         keep = Uniform().select(replace(selection, k=k))
     elif plan.round_robin:
         keep = selection.candidates[strategy.round_robin(balanced.relevance, k, strategy.components(selection))]
@@ -89,7 +94,10 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
         relevance=relevance_map(selection, balanced.relevance),
         scores={name: scatter_to_grid(selection, values) for name, values in scores.by_name().items()},
         tensions={"trust": scores.trust, **balanced.tensions, **weights},
-        strategy=f"{plan.name}: {plan.why}{f' (coupling by {scores.coupled_by})' if scores.coupled_by else ''}",
+        strategy=(
+            f"{plan.name}: {plan.why}{f' (coupling by {scores.coupled_by})' if scores.coupled_by else ''}"
+            f"{'' if gaze is None else '; the gaze decides how much of the budget goes where'}"
+        ),
         rule=plan.name,
         coupled_by=scores.coupled_by,
     )

@@ -31,7 +31,7 @@ from arr_coc.adapters.wrapped import weights_state
 from arr_coc.devices import Stopwatch, to_device
 from arr_coc.errors import PromptError, SelectorError
 from arr_coc.types.allocation import Allocation
-from arr_coc.types.answer import Answer, Prepared, Shown, Turn
+from arr_coc.types.answer import Answer, Prepared, Turn
 from arr_coc.types.question import check_question, check_question_tokens
 from arr_coc.vlm import generation, prompt, stages
 from arr_coc.vlm.request import SelectionRequest
@@ -234,8 +234,8 @@ def _choose(
 
 
 def _request(before: SelectionRequest, given: Mapping[str, Any]) -> SelectionRequest:
-    """The request of a follow-up: what is left out is as before. Cells that were given are not given again."""
-    changes: dict[str, Any] = {"allocation": None, **given}
+    """The request of a follow-up: what is left out is as before, apart from given cells and a gaze."""
+    changes: dict[str, Any] = {"allocation": None, "gaze": None, **given}
     if given.get("allocation") is not None:
         changes = {"budget": "auto", "glance": "auto", **changes}
     if "selector" in given and "glance_selector" not in given:

@@ -38,6 +38,7 @@ from arr_coc.selectors import SelectorLike
 from arr_coc.selectors import selector as selector_of
 from arr_coc.types.answer import Answer, Prepared
 from arr_coc.types.budget import Budget
+from arr_coc.types.gaze import Gaze
 from arr_coc.types.image import ImageLike
 from arr_coc.vlm import conversation, generation, prompt, saving, stages
 from arr_coc.vlm.generation import AnswerStream, GenerationOptions
@@ -146,6 +147,7 @@ class VLM:
         allocation: Any = None,
         shared: bool = False,
         seed: int = 0,
+        gaze: Gaze | None = None,
         raw: bool = False,
         remember: bool | None = None,
         **options: Unpack[GenerationOptions],
@@ -177,6 +179,7 @@ class VLM:
             allocation: Cells chosen beforehand: an `Allocation`, cell numbers or a mask, one per image.
             shared: One budget for all images of a prompt.
             seed: For selectors that draw at random.
+            gaze: Where a person looks: (x, y) in pixels of the picture, or a list of such points. More of the budget goes there.
             raw: `question` is a whole prompt that contains the image tokens.
             remember: Keep the KV cache in the answer, for follow-up questions.
             **options: Options of the model's own `generate`, such as `max_new_tokens` or `num_beams`.
@@ -208,7 +211,7 @@ class VLM:
         request = parse_request(
             None if look is not None else images, question, look=look, videos=videos, video=video, fps=fps, frames=frames,
             budget=budget, glance=glance, selector=selector, glance_selector=glance_selector, allocation=allocation,
-            shared=shared, seed=seed, raw=raw,
+            shared=shared, seed=seed, gaze=gaze, raw=raw,
             frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
         answers = self._answer(request, bool(remember), options)
@@ -234,6 +237,7 @@ class VLM:
         allocation: Any = None,
         shared: bool = False,
         seed: int = 0,
+        gaze: Gaze | None = None,
         raw: bool = False,
         remember: bool = False,
         **options: Unpack[GenerationOptions],
@@ -252,7 +256,7 @@ class VLM:
         request = parse_request(
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
             originals=originals, look=look, budget=budget, glance=glance, selector=selector,
-            glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, raw=raw,
+            glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, gaze=gaze, raw=raw,
             frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
         return self._answer(request, remember, options)
@@ -277,6 +281,7 @@ class VLM:
         allocation: Any = None,
         shared: bool = False,
         seed: int = 0,
+        gaze: Gaze | None = None,
         gradients: bool = False,
         raw: bool = False,
     ) -> Prepared:
@@ -298,7 +303,7 @@ class VLM:
         request = parse_request(
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
             originals=originals, look=look, budget=budget, glance=glance, selector=selector,
-            glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, raw=raw,
+            glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, gaze=gaze, raw=raw,
             frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
         chosen = request.selection.selector

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from arr_coc.adapters.base import Adapter, Encoded, Inputs
+from arr_coc.adapters.base import Adapter, Encoded, Inputs, Visual
 from arr_coc.adapters.packing import KeptFeatures, Packed, assemble, model_kwargs, pad_rows
 from arr_coc.adapters.processor import Message
 from arr_coc.devices import Stopwatch, to_device
@@ -17,6 +17,7 @@ from arr_coc.selectors.base import ImageSource, Question
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.answer import Prepared, Shown
 from arr_coc.types.budget import Limit
+from arr_coc.types.gaze import foveal_map
 from arr_coc.types.question import check_question_tokens
 from arr_coc.vlm.look import Look, downscaled_source, original_source, preprocess
 from arr_coc.vlm.request import Request, SelectionRequest
@@ -87,7 +88,7 @@ def context(
         adapter=adapter,
         inputs=inputs,
         visuals=visuals,
-        sources=[originals[visual.kind][visual.number] for visual in visuals],
+        sources=_with_gaze([originals[visual.kind][visual.number] for visual in visuals], visuals, selection),
         questions=asked,
         request=selection,
         watch=watch,
@@ -117,8 +118,24 @@ def context_for_inputs(vlm: VLM, request: Request, watch: Stopwatch) -> PromptCo
         if len(request.originals) != len(visuals) or any(visual.kind != "image" for visual in visuals):
             raise PromptError(f"expected the originals of {len(visuals)} images, got {len(request.originals)}")
         sources = [original_source(one, vlm.embeddings) for one in request.originals]
+    sources = _with_gaze(sources, visuals, request.selection)
     questions = [Question(text, row, adapter.embed) for text, row in zip(texts, rows, strict=True)]
     return PromptContext(adapter, inputs, visuals, sources, questions, request.selection, watch, vlm.layer, vlm.codec)
+
+
+def _with_gaze(
+    sources: Sequence[ImageSource | None], visuals: Sequence[Visual], selection: SelectionRequest
+) -> list[ImageSource | None]:
+    """The originals of the visuals, with the falloff around the fixations where a gaze is given."""
+    if selection.gaze is None:
+        return list(sources)
+    source = sources[0] if len(sources) == 1 else None
+    if source is None or source.size is None or visuals[0].kind != "image":
+        kinds = ", ".join(visual.kind for visual in visuals) or "none"
+        raise PromptError(
+            f"expected one picture for a gaze, got {kinds}: ask about one picture, or watch a clip with arr_coc.watch"
+        )
+    return [source.supply({"gaze": foveal_map(selection.gaze, source.size)})]
 
 
 def _check_inputs(inputs: Any, pixel_keys: Sequence[str]) -> dict[str, Any]:
