@@ -11,6 +11,7 @@ import torch
 
 import arr_coc
 from arr_coc.errors import PromptError, SelectorError
+from arr_coc.relevance.selector import ArrCoc
 from arr_coc.vlm import conversation
 from tests.adapters.families import QWEN
 from tests.adapters.more_families import MORE as TINY
@@ -20,6 +21,7 @@ from tests.adapters.oracle import converse, masked
 from tests.adapters.tiny_vlm import FLAT, GREEDY, build, picture, wrapped
 
 NEVER = 10**6
+MEMORY = ("previous_relevance", "previous_saliency", "previous_attention", "current_attention", "fixation", "gaze")
 MORE = [
     family for family in WRAPPED if family != "chameleon"
 ]  # its processor ends every prompt, so none can be continued
@@ -161,7 +163,7 @@ def test_what_a_turn_adds_is_counted() -> None:
     vlm = wrapped("qwen2_vl")
     first = ask(vlm, "What?", images=picture(), budget=10)
     assert "added" not in first.tokens
-    same = ask(vlm, "And?", first)  # the same selector and seed: the same cells
+    same = ask(vlm, "Which thing?", first)  # the same selector and seed: the same cells
     assert same.tokens == {**first.tokens, "added": 0}
     more = ask(vlm, "And?", first, budget=14, seed=3)
     new = set(more.allocation.keep.tolist()) - set(first.allocation.keep.tolist())
@@ -176,6 +178,30 @@ def test_what_a_turn_adds_is_counted() -> None:
     assert ask(vlm, "And?", everything, budget=3).tokens["added"] == 0
     given = ask(vlm, "And?", first, allocation=[0, 1])
     assert {0, 1} <= set(given.allocation.keep.tolist())
+
+
+def test_a_question_that_names_nothing_is_about_the_last_one_and_reads_further_cells() -> None:
+    vlm = wrapped("qwen2_vl")
+    first = vlm.ask(picture(), "Where is the dog?", budget=10, remember=True, **GREEDY)
+    wider = vlm.ask(picture(), "Where is the dog?", budget=20, **GREEDY)
+    seen: list[Any] = []
+
+    class Noting(ArrCoc):
+        def select(self, selection: Any) -> Any:
+            seen.append((selection.question.text, [n for n in MEMORY if n not in selection.texture.absent]))
+            return super().select(selection)
+
+    second = vlm.ask(None, "Are you sure?", after=first, selector=Noting(), **GREEDY)
+    assert seen == [("Where is the dog?", ["previous_relevance", "previous_attention", "fixation"])]
+    assert second.tokens["added"] == 10
+    assert second.turn.shown.request.budget == 10  # as before: the next turn adds as many again
+    shared = set(second.allocation.keep.tolist()) & set(wider.allocation.keep.tolist())
+    assert len(shared) > 12  # it is the choice for the same question, moved by the memory
+    seen.clear()
+    vlm.ask(None, "And the cat?", after=second, **GREEDY)
+    assert seen == [("And the cat?", [])]
+    mixed = ask(wrapped("internvl"), "And?", ask(wrapped("internvl"), "Where is a dog?", images=picture(), budget=9))
+    assert mixed.tokens["added"] == 9  # tiles have no memory map, but the choice goes on
 
 
 def test_the_picture_is_encoded_once_for_all_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,12 +280,10 @@ def test_bad_follow_ups() -> None:
             vlm.ask(None, "And?", after=first, **{name: value})
         with pytest.raises(PromptError, match=f"expected {name} only for a follow-up"):
             vlm.ask(picture(), "And?", **{name: value})
+    windows = more_wrapped("gemma3")
+    first = windows.ask(picture(), "What?", budget=1, selector="random", remember=True, **GREEDY)
     with pytest.raises(PromptError, match="a token's place in its cache counts"):
-        more = more_wrapped("gemma3")
-        more.ask(
-            None, "And?", cache="extend", budget=4, seed=3,
-            after=more.ask(picture(), "What?", budget=1, selector="random", remember=True, **GREEDY),
-        )  # fmt: skip
+        windows.ask(None, "And?", cache="extend", budget=4, seed=3, after=first)
 
 
 def test_a_model_that_was_moved_or_changed_cannot_continue() -> None:

@@ -22,8 +22,9 @@ A budget or a glance is one of
   all          every token
 "mass" and auto need a selector that scores every cell.
 
-example:
+examples:
   arr-coc ask receipt.jpg "What is the total amount?" --budget 12.5% --why why.png --where where.png
+  arr-coc ask receipt.jpg "What is the total amount?" --then "What is the date?" --then "Which company is it?"
 """
 
 
@@ -41,8 +42,17 @@ def add_parser(commands: Any) -> None:
     add("--glance", default="auto", help="visual tokens that the vision encoder computes (auto)")
     add("--selector", default="arr-coc", help="method that selects the tokens (arr-coc)")
     console.add_gaze(parser)
-    add("--why", type=Path, metavar="FILE", help="write a picture of the kept cells and the reasons")
-    add("--where", type=Path, metavar="FILE", help="write the image with the place of the answer marked")
+    add(
+        "--then", action="append", default=[], metavar="QUESTION",
+        help="ask this next, in the same conversation: only the cells that it adds are read; may be repeated",
+    )  # fmt: skip
+    add(
+        "--why",
+        type=Path,
+        metavar="FILE",
+        help="write a picture of the kept cells and the reasons (of the first question)",
+    )
+    add("--where", type=Path, metavar="FILE", help="write the image with the place of the (first) answer marked")
     add("--json", action="store_true", help="print the answer, tokens, times and kept cells as JSON")
     more = parser.add_argument_group("more options")
     more.add_argument(
@@ -57,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     console.start_fast()
     import arr_coc
     from arr_coc.relevance import explanation as why
+    from arr_coc.types.question import check_question
 
     # Check everything that can be wrong before a model is loaded.
     for path in (arguments.why, arguments.where):
@@ -66,14 +77,24 @@ def run(arguments: argparse.Namespace) -> int:
         raise ArrCocError(f"expected --tokens of at least 1, got {arguments.tokens}")
     arr_coc.selectors.selector(arguments.selector)
     console.check_request(arguments)
+    for question in arguments.then:
+        check_question(question)
     with console.progress() as bar:
         task = bar.add_task("loading the model", total=2)
         vlm = console.load_model(arguments)
         bar.update(task, advance=1, description="reading the image")
         options = {name: getattr(arguments, name) for name in ("budget", "glance", "selector", "seed", "gaze")}
         prepared = vlm.prepare(arguments.image, arguments.question, **options)
-        answer = vlm.generate(prepared, max_new_tokens=arguments.tokens)[0]
-    _print_answer(answer, arguments.json)  # before any picture: a full disk loses no answer
+        answer = vlm.generate(prepared, remember=bool(arguments.then), max_new_tokens=arguments.tokens)[0]
+        turns = [answer]
+        for question in arguments.then:
+            turns.append(vlm.ask(None, question, after=turns[-1], max_new_tokens=arguments.tokens))
+    if arguments.json:  # before any picture: a full disk loses no answer
+        console.print_json([one.to_dict() for one in turns] if arguments.then else answer.to_dict())
+    else:
+        for one in turns:
+            _print_answer(one)
+    sys.stdout.flush()
     if arguments.why is not None:
         console.save_image(
             why.sheet(answer.allocation, arguments.image, arguments.question, answer.text), arguments.why
@@ -84,16 +105,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_answer(answer: Answer, as_json: bool) -> None:
-    if as_json:
-        console.print_json(answer.to_dict())
-    else:
-        print(answer.text)
-        tokens = answer.tokens
-        milliseconds = sum(answer.timings.values())
-        notes = [*answer.allocation.notes, *([f"fell back: {answer.fallback}"] if answer.fallback else [])]
-        print(
-            f"({tokens['kept']} of {tokens['all']} visual tokens read, {tokens['encoded']} encoded, {milliseconds:.0f} ms"
-            f"{''.join(f'; {note}' for note in notes)})"
-        )
-    sys.stdout.flush()
+def _print_answer(answer: Answer) -> None:
+    print(answer.text)
+    tokens = answer.tokens
+    milliseconds = sum(answer.timings.values())
+    notes = [*answer.allocation.notes, *([f"fell back: {answer.fallback}"] if answer.fallback else [])]
+    added = f", {tokens['added']} of them added by this turn" if "added" in tokens else ""
+    print(
+        f"({tokens['kept']} of {tokens['all']} visual tokens read{added}, {tokens['encoded']} encoded, {milliseconds:.0f} ms"
+        f"{''.join(f'; {note}' for note in notes)})"
+    )

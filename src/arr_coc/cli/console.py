@@ -33,19 +33,26 @@ def add_question(parser: argparse.ArgumentParser, model: str = "model folder or 
 
 def add_gaze(parser: Any) -> None:
     """Where a person looks."""
-    parser.add_argument(
-        "--gaze", type=read_gaze, action="append", metavar="X,Y",
-        help="where a person looks, in pixels of the picture: more of the budget goes there; may be repeated",
-    )  # fmt: skip
+    about = "where a person looks, in pixels of the picture: more of the budget goes there; may be repeated"
+    parser.add_argument("--gaze", action="append", metavar="X,Y", help=about)
 
 
-def read_gaze(text: str) -> tuple[float, float]:
-    """`"120,80"` as a point."""
-    try:
-        x, y = (float(part) for part in text.split(","))
-    except ValueError:
-        raise ArrCocError(f"expected --gaze as X,Y in pixels, such as 120,80, got {text!r}") from None
-    return x, y
+def read_gaze(
+    given: Sequence[str] | None, size: tuple[int, int] | None = None
+) -> tuple[tuple[float, float], ...] | None:
+    """The points of --gaze, checked against a picture's (width, height) where it is known."""
+    if given is None:
+        return None
+    from arr_coc.types.gaze import check_gaze
+
+    points = []
+    for text in given:
+        try:
+            x, y = (float(part) for part in text.split(","))
+        except ValueError:
+            raise ArrCocError(f"expected --gaze as X,Y in pixels, such as 120,80, got {text!r}") from None
+        points.append((x, y))
+    return check_gaze(points, size)
 
 
 def add_model_options(parser: Any) -> None:
@@ -71,11 +78,8 @@ def check_request(arguments: argparse.Namespace) -> None:
         limit(getattr(arguments, what, "all"), 1000, what)
     check_device(arguments.device)
     picture = read_picture(arguments.image)
-    if getattr(arguments, "gaze", None) is not None:
-        from arr_coc.types.gaze import check_gaze
-
-        height, width = picture.original_size
-        check_gaze(arguments.gaze, (width, height))
+    height, width = picture.original_size
+    arguments.gaze = read_gaze(arguments.gaze, (width, height))
 
 
 def load_model(arguments: argparse.Namespace) -> VLM:

@@ -41,7 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
         task = bar.add_task("loading the model", total=2)
         using: Any = arguments.embeddings if arguments.model == "none" else console.load_model(arguments)
         bar.update(task, advance=1, description="selecting cells")
-        allocation = arr_coc.realize(arguments.image, arguments.question, budget=arguments.budget, using=using, gaze=arguments.gaze)
+        allocation = arr_coc.realize(
+            arguments.image, arguments.question, budget=arguments.budget, using=using, gaze=arguments.gaze
+        )
     if arguments.json:
         console.print_json(allocation.to_dict())
     else:

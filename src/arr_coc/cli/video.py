@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from arr_coc.cli.console import add_gaze, check_file, check_folder, progress, use_one_thread
+from arr_coc.cli.console import add_gaze, check_file, check_folder, progress, read_gaze, use_one_thread
 from arr_coc.errors import ArrCocError
 
 
@@ -97,6 +97,7 @@ def _check(arguments: argparse.Namespace) -> None:
     from arr_coc.types.question import check_question
 
     check_question(arguments.question)
+    arguments.gaze = read_gaze(arguments.gaze)
     from arr_coc.frames.reader import CAMERA
     from arr_coc.video.film import CODECS
 

@@ -21,7 +21,7 @@ DUPLICATE = 0.98  # cosine from which two tokens show the same
 LINE_WEIGHT = (
     0.9  # bonus of text in a row whose best cell has probability 1; it falls with the square of that probability
 )
-STRATUM = 8  # cells kept in each ring around the fixations
+RING = 8  # cells kept in each ring around the fixations
 POOL = 2  # how far down the ranking duplicates are searched, in multiples of the budget
 
 
@@ -74,8 +74,8 @@ def foveate(relevance: torch.Tensor, gaze: torch.Tensor, count: int) -> torch.Te
     """Indices `[count]`, sorted, of cells whose density follows the foveal falloff `gaze` `[M]` in (0, 1].
 
     Magnification is by length, so the share of the cells kept at an eccentricity goes with its square. Cells are ordered by
-    the falloff and divided into strata of equal budget; each keeps its most relevant cells. The first strata, around the
-    fixations, are kept whole. The cell that is looked at is always kept.
+    the falloff. Where that share reaches 1, around the fixations, all are kept; the others are divided into rings of equal
+    budget, each of which keeps its most relevant cells. The cell that is looked at is always kept.
 
     >>> foveate(torch.tensor([0.0, 0, 0, 1, 0, 0]), torch.tensor([1.0, 0.5, 0.2, 0.1, 0.1, 0.1]), 2).tolist()
     [0, 3]
@@ -84,14 +84,16 @@ def foveate(relevance: torch.Tensor, gaze: torch.Tensor, count: int) -> torch.Te
         return torch.zeros(0, dtype=torch.long)
     order = gaze.argsort(descending=True, stable=True)
     share = _capped(gaze[order].double().square(), min(count, len(gaze)))
-    ends = (share.cumsum(0) / STRATUM - 1e-6).floor().long()  # the stratum of each cell
-    ranked = torch.full_like(gaze, math.inf, dtype=torch.double)
-    for stratum in ends.unique():
-        members = order[ends == stratum]
+    whole = max(1, int((share > 1 - 1e-9).sum()))
+    order, near = order[whole:], order[:whole]
+    ring = (share[whole:].cumsum(0) / RING - 1e-6).floor().long()  # of each cell
+    ranked = torch.full_like(gaze, -1, dtype=torch.double)
+    for number in ring.unique():
+        members = order[ring == number]
         best = members[relevance[members].argsort(descending=True, stable=True)]
-        ranked[best] = int(stratum) * STRATUM + torch.arange(len(best), dtype=torch.double)
-        ranked[best[STRATUM:]] += len(gaze) + count  # above the stratum's quota: only if others are short of cells
-    ranked[order[0]] = -1
+        ranked[best] = int(number) * RING + torch.arange(len(best), dtype=torch.double)
+        ranked[best[RING:]] += len(gaze) + count  # above the ring's budget: only if others are short of cells
+    ranked[near] = -1
     return ranked.argsort(stable=True)[:count].sort().values
 
 
@@ -101,7 +103,9 @@ def _capped(weights: torch.Tensor, total: int) -> torch.Tensor:
     full = torch.arange(len(weights))
     fits = weights * (total - full) <= left * (1 + 1e-12)
     first = int(fits.nonzero()[0, 0]) if bool(fits.any()) else len(weights)  # how many of the first are 1
-    scaled = weights[first:] * ((total - first) / left[first:].max().clamp(min=1e-300)) if first < len(weights) else left[:0]
+    scaled = (
+        weights[first:] * ((total - first) / left[first:].max().clamp(min=1e-300)) if first < len(weights) else left[:0]
+    )
     return torch.cat([torch.ones(first, dtype=weights.dtype), scaled])
 
 

@@ -20,7 +20,7 @@ class Shown:
     request: Any  # how cells were chosen: what a follow-up leaves out is taken from here
     ids: torch.Tensor  # [1, T] the dense conversation: every visual token, and all text so far
     read: tuple[Any, ...]  # of each picture: the features of the cells that the language model has read
-    history: str = "all"  # which earlier turns the language model reads: "all" or "none"
+    about: str = ""  # the last question that named something
     turns: int = 1
 
 

@@ -146,7 +146,7 @@ def realize(
         exploit: Set the tension between exploring (0) and exploiting (1) by hand.
         weights: Set weights of the scores by hand: {"information", "salience", "coupling", "text"}.
     """
-    if gaze is None or question.strip() or isinstance(using, VLM):
+    if gaze is None or question != "" or isinstance(using, VLM):
         check_question(question)
     settings = {
         "coupling": coupling, "balance": balance, "learned": learned, "diverse": diverse, "moments": moments,

@@ -11,6 +11,9 @@ Cells that were read stay. What a turn adds is what it chose and had not read:
   conversation and has been read by now; what was read before does not change. It equals the dense conversation in which a
   token attends only to cells that had been read by its own turn. (An answer's last token is read in the next turn.)
 
+A question that names nothing ("Are you sure?") is about what the last one was about: cells are chosen for that one again, more
+than before, and the texture's memory says where its relevance and the answer's attention lay.
+
 A short conversation is rebuilt, a long one is extended. Families whose layers have windows, chunks or states are always
 rebuilt: there, a token's place in the cache counts (`Adapter.extends`).
 """
@@ -24,14 +27,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from arr_coc.adapters.attention_probe import attention_maps, late_layers, mean_attention
 from arr_coc.adapters.base import Adapter, Encoded, Features, Inputs, Visual
 from arr_coc.adapters.packing import assemble, model_kwargs
 from arr_coc.adapters.processor import Message, user_message
 from arr_coc.adapters.wrapped import weights_state
 from arr_coc.devices import Stopwatch, to_device
+from arr_coc.embedding.encoder import STOP_WORDS, subject
 from arr_coc.errors import PromptError, SelectorError
+from arr_coc.relevance.coupling import blur_along_rows
+from arr_coc.relevance.knowing import scale_to_max
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.answer import Answer, Prepared, Turn
+from arr_coc.types.budget import limits
 from arr_coc.types.question import check_question, check_question_tokens
 from arr_coc.vlm import generation, prompt, stages
 from arr_coc.vlm.request import SelectionRequest
@@ -42,6 +50,10 @@ if TYPE_CHECKING:
 MAX_TURNS = 50  # of a conversation whose earlier turns are read
 REBUILT = 1024  # tokens of a pruned conversation up to which it is read again rather than extended
 HISTORIES = ("all", "none")
+ABOUT_THE_ANSWER = {
+    "again", "answer", "certain", "check", "closer", "confident", "correct", "explain", "look", "more", "please", "really", "right",
+    "sure", "then", "true", "why", "wrong", "yes", "no",
+}  # words of questions that doubt the last answer, and name nothing on the picture  # fmt: skip
 CACHES = ("auto", "extend", "rebuild")
 
 
@@ -81,6 +93,7 @@ def follow_up(
 ) -> Answer:
     """The next question of a conversation. `selection`: the arguments of `ask` about cells that were given this time."""
     turn = _continuable(vlm, answer)
+    vague = not _names_something(check_question(question)) and bool(turn.shown.about)
     if history not in (None, *HISTORIES):
         raise PromptError(f"expected history as one of {', '.join(HISTORIES)}, got {history!r}")
     if cache not in CACHES:
@@ -88,12 +101,16 @@ def follow_up(
     beams, options = _check_options(vlm.adapter, options)
     watch = Stopwatch(vlm.device)
     with torch.no_grad():
-        dense = _dense(vlm, turn, check_question(question), history or vlm.history)
-        chosen = _choose(vlm, turn, answer, dense, question, selection, watch)
+        read = history or vlm.history
+        if read == "none" and vague:
+            question = turn.shown.about  # without the earlier turns, that is what the model can be asked
+        dense = _dense(vlm, turn, question, read)
+        chosen = _choose(vlm, turn, answer, dense, turn.shown.about if vague else question, vague, selection, watch)
         prepared = _prepare(vlm.adapter, turn, dense, chosen, cache, beams, watch)
     shown = replace(
-        turn.shown, ids=dense.ids, read=chosen.read, request=chosen.context.request, turns=turn.shown.turns + 1
-    )
+        turn.shown, ids=dense.ids, read=chosen.read, request=_request(turn.shown.request, selection),
+        about=turn.shown.about if vague else question, turns=turn.shown.turns + 1,
+    )  # fmt: skip
     prepared = replace(
         prepared, allocations=chosen.allocations, messages=(dense.messages,), texts=(dense.prompt,), timings=watch,
         shown=lambda: shown,
@@ -191,10 +208,14 @@ def _choose(
     answer: Answer,
     dense: Dense,
     question: str,
+    vague: bool,
     selection: Mapping[str, Any],
     watch: Stopwatch,
 ) -> Chosen:
-    """Choose cells for the new question from the look that is kept, and add them to those that were read."""
+    """Choose cells for a question from the look that is kept, and add them to those that were read.
+
+    `vague`: it is the question before, because the new one names nothing.
+    """
     shown, before = turn.shown, answer.allocations
     request = _request(shown.request, selection)
     tokens = {"input_ids": dense.ids, "attention_mask": torch.ones_like(dense.ids)}
@@ -209,6 +230,8 @@ def _choose(
         none = tuple(replace(read, cells=read.cells[:0]) for read in shown.read)
         kept = tuple(replace(allocation, earlier=allocation.keep) for allocation in before)
         return Chosen(context, shown.read, none, kept)
+    if vague:
+        context = _look_again(context, turn, answer)
     plan = stages.glance(context)
     if plan.downscale:
         raise SelectorError(
@@ -231,6 +254,57 @@ def _choose(
         for new, old, whole in zip(result.allocations, before, read, strict=True)
     )
     return Chosen(context, read, fresh, allocations)
+
+
+def _names_something(question: str) -> bool:
+    """Whether a follow-up says by itself what it is about.
+
+    >>> [_names_something(question) for question in ("Are you really sure?", "And why?", "And the date?")]
+    [False, False, True]
+    """
+    return any(word not in STOP_WORDS and word not in ABOUT_THE_ANSWER for word in subject(question).split())
+
+
+def _look_again(context: stages.PromptContext, turn: Turn, answer: Answer) -> stages.PromptContext:
+    """The context of a question that names nothing: what was read is not counted, and the textures get the memory of the turn."""
+    request, sources = context.request, list(context.sources)
+    counts = [bound.k for bound in limits(request.budget, context.visuals, "budget", request.shared)]
+    if None not in counts:
+        read = [len(one.cells) for one in turn.shown.read]
+        wider = [min(visual.n, have + (k or 0)) for visual, have, k in zip(context.visuals, read, counts, strict=True)]
+        request = replace(request, budget=wider, shared=False)
+    attention = _attention(context, turn, len(answer.ids))
+    for number, (visual, before) in enumerate(zip(context.visuals, answer.allocations, strict=True)):
+        source, views = sources[number], visual.grid.views
+        if source is None or visual.kind != "image" or len(views) != 1:
+            continue  # memory is a map of one picture
+        maps = {"previous_attention": attention[number]} | (
+            {} if before.relevance is None else {"previous_relevance": before.relevance.clamp(0, 1)}
+        )
+        sources[number] = source.supply({name: one.view(views[0].h, views[0].w) for name, one in maps.items()})
+    return replace(context, request=request, sources=sources)
+
+
+def _attention(context: stages.PromptContext, turn: Turn, length: int) -> list[torch.Tensor]:
+    """The attention of the last answer's `length` tokens to each visual's cells, spread to their neighbours: `[N]` each."""
+    adapter, visuals, read = context.adapter, context.visuals, turn.shown.read
+    if length == 0 or not visuals:
+        return [torch.zeros(visual.n) for visual in visuals]
+    ids = turn.shown.ids
+    inputs = {**context.inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    with context.watch.stage("probe"):
+        packed, kept = assemble(adapter, inputs, visuals, read, [one.cells for one in read])
+        last = packed.input_ids.shape[1]
+        queries = torch.arange(last - length - 1, last - 1, device=adapter.device)
+        found = mean_attention(
+            attention_maps(adapter, model_kwargs(adapter, packed, kept), late_layers(adapter), queries)
+        )
+    maps = []
+    for visual, one in zip(visuals, read, strict=True):
+        cells = torch.zeros(visual.n)
+        cells[one.cells] = found[torch.searchsorted(packed.source[0], visual.cell_places[one.cells])]
+        maps.append(scale_to_max(blur_along_rows(cells, visual.grid)))
+    return maps
 
 
 def _request(before: SelectionRequest, given: Mapping[str, Any]) -> SelectionRequest:

@@ -209,7 +209,10 @@ def build(context: PromptContext, result: StageResult) -> PrunedPrompt:
     places = tuple(visual.cell_places[keep] for visual, keep in zip(context.visuals, keeps, strict=True))
     return PrunedPrompt(
         packed, kept, tuple(result.allocations), places, context.conversations, context.prompts,
-        shown=lambda: Shown(context.look, context.request, context.inputs["input_ids"], read_features(result, keeps)),
+        shown=lambda: Shown(
+            context.look, context.request, context.inputs["input_ids"], read_features(result, keeps),
+            context.questions[0].text,
+        ),
     )  # fmt: skip
 
 
