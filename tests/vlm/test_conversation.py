@@ -136,15 +136,15 @@ def test_the_two_oracles_differ() -> None:
 def test_without_history_a_follow_up_equals_the_question_alone_about_all_cells(family: str, cache: str) -> None:
     vlm = wrapped(family)
     first = ask(vlm, "What?", images=picture(), budget="30%")
-    second = ask(vlm, "And why?", first, seed=1, history="none", cache=cache)
-    third = ask(vlm, "Sure?", second, seed=2, history="none", cache=cache)
+    second = ask(vlm, "And the cat?", first, seed=1, history="none", cache=cache)
+    third = ask(vlm, "And the dog?", second, seed=2, history="none", cache=cache)
     if cache == "rebuild":
-        alone = vlm.ask(picture(), "Sure?", allocation=third.allocation, **SHORT)
+        alone = vlm.ask(picture(), "And the dog?", allocation=third.allocation, **SHORT)
         assert third.ids.tolist() == alone.ids.tolist()
         again = ask(
-            vlm, "And why?", third, history="none", budget=0
+            vlm, "And the cat?", third, history="none", budget=0
         )  # continued: the cells' keys are those of the third
-        alone = vlm.ask(picture(), "And why?", allocation=third.allocation, **SHORT)
+        alone = vlm.ask(picture(), "And the cat?", allocation=third.allocation, **SHORT)
         assert torch.allclose(again.token_probabilities, alone.token_probabilities, atol=1e-4)
         return
     shown, count = third.turn.shown, len(third.ids)
