@@ -32,7 +32,10 @@ CASES = [
     (f"{ASK} --gaze nan,3", "expected gaze at finite pixels, got (nan, 3)"),
     (f"{ASK} --gaze 2,3 --gaze 99999,3", "expected gaze inside the picture of"),
     (f"{ASK} --then ''", "expected a question, got an empty one"),
-    ("ask IMAGE What? --model MODEL --gaze 2,3 --selector divprune", "expected a selector that uses the gaze, got 'divprune'"),
+    (
+        "ask IMAGE What? --model MODEL --gaze 2,3 --selector divprune",
+        "expected a selector that uses the gaze, got 'divprune'",
+    ),
     (f"{SHOW} --gaze=-4,3", "expected gaze inside the picture of"),
     ("video CLIP What? --gaze 1", "expected --gaze as X,Y in pixels, such as 120,80, got '1'"),
     (f"{ASK} --device cuda:99", "cuda:99"),
