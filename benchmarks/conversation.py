@@ -40,7 +40,8 @@ def receipts(folder: Path, recs: bool) -> dict[Path, dict[str, str]]:
         return dict(found)
     for line in (folder / "samples.jsonl").read_text().splitlines():
         sample = json.loads(line)
-        found[folder / sample["image"]][sample["kind"]] = sample["answer"]
+        if sample["kind"] in QUESTIONS:
+            found[folder / sample["image"]][sample["kind"]] = sample["answer"]
     return dict(found)
 
 

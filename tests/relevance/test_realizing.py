@@ -121,7 +121,7 @@ def test_a_gaze_keeps_the_cells_around_it_with_or_without_a_question(place: tupl
         centres = (found.boxes[:, :2] + found.boxes[:, 2:]) / 2
         away = (centres - torch.tensor(place)).norm(dim=1)
         assert int((away < 8).sum()) >= 3
-        assert "the gaze decides" in found.strategy
+        assert "where a person looks decides" in found.strategy
     several = arr_coc.realize(image, grid=(20, 20), budget=40, gaze=[(1, 1), (99, 99)])
     assert {0, 399} <= set(several.keep.tolist())
     with pytest.raises(ArrCocError, match="inside the picture of 100 x 100 pixels, got"):

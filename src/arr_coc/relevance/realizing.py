@@ -96,7 +96,7 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
         tensions={"trust": scores.trust, **balanced.tensions, **weights},
         strategy=(
             f"{plan.name}: {plan.why}{f' (coupling by {scores.coupled_by})' if scores.coupled_by else ''}"
-            f"{'' if gaze is None else '; the gaze decides how much of the budget goes where'}"
+            f"{'' if gaze is None else '; where a person looks decides how much of the budget goes where'}"
         ),
         rule=plan.name,
         coupled_by=scores.coupled_by,
