@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--model", default="reader")
     parser.add_argument("--budget", default="12.5%", help="of each turn")
     parser.add_argument("--glance", default="all")
-    parser.add_argument("--history", choices=("all", "none"))
+    parser.add_argument("--history", choices=("all", "cells", "none"))
     parser.add_argument("--cache", choices=("auto", "extend", "rebuild"), default="auto")
     parser.add_argument("--frozen", action="store_true", help="follow-ups add no cells (budget=0)")
     parser.add_argument("--recs", action="store_true")

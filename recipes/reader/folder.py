@@ -83,7 +83,7 @@ def write(model: Qwen2VLForConditionalGeneration, folder: Path, dtype: torch.dty
     """Write `model` to `folder`, its weights in `dtype`; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {"dtype": str(dtype).removeprefix("torch."), "architectures": ["Qwen2VLForConditionalGeneration"]}
-    config["single_turn"] = True  # trained on single questions: `ask(..., after=)` does not show it earlier turns
+    config["single_turn"] = True  # trained on single questions: `ask(..., after=)` asks each by itself
     for name, content in (
         ("config.json", model.config.to_dict() | config),
         ("tokenizer_config.json", _tokenizer_config()),

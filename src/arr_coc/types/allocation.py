@@ -37,7 +37,7 @@ class Allocation:
     notes: tuple[str, ...] = ()
     semantics: str = "masked"  # or "removed": what dropping a cell means to the language model
     read: float | None = None  # cells read per language layer on average, a probe included; None: the kept ones
-    earlier: torch.Tensor | None = None  # [E] kept cells that an earlier turn of the conversation had read
+    earlier: torch.Tensor | None = None  # [E] cells that earlier turns of the conversation had read
 
     def __post_init__(self) -> None:
         for name in ("keep", "encoded"):

@@ -11,6 +11,9 @@ Cells that were read stay. What a turn adds is what it chose and had not read:
   conversation and has been read by now; what was read before does not change. It equals the dense conversation in which a
   token attends only to cells that had been read by its own turn. (An answer's last token is read in the next turn.)
 
+How much of the conversation the model reads: "all" of it, the "cells" of all turns but not their text, or "none" of it: the new
+question is read by itself, as if asked alone, with the cells chosen for it. The look and its encoding are kept in any case.
+
 A question that names nothing ("Are you sure?") is about what the last one was about: cells are chosen for that one again, more
 than before, and the texture's memory says where its relevance and the answer's attention lay.
 
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
 
 MAX_TURNS = 50  # of a conversation whose earlier turns are read
 REBUILT = 1024  # tokens of a pruned conversation up to which it is read again rather than extended
-HISTORIES = ("all", "none")
+HISTORIES = ("all", "cells", "none")
 ABOUT_THE_ANSWER = {
     "again", "answer", "certain", "check", "closer", "confident", "correct", "explain", "look", "more", "please", "really", "right",
     "sure", "then", "true", "why", "wrong", "yes", "no",
@@ -102,10 +105,11 @@ def follow_up(
     watch = Stopwatch(vlm.device)
     with torch.no_grad():
         read = history or vlm.history
-        if read == "none" and vague:
+        if read != "all" and vague:
             question = turn.shown.about  # without the earlier turns, that is what the model can be asked
         dense = _dense(vlm, turn, question, read)
-        chosen = _choose(vlm, turn, answer, dense, turn.shown.about if vague else question, vague, selection, watch)
+        about = turn.shown.about if vague else question
+        chosen = _choose(vlm, turn, answer, dense, about, vague, read == "none", selection, watch)
         prepared = _prepare(vlm.adapter, turn, dense, chosen, cache, beams, watch)
     shown = replace(
         turn.shown, ids=dense.ids, read=chosen.read, request=_request(turn.shown.request, selection),
@@ -162,17 +166,17 @@ def _check_options(adapter: Adapter, options: Mapping[str, Any]) -> tuple[int, M
 def _dense(vlm: VLM, turn: Turn, question: str, history: str) -> Dense:
     """The conversation with the new question: after all earlier turns, or after the pictures alone."""
     prompter, look = vlm.prompter, turn.shown.look
-    if history == "none":
+    if history != "all":
         system = [message for message in turn.messages if message["role"] == "system"]
         said = (*system, user_message(question, len(look.images[0]), len(look.videos[0])))
         text = prompter.render(said)
         ids = prompter.tokenize([text], look.vision)["input_ids"]
         check_question_tokens(len(prompter.ids(question)), vlm.adapter.max_positions)
-        return Dense(said, text, ids, _shared_entries(vlm.adapter, turn, ids))
+        return Dense(said, text, ids, _shared_entries(vlm.adapter, turn, ids) if history == "cells" else 0)
     if turn.shown.turns >= MAX_TURNS:
         raise PromptError(
             f"expected a conversation of at most {MAX_TURNS} turns, got one more: ask about the picture again, or pass "
-            "history='none', with which the earlier turns are not read"
+            "history='cells', with which the text of earlier turns is not read"
         )
     said = (*turn.messages, user_message(question, 0, 0))
     text = prompter.render(said)
@@ -184,7 +188,7 @@ def _dense(vlm: VLM, turn: Turn, question: str, history: str) -> Dense:
     if limit is not None and length > limit:
         raise PromptError(
             f"expected a conversation of at most {limit:,} tokens, which this model reads, got {length:,}: ask about the "
-            "picture again, or pass history='none', with which the earlier turns are not read"
+            "picture again, or pass history='cells', with which the text of earlier turns is not read"
         )
     return Dense(said, text, torch.cat([turn.shown.ids, tail], 1), turn.entries)
 
@@ -209,12 +213,13 @@ def _choose(
     dense: Dense,
     question: str,
     vague: bool,
+    alone: bool,
     selection: Mapping[str, Any],
     watch: Stopwatch,
 ) -> Chosen:
     """Choose cells for a question from the look that is kept, and add them to those that were read.
 
-    `vague`: it is the question before, because the new one names nothing.
+    `vague`: it is the question before, because the new one names nothing. `alone`: cells of earlier turns are not read.
     """
     shown, before = turn.shown, answer.allocations
     request = _request(shown.request, selection)
@@ -226,9 +231,9 @@ def _choose(
         prompts=(dense.prompt,),
     )
     complete = all(len(read.cells) == visual.n for read, visual in zip(shown.read, context.visuals, strict=True))
-    if complete or (request.budget == 0 and request.allocation is None):
+    if (complete and not alone) or (request.budget == 0 and request.allocation is None):
         none = tuple(replace(read, cells=read.cells[:0]) for read in shown.read)
-        kept = tuple(replace(allocation, earlier=allocation.keep) for allocation in before)
+        kept = tuple(replace(allocation, earlier=_seen(allocation)) for allocation in before)
         return Chosen(context, shown.read, none, kept)
     if vague:
         context = _look_again(context, turn, answer)
@@ -238,22 +243,27 @@ def _choose(
             f"selector {request.selector.name!r} reads another, smaller picture: expected one that keeps cells"
         )
     result = stages.gaze(context, plan, stages.encode(context, plan))
+    known = [allocation.keep[: 0 if alone else None] for allocation in before]
     fresh = prompt.read_features(
-        result,
-        [new.keep[~torch.isin(new.keep, old.keep)] for new, old in zip(result.allocations, before, strict=True)],
+        result, [new.keep[~torch.isin(new.keep, old)] for new, old in zip(result.allocations, known, strict=True)]
     )
-    read = tuple(_joined(old, new) for old, new in zip(shown.read, fresh, strict=True))
+    read = fresh if alone else tuple(_joined(old, new) for old, new in zip(shown.read, fresh, strict=True))
     allocations = tuple(
         replace(
             new,
             keep=whole.cells,
             encoded=torch.cat([new.encoded, old.encoded]).unique(),
-            earlier=old.keep,
+            earlier=_seen(old),
             read=None if new.read is None else new.read - new.k + len(whole.cells),
         )
         for new, old, whole in zip(result.allocations, before, read, strict=True)
     )
     return Chosen(context, read, fresh, allocations)
+
+
+def _seen(allocation: Allocation) -> torch.Tensor:
+    """The cells that a turn and those before it read."""
+    return allocation.keep if allocation.earlier is None else torch.cat([allocation.keep, allocation.earlier]).unique()
 
 
 def _names_something(question: str) -> bool:

@@ -54,7 +54,7 @@ class AskOptions(RequestOptions, GenerationOptions, total=False):
     """The keyword arguments of `VLM.ask`, which describes them."""
 
     after: Answer | None
-    history: Literal["all", "none"] | None
+    history: Literal["all", "cells", "none"] | None
     cache: Literal["auto", "extend", "rebuild"]
     remember: bool | None
 
@@ -104,7 +104,7 @@ class VLM:
 
     @property
     def history(self) -> str:
-        """Which earlier turns a follow-up reads by default: "none" for a model trained on single questions."""
+        """How much of a conversation a follow-up reads by default: "none" for a model trained on single questions."""
         return "none" if getattr(self.adapter.config, "single_turn", False) else "all"
 
     @property
@@ -134,7 +134,7 @@ class VLM:
         question: str | Sequence[str],
         *,
         after: Answer | None = None,
-        history: Literal["all", "none"] | None = None,
+        history: Literal["all", "cells", "none"] | None = None,
         cache: Literal["auto", "extend", "rebuild"] = "auto",
         videos: Any = None,
         video: VideoSource | None = None,
@@ -162,8 +162,9 @@ class VLM:
             after: Continue from this answer, which was asked with `remember=True`: `vlm.ask(None, "And?", after=answer)`.
                 Cells are chosen for the new question and added to those that were read; budget, glance and selector are
                 those of the answer before unless given. `budget=0` adds none.
-            history: Which earlier turns a follow-up's model reads: "all", or "none" (the pictures and the new question
-                only). None: "all", unless the model's configuration has `single_turn`, as the reader's.
+            history: How much of the conversation a follow-up's model reads: "all", the "cells" of all turns without their
+                text, or "none": the new question alone, with the cells chosen for it. None: "all", unless the model's
+                configuration has `single_turn`, as the reader's: then "none".
             cache: How a follow-up adds cells to the KV cache: "extend" (what was read stays as it is), "rebuild" (all is
                 read again), or "auto": a short conversation is rebuilt, a long one extended.
             videos: Frames of a video, or a list of such, shown as they are.
