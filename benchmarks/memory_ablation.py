@@ -70,7 +70,9 @@ def receipts(folder: Path, limit: int | None) -> str:
         for sample in picture.samples:
             options: dict[str, Any] = {"max_new_tokens": 24}
             before = vlm.ask(look, sample.question, budget=BUDGET, glance="all", remember=True, **options)
-            groups = evidence_cells(sample.evidence, before.allocation.grid, look.images[0][0].size)
+            size = before.allocation.size
+            assert size is not None
+            groups = evidence_cells(sample.evidence, before.allocation.grid, size)
             first.append(recall(before.allocation.keep, groups) or 0.0)
             # The selector of the follow-up changes, not that of the first turn.
             after = {n: vlm.ask(None, DOUBT, after=before, selector=s, **options).allocation for n, s in ways.items()}

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from markupsafe import Markup
 
@@ -46,7 +47,7 @@ def run(request: PageRequest) -> Iterator[Output]:
     if state.follow:
         yield {"ask_turns": macros.turns(talk.turns if talk else ())}
     # Under `auto` a look is encoded whole, for many questions; this answer shows what one question costs.
-    shown = image.image if state.glance == "auto" else image.look(vlm)
+    shown: Any = image.image if state.glance == "auto" else image.look(vlm)
     options = _options(request)
     if state.follow:
         options |= {"remember": True}

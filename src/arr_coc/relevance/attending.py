@@ -88,10 +88,10 @@ def foveate(relevance: torch.Tensor, gaze: torch.Tensor, count: int) -> torch.Te
     order, near = order[whole:], order[:whole]
     ring = (share[whole:].cumsum(0) / RING - 1e-6).floor().long()  # of each cell
     ranked = torch.full_like(gaze, -1, dtype=torch.double)
-    for number in ring.unique():
+    for number in range(int(ring[-1]) + 1 if len(ring) else 0):
         members = order[ring == number]
         best = members[relevance[members].argsort(descending=True, stable=True)]
-        ranked[best] = int(number) * RING + torch.arange(len(best), dtype=torch.double)
+        ranked[best] = number * RING + torch.arange(len(best), dtype=torch.double)
         ranked[best[RING:]] += len(gaze) + count  # above the ring's budget: only if others are short of cells
     ranked[near] = -1
     return ranked.argsort(stable=True)[:count].sort().values
