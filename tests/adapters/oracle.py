@@ -73,6 +73,34 @@ def masked(adapter: Adapter, inputs: dict[str, Any], keeps: list[torch.Tensor]) 
 
 
 @torch.no_grad()
+def converse(
+    adapter: Adapter, inputs: dict[str, Any], since: torch.Tensor, count: int
+) -> tuple[list[int], torch.Tensor]:
+    """The next `count` greedy tokens of a dense conversation, none of them visual, and their probabilities; no cache.
+
+    `since` `[T]`: the turn from which each token is read; a very late one for cells that are not read. A token attends to
+    those before it that were read by its own turn.
+    """
+    inputs = on_host(adapter, inputs)
+    whole, _ = sparse(adapter, inputs)
+    ids, places, now = whole["input_ids"], adapter.positions(inputs).to(adapter.device), int(since[-1])
+    said, chances = [], []
+    for _ in range(count):
+        order = torch.arange(ids.shape[1])
+        seen = (order[None] <= order[:, None]) & (since[None] <= since[:, None])
+        mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)[None, None]
+        given = {**whole, "input_ids": ids, "attention_mask": mask, "position_ids": places, **adapter.token_kwargs(ids)}
+        logits = adapter.model(**given, use_cache=False).logits[0, -1]
+        chances.append(logits.softmax(-1))
+        logits[[adapter.token_id(kind) for kind in adapter.kinds]] = -torch.inf
+        said.append(int(logits.argmax()))
+        ids = torch.cat([ids, torch.tensor([[said[-1]]])], 1)
+        places = torch.cat([places, places[..., -1:] + 1], -1)
+        since = torch.cat([since, torch.tensor([now])])
+    return said, torch.stack([one[token] for one, token in zip(chances, said, strict=True)])
+
+
+@torch.no_grad()
 def embedded(adapter: Adapter, inputs: dict[str, Any]) -> dict[str, Any]:
     """The same prompt as embeddings, pictures included: beam search repeats them row by row.
 

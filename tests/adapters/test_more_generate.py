@@ -84,7 +84,7 @@ def test_a_follow_up_reads_on_from_the_cache(family: str) -> None:
         with pytest.raises(PromptError, match="the processor ends every prompt with '<sep>'"):
             vlm.ask(None, "And?", after=first, **options)
         return
-    second = vlm.ask(None, "And?", after=first, **options)
+    second = vlm.ask(None, "And?", after=first, budget=0, **options)
     talk = [
         {"role": "user", "content": [{"type": "image", "image": PICTURES[0]}, {"type": "text", "text": "What?"}]},
         {"role": "assistant", "content": [{"type": "text", "text": tokenizer.decode(first.ids)}]},

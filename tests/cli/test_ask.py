@@ -72,3 +72,14 @@ def test_looking_again_says_what_was_tried(
     assert "looked again" not in capsys.readouterr().out
     assert main([*asked, "--sure", "1.5"]) == 2
     assert "expected --sure between 0 and 1" in capsys.readouterr().err
+
+
+def test_a_conversation_and_a_gaze(model: str, receipt: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = ["ask", str(receipt), "What is it?", "--model", model, "--tokens", "3", "--budget", "6"]
+    assert main([*first, "--then", "Where is the dog?", "--gaze", "3,4", "--json"]) == 0
+    turns = json.loads(capsys.readouterr().out)
+    assert 0 in turns[0]["keep"]  # the corner that is looked at
+    assert set(turns[0]["keep"]) <= set(turns[1]["keep"])
+    assert turns[1]["tokens"]["added"] == len(turns[1]["keep"]) - 6
+    assert main([*first, "--then", "Where is the dog?"]) == 0
+    assert "of them added by this turn" in capsys.readouterr().out

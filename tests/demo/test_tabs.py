@@ -40,6 +40,37 @@ def kept_cells(data: dict[str, Any]) -> list[int]:
     return [cell for cell, state in enumerate(base64.b64decode(data["states"])) if state == 2]
 
 
+def test_a_conversation_continues_from_the_last_answer(make_request: MakeRequest) -> None:
+    settings: dict[str, Any] = {"follow": True, "budget": "12.5%", "glance": "all"}
+    first = last_outputs(tab_ask.run(make_request(**settings)))
+    assert (first["ask_turns"], first["ask_dense"], first["ask_strip"]) == ("", "", "")
+    assert "remember=True" in first["ask_python"]
+    second = last_outputs(tab_ask.run(make_request(question="What is the date?", **settings)))
+    made = json.loads(second["ask_json"])
+    assert made["answer"] == "12/03/2026"
+    assert 0 < made["tokens"]["added"] < made["tokens"]["kept"]
+    assert "What is the total amount?" in second["ask_turns"]
+    assert "37.40" in second["ask_turns"]
+    assert "108 tokens added, 108 of 860 read" in second["ask_turns"]
+    assert "added by this turn" in second["ask_answer"]
+    assert "vlm.ask(None, 'What is the date?', after=answer, budget='12.5%'" in second["ask_python"]
+    assert list(tab_ask.run_timing(make_request(**settings))) == []
+    elsewhere = last_outputs(tab_ask.run(make_request(question="What does the sign say?", image="scene", **settings)))
+    assert elsewhere["ask_turns"] == ""  # another picture starts another conversation
+    assert "added" not in json.loads(elsewhere["ask_json"])["tokens"]
+
+
+def test_a_gaze_moves_the_kept_cells(make_request: MakeRequest) -> None:
+    settings: dict[str, Any] = {"budget": "6.25%", "glance": "all", "dense": False, "gaze": "2, 3"}
+    found = last_outputs(tab_ask.run(make_request(**settings)))
+    assert 0 in kept_cells(viewer_of(found["ask_pictures"]))
+    assert "gaze=(2.0, 3.0)" in found["ask_python"]
+    assert "gaze=2%2C+3" in found["ask_link"]
+    for gaze, problem in (("2", "expected 2 numbers for the gaze"), ("9999, 3", "inside the picture of 560 x 1212")):
+        with pytest.raises(ArrCocError, match=problem):
+            list(tab_ask.run(make_request(**settings | {"gaze": gaze})))
+
+
 def test_an_answer_is_streamed_and_then_explained(make_request: MakeRequest) -> None:
     request = make_request(question="What is the name of the company?")
     steps = list(tab_ask.run(request))

@@ -162,3 +162,29 @@ def test_lines_are_not_favoured_when_the_caller_sets_weights(monkeypatch: pytest
     kept = realized(sure, own).keep
     monkeypatch.setattr(attending, "LINES", (0.0, 2))
     assert torch.equal(realized(sure, own).keep, kept)
+
+
+def test_a_gaze_thins_out_the_kept_cells_with_the_square_of_its_falloff() -> None:
+    side = 60
+    rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+    gaze = (1 / (1 + torch.hypot(rows.float() - 30, columns.float() - 30) / 6)).flatten()
+    relevance = torch.rand(side * side, generator=torch.Generator().manual_seed(0))
+    kept = torch.zeros(side * side)
+    kept[attending.foveate(relevance, gaze, 450)] = 1
+    near, ring, far = gaze > 0.8, (gaze > 0.35) & (gaze < 0.45), gaze < 0.2
+    assert kept[near].mean() > 0.9
+    shares = [float(kept[some].mean() / gaze[some].square().mean()) for some in (ring, far)]
+    assert shares[0] == pytest.approx(shares[1], rel=0.25)
+    assert float((relevance * kept)[far].sum() / kept[far].sum()) > 0.7  # the most relevant cells of each ring
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 99, 100])
+def test_a_gaze_keeps_the_cell_that_is_looked_at_and_the_whole_budget(count: int) -> None:
+    gaze = torch.linspace(0.05, 1, 100)
+    relevance = torch.linspace(1, 0, 100)
+    kept = attending.foveate(relevance, gaze, count)
+    assert len(kept) == len(kept.unique()) == count
+    assert kept.tolist() == sorted(kept.tolist())
+    assert count == 0 or 99 in kept.tolist()
+    flat = attending.foveate(relevance, torch.full((100,), 0.5), count)
+    assert len(flat) == count

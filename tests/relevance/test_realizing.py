@@ -112,3 +112,42 @@ def test_a_mass_budget_for_glance_and_answer() -> None:
     assert 0 < made.k <= len(made.encoded) < made.n
     with pytest.raises(ArrCocError, match="shared budget, got 'mass 50%'"):
         vlm.prepare(images=[[picture(), picture()]], text="What is it?", budget="mass 50%", shared=True)
+
+
+@pytest.mark.parametrize("place", [(1, 1), (99, 99), (50, 99)])
+def test_a_gaze_keeps_the_cells_around_it_with_or_without_a_question(place: tuple[int, int]) -> None:
+    image = picture(100, 100)
+    for question in ("", "Where is the dog?"):
+        found = arr_coc.realize(image, question, grid=(20, 20), budget=40, gaze=place)
+        assert found.k == 40
+        centres = (found.boxes[:, :2] + found.boxes[:, 2:]) / 2
+        away = (centres - torch.tensor(place)).norm(dim=1)
+        assert int((away < 8).sum()) >= 3
+        assert "where a person looks decides" in found.strategy
+    several = arr_coc.realize(image, grid=(20, 20), budget=40, gaze=[(1, 1), (99, 99)])
+    assert {0, 399} <= set(several.keep.tolist())
+    with pytest.raises(ArrCocError, match="inside the picture of 100 x 100 pixels, got"):
+        arr_coc.realize(image, gaze=(101, 5))
+    with pytest.raises(ArrCocError, match="expected a question"):
+        arr_coc.realize(image, using=wrapped("qwen2_vl"), gaze=(1, 1))
+
+
+def test_a_gaze_moves_what_a_model_reads() -> None:
+    vlm, image = wrapped("qwen2_vl"), picture(168, 140)
+    for glance in ("all", "50%"):
+        found = [
+            vlm.ask(image, "What is it?", budget="20%", glance=glance, gaze=gaze, max_new_tokens=2).allocation
+            for gaze in ((1, 1), (167, 139))
+        ]
+        assert 0 in found[0].keep.tolist()
+        assert found[1].n - 1 in found[1].keep.tolist()
+    everything = vlm.ask(image, "What is it?", gaze=(1, 1), max_new_tokens=2)
+    assert everything.tokens["kept"] <= everything.tokens["all"]
+    with pytest.raises(ArrCocError, match="inside the picture of 168 x 140 pixels"):
+        vlm.ask(image, "What is it?", gaze=(500, 1))
+    with pytest.raises(ArrCocError, match="expected one picture for a gaze, got image, image"):
+        vlm.ask([image, image], "What is it?", gaze=(5, 1))
+    with pytest.raises(ArrCocError, match="expected one picture for a gaze, got video"):
+        vlm.ask(None, "What is it?", videos=[[image, image]], gaze=(5, 1))
+    with pytest.raises(ArrCocError, match="uses the gaze, got 'random'"):
+        vlm.ask(image, "What is it?", selector="random", budget=5, gaze=(5, 1))

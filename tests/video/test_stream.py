@@ -232,3 +232,37 @@ def test_empty_frames_and_no_frames_are_rejected() -> None:
         next(WatchStream([np.zeros((0, 9, 3), np.uint8)], "Where?"))
     with pytest.raises(VideoError, match="at least one frame"):
         next(WatchStream(iter([]), "Where?"))
+
+
+def test_a_gaze_needs_no_question_and_can_move() -> None:
+    clip = synthetic_clips.draw_clip("object", 4)
+    height, width = clip.frames[0].shape[:2]
+    with arr_coc.watch(clip.frames, gaze=(1, 1), budget=20) as stream:
+        assert 0 in next(stream).allocation.keep.tolist()
+        stream.gaze = ((width - 1, height - 1),)
+        later = next(stream).allocation
+        assert later.n - 1 in later.keep.tolist()
+        assert 0 not in later.keep.tolist()
+    with pytest.raises(ArrCocError, match="expected a question, got an empty one"):
+        arr_coc.watch(clip.frames)
+    with pytest.raises(ArrCocError, match="inside the picture of"):
+        next(arr_coc.watch(clip.frames, gaze=(width + 5, 1)))
+
+
+@pytest.mark.parametrize("name", ["previous_relevance", "fixation"])
+def test_the_memory_moves_the_choice(name: str, yellows: Embeddings) -> None:
+    clip = synthetic_clips.draw_clip("pan", 6)
+    kept = []
+    for maps in (("previous_relevance", "fixation"), tuple({"previous_relevance", "fixation"} - {name})):
+        memory = MemorySettings(maps=maps)
+        kept.append(
+            [
+                s.allocation.keep.tolist()
+                for s in arr_coc.watch(clip.frames, clip.question, using=yellows, memory=memory)
+            ]
+        )
+    assert kept[0] != kept[1]
+    with pytest.raises(
+        ArrCocError, match="expected maps among previous_relevance, fixation, previous_saliency, got 'gaze'"
+    ):
+        MemorySettings(maps=("gaze",))

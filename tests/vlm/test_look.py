@@ -58,9 +58,9 @@ def test_questions_about_one_look_are_one_batch(vlm: Any) -> None:
 
 
 def test_a_follow_up_continues_from_the_pruned_cache(vlm: Any) -> None:
-    """Equal to the whole conversation read densely with the dropped tokens masked."""
+    """Without new cells: equal to the whole conversation read densely with the dropped tokens masked."""
     first = vlm.ask(picture(), "What is it?", budget="30%", remember=True, **GREEDY)
-    second = vlm.ask(None, "And why?", after=first, **GREEDY)
+    second = vlm.ask(None, "And why?", after=first, budget=0, **GREEDY)
     third = vlm.ask(None, "Sure?", after=second, **GREEDY)
     ids = stock_inputs(vlm, "What is it?", [picture()])
     keep = [first.allocation.keep]

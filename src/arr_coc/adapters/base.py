@@ -143,6 +143,14 @@ class Adapter(ABC):
         """
         return "removed" if _other_layers(self.config.get_text_config()) else "masked"
 
+    @property
+    def extends(self) -> bool:
+        """Whether cells can be appended to a KV cache after later text, by a mask over the order of the dense prompt.
+
+        Windows, chunks, states and FlashAttention go by the order in the cache instead.
+        """
+        return self.semantics == "masked" and not self.flash_attention
+
     @cached_property
     def probed_layers(self) -> list[int]:
         """The language layers whose attention can be read: those with full attention."""

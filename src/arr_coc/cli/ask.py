@@ -22,8 +22,9 @@ A budget or a glance is one of
   all          every token
 "mass" and auto need a selector that scores every cell.
 
-example:
+examples:
   arr-coc ask receipt.jpg "What is the total amount?" --budget 12.5% --why why.png --where where.png
+  arr-coc ask receipt.jpg "What is the total amount?" --then "What is the date?" --then "Which company is it?"
 """
 
 
@@ -43,8 +44,18 @@ def add_parser(commands: Any) -> None:
     add(
         "--sure", type=float, metavar="P", help="read more tokens where the confidence is below this, from 0 to 1 (off)"
     )
-    add("--why", type=Path, metavar="FILE", help="write a picture of the kept cells and the reasons")
-    add("--where", type=Path, metavar="FILE", help="write the image with the place of the answer marked")
+    console.add_gaze(parser)
+    add(
+        "--then", action="append", default=[], metavar="QUESTION",
+        help="ask this next, in the same conversation: only the cells that it adds are read; may be repeated",
+    )  # fmt: skip
+    add(
+        "--why",
+        type=Path,
+        metavar="FILE",
+        help="write a picture of the kept cells and the reasons (of the first question)",
+    )
+    add("--where", type=Path, metavar="FILE", help="write the image with the place of the (first) answer marked")
     add("--json", action="store_true", help="print the answer, tokens, times and kept cells as JSON")
     more = parser.add_argument_group("more options")
     more.add_argument(
@@ -60,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     import arr_coc
     from arr_coc.relevance import explanation as why
     from arr_coc.relevance.selector import explained
+    from arr_coc.types.question import check_question
 
     # Check everything that can be wrong before a model is loaded.
     for path in (arguments.why, arguments.where):
@@ -72,21 +84,35 @@ def run(arguments: argparse.Namespace) -> int:
     selector = arr_coc.selectors.selector(arguments.selector)
     console.check_request(arguments)
     selector.check_budget(arguments.budget)
+    for question in arguments.then:
+        check_question(question)
     with console.progress() as bar:
         task = bar.add_task("loading the model", total=2)
         vlm = console.load_model(arguments)
         bar.update(task, advance=1, description="reading the image")
-        options = {name: getattr(arguments, name) for name in ("budget", "glance", "selector", "seed")}
+        options = {name: getattr(arguments, name) for name in ("budget", "glance", "selector", "seed", "gaze")}
         if arguments.why is not None:
             options["selector"] = explained(arguments.selector)
+        remember = bool(arguments.then)
         if arguments.sure is None:
             prepared = vlm.prepare(arguments.image, arguments.question, **options)
-            answer = vlm.generate(prepared, max_new_tokens=arguments.tokens)[0]
+            answer = vlm.generate(prepared, remember=remember, max_new_tokens=arguments.tokens)[0]
         else:
             look = vlm.look(arguments.image)
-            answer = vlm.ask(look, arguments.question, sure=arguments.sure, max_new_tokens=arguments.tokens, **options)
+            answer = vlm.ask(
+                look, arguments.question, sure=arguments.sure, remember=remember, max_new_tokens=arguments.tokens,
+                **options,
+            )  # fmt: skip
             prepared = vlm.prepare(look=look, text=arguments.question, allocation=list(answer.allocations))
-    _print_answer(answer, arguments.json)  # before any picture: a full disk loses no answer
+        turns = [answer]
+        for question in arguments.then:
+            turns.append(vlm.ask(None, question, after=turns[-1], max_new_tokens=arguments.tokens))
+    if arguments.json:  # before any picture: a full disk loses no answer
+        console.print_json([one.to_dict() for one in turns] if arguments.then else answer.to_dict())
+    else:
+        for one in turns:
+            _print_answer(one)
+    sys.stdout.flush()
     if arguments.why is not None:
         console.save_image(
             why.sheet(answer.allocation, arguments.image, arguments.question, answer.text), arguments.why
@@ -97,24 +123,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_answer(answer: Answer, as_json: bool) -> None:
+def _print_answer(answer: Answer) -> None:
     from arr_coc.vlm.confidence import TOKEN_PROBABILITY
 
-    if as_json:
-        console.print_json(answer.to_dict())
-    else:
-        print(answer.text)
-        tokens = answer.tokens
-        milliseconds = sum(answer.timings.values())
-        sure = f"{answer.confidence:.0%} confidence" if answer.confidence is not None else "confidence unknown"
-        if answer.confidence_source == TOKEN_PROBABILITY:
-            sure = f"mean token probability {answer.confidence:.0%}"
-        if len(answer.tried) > 1:
-            steps = ", then ".join(f"{one.text!r} from {one.kept}" for one in answer.tried)
-            sure += f"; looked again: {steps} tokens, {answer.tokens_paid} in all"
-        notes = [*answer.allocation.notes, *([f"fell back: {answer.fallback}"] if answer.fallback else [])]
-        print(
-            f"({tokens['kept']} of {tokens['all']} visual tokens read, {tokens['encoded']} encoded, {milliseconds:.0f} ms; "
-            f"{sure}{''.join(f'; {note}' for note in notes)})"
-        )
-    sys.stdout.flush()
+    print(answer.text)
+    tokens = answer.tokens
+    milliseconds = sum(answer.timings.values())
+    sure = f"{answer.confidence:.0%} confidence" if answer.confidence is not None else "confidence unknown"
+    if answer.confidence_source == TOKEN_PROBABILITY:
+        sure = f"mean token probability {answer.confidence:.0%}"
+    if len(answer.tried) > 1:
+        steps = ", then ".join(f"{one.text!r} from {one.kept}" for one in answer.tried)
+        sure += f"; looked again: {steps} tokens, {answer.tokens_paid} in all"
+    notes = [*answer.allocation.notes, *([f"fell back: {answer.fallback}"] if answer.fallback else [])]
+    added = f", {tokens['added']} of them added by this turn" if "added" in tokens else ""
+    print(
+        f"({tokens['kept']} of {tokens['all']} visual tokens read{added}, {tokens['encoded']} encoded, {milliseconds:.0f} ms; "
+        f"{sure}{''.join(f'; {note}' for note in notes)})"
+    )

@@ -31,6 +31,30 @@ def add_question(parser: argparse.ArgumentParser, model: str = "model folder or 
     parser.add_argument("--model", default="reader", metavar="FOLDER", help=f"{model} (the bundled reader)")
 
 
+def add_gaze(parser: Any) -> None:
+    """Where a person looks."""
+    about = "where a person looks, in pixels of the picture: more of the budget goes there; may be repeated"
+    parser.add_argument("--gaze", action="append", metavar="X,Y", help=about)
+
+
+def read_gaze(
+    given: Sequence[str] | None, size: tuple[int, int] | None = None
+) -> tuple[tuple[float, float], ...] | None:
+    """The points of --gaze, checked against a picture's (width, height) where it is known."""
+    if given is None:
+        return None
+    from arr_coc.types.gaze import check_gaze
+
+    points = []
+    for text in given:
+        try:
+            x, y = (float(part) for part in text.split(","))
+        except ValueError:
+            raise ArrCocError(f"expected --gaze as X,Y in pixels, such as 120,80, got {text!r}") from None
+        points.append((x, y))
+    return check_gaze(points, size)
+
+
 def add_model_options(parser: Any) -> None:
     """The options that every command with a model has, for a parser or one of its groups."""
     add = parser.add_argument
@@ -56,7 +80,9 @@ def check_request(arguments: argparse.Namespace) -> None:
     for what in ("budget", "glance"):
         limit(getattr(arguments, what, "all"), 1000, what)
     check_device(arguments.device)
-    read_picture(arguments.image)
+    picture = read_picture(arguments.image)
+    height, width = picture.original_size
+    arguments.gaze = read_gaze(arguments.gaze, (width, height))
 
 
 def load_model(arguments: argparse.Namespace) -> VLM:

@@ -24,6 +24,7 @@ def add_parser(commands: Any) -> None:
     console.add_question(parser, "model folder, hub id or none")
     add("-o", "--output", type=Path, default=Path("why.png"), metavar="FILE", help="picture to write (why.png)")
     add("--budget", default="auto", help='cells to keep: 128, 12.5%%, "mass 90%%" of the relevance, auto or all (auto)')
+    console.add_gaze(parser)
     add("--json", action="store_true", help="print the cells, strategy and tensions as JSON")
     console.add_model_options(parser.add_argument_group("more options"))
     parser.set_defaults(run=run)
@@ -40,7 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
         task = bar.add_task("loading the model", total=2)
         using: Any = arguments.embeddings if arguments.model == "none" else console.load_model(arguments)
         bar.update(task, advance=1, description="selecting cells")
-        allocation = arr_coc.realize(arguments.image, arguments.question, budget=arguments.budget, using=using)
+        allocation = arr_coc.realize(
+            arguments.image, arguments.question, budget=arguments.budget, using=using, gaze=arguments.gaze
+        )
     if arguments.json:
         console.print_json(allocation.to_dict())
     else:

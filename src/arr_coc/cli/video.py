@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from arr_coc.cli.console import check_file, check_folder, progress, use_one_thread
+from arr_coc.cli.console import add_gaze, check_file, check_folder, progress, read_gaze, use_one_thread
 from arr_coc.errors import ArrCocError
 
 
@@ -28,6 +28,7 @@ def add_parser(commands: Any) -> None:
     add("clip", help="the clip's file, or camera:0")
     add("question", help="the question")
     add("-o", "--output", type=Path, metavar="FILE", help="write the clip with its kept cells (.mp4)")
+    add_gaze(parser)
     add("--json", action="store_true", help="print one line of JSON for each frame")
     add("--budget", default="12.5%", help="cells to keep on a frame (12.5%%)")
     add(
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     use_one_thread()
     stream = watch(
         arguments.clip, arguments.question, using=arguments.embeddings, budget=arguments.budget, every=arguments.fps,
-        spend=arguments.spend,
+        spend=arguments.spend, gaze=arguments.gaze,
     )  # fmt: skip
     totals = Totals()
     with ExitStack() as stack:
@@ -96,6 +97,7 @@ def _check(arguments: argparse.Namespace) -> None:
     from arr_coc.types.question import check_question
 
     check_question(arguments.question)
+    arguments.gaze = read_gaze(arguments.gaze)
     from arr_coc.frames.reader import CAMERA
     from arr_coc.video.film import CODECS
 

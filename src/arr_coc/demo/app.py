@@ -125,6 +125,12 @@ class PageRequest:
         return check_question(self.state.question.strip(), self.app.limits.letters)
 
     @property
+    def gaze(self) -> tuple[float, float] | None:
+        """Where the user looks, in pixels; None: not set."""
+        found = self.state.parse_numbers("gaze", 2)
+        return (found[0], found[1]) if found else None
+
+    @property
     def known_questions(self) -> list[str]:
         """The questions of the chosen example."""
         example = self.app.examples.get(self.state.image)

@@ -18,6 +18,7 @@ from arr_coc.errors import ImageError
 from arr_coc.texture import TextureArray
 
 if TYPE_CHECKING:
+    from arr_coc.types.answer import Answer
     from arr_coc.vlm.look import Look
     from arr_coc.vlm.model import VLM
 
@@ -80,6 +81,15 @@ class SessionImage:
         return self._texture
 
 
+@dataclass(frozen=True, eq=False)
+class Talk:
+    """A conversation of the tab Ask: what it is about, its turns so far, and the answer that the next one continues."""
+
+    about: tuple[str, int]  # the image's key, and the model
+    turns: tuple[tuple[str, str, str], ...]  # question, answer, tokens
+    answer: Answer
+
+
 @dataclass(eq=False)
 class Session:
     """One user's images: the uploaded one, and the examples used last."""
@@ -88,6 +98,7 @@ class Session:
     images: OrderedDict[str, SessionImage] = field(default_factory=OrderedDict)
     last_used: float = 0.0
     interrupts: int = 0  # requests of the user that come before timings
+    talk: Talk | None = None  # the last conversation; another one replaces it
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def set_upload(self, upload: Upload | None) -> None:

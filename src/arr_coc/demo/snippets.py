@@ -18,8 +18,13 @@ _macros: Any = _environment.from_string(_source).module
 
 def ask(request: PageRequest) -> str:
     state, tokens = request.state, request.app.limits.tokens
-    options = _arguments(budget=state.budget, glance=state.glance, selector=state.selector, max_new_tokens=tokens)
-    return str(_macros.ask(_load_arguments(request), repr(request.question), options, state.dense, tokens))
+    options = _arguments(
+        budget=state.budget, glance=state.glance, selector=state.selector, gaze=request.gaze, max_new_tokens=tokens
+    )
+    talk = request.session.talk if state.follow else None  # this question is its last turn
+    questions = [repr(question) for question, *_ in talk.turns] if talk else [repr(request.question)]
+    dense = state.dense and not state.follow
+    return str(_macros.ask(_load_arguments(request), questions, options, dense, tokens, state.follow))
 
 
 def compare(request: PageRequest, budgets: Mapping[str, str | int], evidence: Evidence) -> str:

@@ -20,13 +20,13 @@ MAX_SELECTORS = 4
 MAX_NUMBER = 100  # of whole numbers: percent, or a pyramid level
 _QUESTION_FIELDS = ("image", "question", "model", "layer", "budget")
 LINK_FIELDS = {  # settings that the link of each tab holds
-    "ask": (*_QUESTION_FIELDS, "glance", "selector", "dense", "heat"),
+    "ask": (*_QUESTION_FIELDS, "glance", "selector", "dense", "follow", "gaze", "heat"),
     "compare": (*_QUESTION_FIELDS, "selectors", "box"),
     "channels": ("image", "channel", "level", "point"),
     "knowing": (*_QUESTION_FIELDS, "learned", "exploit", "weights"),
     "report": ("report", "against"),
 }
-_NUMBER_EXAMPLES = {"box": "40, 60, 90, 80", "point": "0.5, 0.25"}
+_NUMBER_EXAMPLES = {"box": "40, 60, 90, 80", "gaze": "280, 600", "point": "0.5, 0.25"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class PageState:
     glance: str = "auto"
     selector: str = "arr-coc"
     dense: bool = True  # also answer from all tokens
+    follow: bool = False  # continue the conversation: the question follows the last answer
+    gaze: str = ""  # "x, y" in pixels: where the user looks
     heat: int = 60  # opacity of the relevance overlay, in percent
     selectors: tuple[str, ...] = ("arr-coc", "divprune", "uniform")
     box: str = ""  # "x0, y0, x1, y1" in pixels

@@ -7,12 +7,14 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from markupsafe import Markup
 
 from arr_coc.demo import cells, markup, snippets
 from arr_coc.demo.app import Output, PageRequest
 from arr_coc.demo.markup import macros
+from arr_coc.demo.session import Talk
 from arr_coc.demo.state import STRIP_BUDGETS
 from arr_coc.demo.tab_compare import check_selector
 from arr_coc.devices import STAGES
@@ -22,6 +24,7 @@ from arr_coc.relevance import explanation as why
 from arr_coc.relevance.selector import explained
 from arr_coc.selectors import selector as selector_of
 from arr_coc.types.answer import Answer
+from arr_coc.vlm.conversation import MAX_TURNS
 from arr_coc.vlm.model import VLM, AskOptions
 
 WAITING = "The answer from all tokens, and the time of both, follow here; another budget cancels them."
@@ -41,13 +44,26 @@ def run(request: PageRequest) -> Iterator[Output]:
         "ask_live": "",
     }
     text = ""
+    talk = find_talk(request)
+    if state.follow:
+        yield {"ask_turns": macros.turns(talk.turns if talk else ())}
     # Under `auto` a look is encoded whole, for many questions; this answer shows what one question costs.
-    shown = image.image if state.glance == "auto" else image.look(vlm)
-    with vlm.stream(shown, question, **_options(request) | {"selector": explained(state.selector)}) as stream:
+    shown: Any = image.image if state.glance == "auto" else image.look(vlm)
+    options = _options(request) | {"selector": explained(state.selector)}
+    if state.follow:
+        options |= {"remember": True}
+    if talk is not None:
+        shown, options = None, options | {"after": talk.answer}
+    with vlm.stream(shown, question, **options) as stream:
         for piece in stream:
             text += piece
             yield {"ask_answer": macros.answer(text, "")}
         answer = stream.answer
+    if state.follow:
+        added = answer.tokens.get("added", answer.tokens["kept"])
+        turn = question, answer.text, f"{added} tokens added, {answer.tokens['kept']} of {answer.tokens['all']} read"
+        turns = (*(talk.turns if talk else ()), turn)
+        request.session.talk = Talk(_about(request), turns[-MAX_TURNS:], answer)
     reused = image.find_reused(vlm, answer.timings, int(answer.tokens["encoded"]))
     yield {
         "ask_answer": _answer(request, answer),
@@ -56,9 +72,10 @@ def run(request: PageRequest) -> Iterator[Output]:
         "ask_python": snippets.ask(request),
         "ask_json": _to_json(request, answer, None),
         "ask_link": state.to_query(),
-        "ask_dense": macros.message(WAITING) if state.dense else "",
+        "ask_dense": macros.message(WAITING) if state.dense and not state.follow else "",
+        "ask_turns": macros.turns(talk.turns) if talk else "",
     }
-    if request.known_answers:
+    if request.known_answers and not state.follow:
         yield from _strip(request)
 
 
@@ -67,7 +84,7 @@ def run_timing(request: PageRequest) -> Iterator[Output]:
 
     The user's next request interrupts it between two runs.
     """
-    if not request.state.dense:
+    if not request.state.dense or request.state.follow:  # a turn is read after others: nothing to compare it with
         return
     rounds, interrupts = Rounds(), request.session.interrupts
     for number in range(ROUNDS):
@@ -97,6 +114,7 @@ def run_preview(request: PageRequest) -> Iterator[Output]:
         budget=state.budget,
         glance=state.glance,
         selector=explained(state.selector),
+        gaze=request.gaze,
     )
     yield {"ask_live": macros.live(cells.live_data(request, prepared.allocations[0])), "ask_message": ""}
 
@@ -148,7 +166,18 @@ def _options(request: PageRequest, dense: bool = False) -> AskOptions:
     found: AskOptions = {"max_new_tokens": request.app.limits.tokens}
     if dense:
         return found | {"budget": "all", "glance": "all"}
-    return found | {"budget": state.budget, "glance": state.glance, "selector": state.selector}
+    found |= {"budget": state.budget, "glance": state.glance, "selector": state.selector}
+    return found if request.gaze is None else found | {"gaze": request.gaze}
+
+
+def find_talk(request: PageRequest) -> Talk | None:
+    """The conversation that the question continues: about the same image, with the same model."""
+    talk = request.session.talk
+    return talk if request.state.follow and talk is not None and talk.about == _about(request) else None
+
+
+def _about(request: PageRequest) -> tuple[str, int]:
+    return request.image.key, id(request.vlm.model)
 
 
 def is_right(request: PageRequest, text: str) -> bool | None:
@@ -177,6 +206,7 @@ def _answer(request: PageRequest, answer: Answer, kind: str = "") -> Markup:
         f"from all {counts['all']} tokens"
         if kind == "dense"
         else f"from {counts['kept']} of {counts['all']} tokens, {counts['encoded']} encoded"
+        + (f", {counts['added']} added by this turn" if "added" in counts else "")
     )
     if answer.confidence is not None:
         about += f"; {answer.confidence:.0%} {'confidence' if answer.confidence_source == 'calibrated' else 'mean token probability'}"
@@ -258,6 +288,7 @@ def _to_json(request: PageRequest, answer: Answer, rounds: Rounds | None) -> str
         "budget": state.budget,
         "glance": state.glance,
         "selector": state.selector,
+        "gaze": request.gaze,
         **answer.to_dict(),
         "tensions": dict(answer.allocation.tensions),
         "right": is_right(request, answer.text),

@@ -21,6 +21,7 @@ DUPLICATE = 0.98  # cosine from which two tokens show the same
 # Bonus of text in a row whose best cell has probability 1, and the power of that probability by which it falls. The universal
 # layer learned less about labels: for it, the lines of its surest cells are completed first (benchmarks/transfer.py).
 LINES, UNIVERSAL_LINES = (0.9, 2), (1.5, 8)
+RING = 8  # cells kept in each ring around the fixations
 POOL = 2  # how far down the ranking duplicates are searched, in multiples of the budget
 
 
@@ -74,6 +75,45 @@ def favour_lines(
     surest = torch.cat([row.amax(1, keepdim=True).expand_as(row).flatten() for row in rows])[candidates]
     weight, power = bonus
     return chances + weight * surest**power * text / top
+
+
+def foveate(relevance: torch.Tensor, gaze: torch.Tensor, count: int) -> torch.Tensor:
+    """Indices `[count]`, sorted, of cells whose density follows the foveal falloff `gaze` `[M]` in (0, 1].
+
+    Magnification is by length, so the share of the cells kept at an eccentricity goes with its square. Cells are ordered by
+    the falloff. Where that share reaches 1, around the fixations, all are kept; the others are divided into rings of equal
+    budget, each of which keeps its most relevant cells. The cell that is looked at is always kept.
+
+    >>> foveate(torch.tensor([0.0, 0, 0, 1, 0, 0]), torch.tensor([1.0, 0.5, 0.2, 0.1, 0.1, 0.1]), 2).tolist()
+    [0, 3]
+    """
+    if count <= 0 or len(gaze) == 0:
+        return torch.zeros(0, dtype=torch.long)
+    order = gaze.argsort(descending=True, stable=True)
+    share = _capped(gaze[order].double().square(), min(count, len(gaze)))
+    whole = max(1, int((share > 1 - 1e-9).sum()))
+    order, near = order[whole:], order[:whole]
+    ring = (share[whole:].cumsum(0) / RING - 1e-6).floor().long()  # of each cell
+    ranked = torch.full_like(gaze, -1, dtype=torch.double)
+    for number in range(int(ring[-1]) + 1 if len(ring) else 0):
+        members = order[ring == number]
+        best = members[relevance[members].argsort(descending=True, stable=True)]
+        ranked[best] = number * RING + torch.arange(len(best), dtype=torch.double)
+        ranked[best[RING:]] += len(gaze) + count  # above the ring's budget: only if others are short of cells
+    ranked[near] = -1
+    return ranked.argsort(stable=True)[:count].sort().values
+
+
+def _capped(weights: torch.Tensor, total: int) -> torch.Tensor:
+    """Falling weights `[M]` scaled to sum up to `total`, none above 1."""
+    left = weights.flip(0).cumsum(0).flip(0)  # the sum from each on
+    full = torch.arange(len(weights))
+    fits = weights * (total - full) <= left * (1 + 1e-12)
+    first = int(fits.nonzero()[0, 0]) if bool(fits.any()) else len(weights)  # how many of the first are 1
+    scaled = (
+        weights[first:] * ((total - first) / left[first:].max().clamp(min=1e-300)) if first < len(weights) else left[:0]
+    )
+    return torch.cat([torch.ones(first, dtype=weights.dtype), scaled])
 
 
 def most_relevant(relevance: torch.Tensor, count: int, tokens: torch.Tensor | None = None) -> torch.Tensor:

@@ -24,7 +24,7 @@ from arr_coc.selectors.base import LayerPrediction
 
 SHARPNESS = 4  # relevance is raised to this power: the order stays, peaks become clearer
 SCORES = ("information", "salience", "coupling", "text")  # scores that have a weight
-SUPPLIED_WEIGHT = 0.3  # weight of each map that the caller supplies: memory, attention, gaze
+SUPPLIED_WEIGHT = 0.3  # weight of each map of memory and attention
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +58,7 @@ def use_layer_scores(
     """The layer's own scores in place of the untrained ones, weighed by its own policy."""
     names = ("information", "salience", "coupling")
     own = replace(scores, **{name: prediction.scores[name] for name in names})  # type: ignore[arg-type]
-    total = prediction.relevance
-    for values in scores.supplied.values():
-        total = total + SUPPLIED_WEIGHT * values
+    total = prediction.relevance + _memory(scores)
     return own, Balanced(total.clamp(0, 1), dict(prediction.weights), tensions(own, strategy))
 
 
@@ -100,9 +98,13 @@ def _weighted_sum(scores: CellScores, weights: Mapping[str, float]) -> torch.Ten
         found["coupling"] = scores.coupling
     zero = torch.zeros_like(scores.information)
     total = sum((weights.get(name, 0.0) * values for name, values in found.items()), zero)
-    for values in scores.supplied.values():
-        total = total + SUPPLIED_WEIGHT * values
-    return scale_to_max(total) ** SHARPNESS
+    return scale_to_max(total + _memory(scores)) ** SHARPNESS
+
+
+def _memory(scores: CellScores) -> torch.Tensor:
+    """What the supplied maps of memory and attention add to the relevance `[M]`. The gaze divides the budget instead."""
+    zero = torch.zeros_like(scores.information)
+    return sum((SUPPLIED_WEIGHT * values for name, values in scores.supplied.items() if name != "gaze"), zero)
 
 
 def _evenness(values: torch.Tensor) -> float:

@@ -26,7 +26,7 @@ TEXT_THRESHOLD = 0.25  # text likelihood from which a cell contains text
 PAGE_THRESHOLD = 0.12  # (share of text cells) x (share of the background) from which an image is a page
 TONE_BINS = 32
 CHANNELS = ("edges", "edges_inverted", "highpass", "distance", "saliency", "eccentricity", "text")
-SUPPLIED = ("previous_relevance", "current_attention", "previous_attention", "gaze")
+SUPPLIED = ("previous_relevance", "fixation", "current_attention", "previous_attention", "gaze")
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,6 +28,7 @@ COUPLINGS = ("auto", "layer", "universal", "probe", "embeddings", "tokens", "non
 CASCADES = ("auto", "on", "off")
 MOMENTS = ("auto", "surest", "together")
 ASKED_TO = {kind: kind for kind in KINDS} | {"odd": "find what is odd"}
+GAZE_FLOOR = 0.1  # worth of a cell without relevance where a budget of `auto` or a mass is counted under a gaze
 BALANCES = {"weigh": balancing.weigh, "oppose": balancing.oppose}
 
 
@@ -85,8 +86,12 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
     overridden = bool(settings.weights) or settings.exploit is not None
     if overridden:
         balanced = balancing.override(scores, plan, balanced, settings.exploit, settings.weights)
-    k = attending.how_many(balanced.relevance, selection.k, selection.mass)
-    if plan.even:
+    gaze = scores.supplied.get("gaze")
+    worth = balanced.relevance if gaze is None else gaze.square() * (GAZE_FLOOR + balanced.relevance)
+    k = attending.how_many(worth, selection.k, selection.mass)
+    if gaze is not None:
+        keep = selection.candidates[attending.foveate(balanced.relevance, gaze, k)]
+    elif plan.even:
         keep = Uniform().select(replace(selection, k=k))
     elif plan.round_robin:
         keep = selection.candidates[strategy.round_robin(balanced.relevance, k, strategy.components(selection))]
@@ -99,13 +104,14 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
         keep = selection.candidates[attending.most_relevant(ranking, k, tokens)]
     held = held_share(selection, coupled, keep)
     by = f" (coupling by {scores.coupled_by})" if scores.coupled_by else ""
+    looked = "" if gaze is None else "; where a person looks decides how much of the budget goes where"
     weights = {f"weight of {name}": value for name, value in balanced.weights.items()}
     return Choice(
         keep,
         relevance=relevance_map(selection, balanced.relevance),
         scores={name: scatter_to_grid(selection, values) for name, values in scores.by_name().items()},
         tensions={"trust": scores.trust, **({} if held is None else {"held": held}), **balanced.tensions, **weights},
-        strategy=f"{plan.name}: {plan.why}; asked to {ASKED_TO[kind]}{by}",
+        strategy=f"{plan.name}: {plan.why}; asked to {ASKED_TO[kind]}{by}{looked}",
         rule=plan.name,
         coupled_by=scores.coupled_by,
         confidence=strategy.confidence(

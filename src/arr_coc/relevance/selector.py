@@ -37,6 +37,7 @@ class ArrCoc(Selector):
 
     name = "arr-coc"
     glances = True
+    reads_gaze = True
 
     def __init__(self, *, continues: bool = False, **settings: Any) -> None:
         self.continues = continues
@@ -49,7 +50,7 @@ class ArrCoc(Selector):
         chosen = realized(
             selection, replace(self.settings, probe=self.settings.probe and not self._is_cheap(selection))
         )
-        if self._is_cheap(selection) and not _is_sure(chosen):
+        if self._is_cheap(selection) and not _is_sure(chosen) and not selection.is_gazed:
             return replace(chosen, keep=selection.candidates, strategy=KEEP_ALL, rule="everything")
         if selection.kind != "video" or selection.source is None:
             return chosen
@@ -68,11 +69,11 @@ class ArrCoc(Selector):
         if has_layer and selection.kind == "image":  # not measured on videos
             chosen = self.select(replace(selection, k=math.ceil(AUTO_GLANCE * selection.grid.n)))
             assert chosen.relevance is not None
-            if chosen.coupled_by in (LAYER, UNIVERSAL) and _is_sure(chosen):
+            if (chosen.coupled_by in (LAYER, UNIVERSAL) and _is_sure(chosen)) or selection.is_gazed:
                 return replace(chosen, auto=auto_count(chosen.relevance[chosen.keep]))
             everything = replace(everything, relevance=chosen.relevance, scores=chosen.scores, tensions=chosen.tensions)
             has_layer = False
-        if self._is_plain and not has_layer and selection.scorer is None:
+        if self._is_plain and not has_layer and selection.scorer is None and not selection.is_gazed:
             return replace(everything, auto=len(selection.candidates))  # nor could the gaze be sure
         return everything
 

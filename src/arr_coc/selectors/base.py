@@ -65,6 +65,10 @@ class ImageSource:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state | {"_lock": threading.Lock()}
 
+    def supply(self, maps: Mapping[str, Any]) -> ImageSource:
+        """The same image, whose texture has these maps as well; the texture itself is still built once."""
+        return SuppliedSource(self, maps) if maps else self
+
     @property
     def built(self) -> TextureArray | None:
         """The texture, if it exists already."""
@@ -77,6 +81,19 @@ class ImageSource:
                 if self._texture is None:
                     with nullcontext() if watch is None else watch.stage("texture"):
                         self._texture = TextureArray.from_image(self.picture, embeddings=self.embeddings)
+        return self._texture
+
+
+class SuppliedSource(ImageSource):
+    """An image with maps that only this question has, such as a gaze."""
+
+    def __init__(self, base: ImageSource, maps: Mapping[str, Any]) -> None:
+        super().__init__(base.picture, base.size, base.embeddings, notes=base.notes)
+        self.base, self.maps = base, maps
+
+    def texture(self, watch: Stopwatch | None = None) -> Any:
+        if self._texture is None:
+            self._texture = self.base.texture(watch).supply(**self.maps)
         return self._texture
 
 
@@ -136,6 +153,11 @@ class SelectionInput:
             raise SelectorError("only model inputs were passed, so there is no texture: pass the image itself")
         made = self.source.texture(self.watch)
         return tuple(made) if isinstance(made, TextureBatch) else (made,)
+
+    @property
+    def is_gazed(self) -> bool:
+        """Whether it is known where a person looks (`texture["gaze"]`)."""
+        return self.source is not None and any("gaze" not in texture.absent for texture in self.textures)
 
     @property
     def embedding_scores(self) -> torch.Tensor:
@@ -240,6 +262,7 @@ class Selector:
     sets_budget: bool = True  # can decide how many cells to keep (budget "auto")
     asks_embeddings: bool = False  # requires an image-text encoder
     continues: bool = False  # where it probes the language model, the prefill continues from there
+    reads_gaze: bool = False  # uses where a person looks
 
     def select(self, selection: SelectionInput) -> Choice | torch.Tensor:
         raise SelectorError(f"selector {self.name!r} does not choose among encoded cells")
@@ -267,6 +290,8 @@ class Selector:
 
 class FunctionSelector(Selector):
     """A plain function as a selector."""
+
+    reads_gaze = True
 
     def __init__(self, function: Callable[[SelectionInput], Choice | torch.Tensor]) -> None:
         self.function = function

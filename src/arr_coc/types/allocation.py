@@ -38,6 +38,7 @@ class Allocation:
     notes: tuple[str, ...] = ()
     semantics: str = "masked"  # or "removed": what dropping a cell means to the language model
     read: float | None = None  # cells read per language layer on average, a probe included; None: the kept ones
+    earlier: torch.Tensor | None = None  # [E] cells that earlier turns of the conversation had read
 
     def __post_init__(self) -> None:
         for name in ("keep", "encoded"):
@@ -54,6 +55,11 @@ class Allocation:
     @property
     def k(self) -> int:
         return len(self.keep)
+
+    @property
+    def added(self) -> torch.Tensor:
+        """The kept cells that this turn of a conversation added: all of them for a first question."""
+        return self.keep if self.earlier is None else self.keep[~torch.isin(self.keep, self.earlier)]
 
     @property
     def thw(self) -> torch.Tensor:
@@ -89,11 +95,12 @@ class Allocation:
 
     def to_dict(self) -> dict[str, Any]:
         views = [[view.t, view.h, view.w] for view in self.grid.views]
+        added = {} if self.earlier is None else {"added": len(self.added)}
         return {
             "kind": self.kind,
             "row": self.row,
             "grid": views[0] if len(views) == 1 else views,
-            "tokens": {"all": self.n, "encoded": len(self.encoded), "kept": self.k},
+            "tokens": {"all": self.n, "encoded": len(self.encoded), "kept": self.k, **added},
             "keep": self.keep.tolist(),
             "selector": self.selector,
             "semantics": self.semantics,

@@ -12,6 +12,18 @@ import torch
 from arr_coc.types.allocation import Allocation
 
 
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """What a conversation is about, kept so that a follow-up can choose cells again."""
+
+    look: Any  # the pictures after preprocessing, with their encodings
+    request: Any  # how cells were chosen: what a follow-up leaves out is taken from here
+    ids: torch.Tensor  # [1, T] the dense conversation: every visual token, and all text so far
+    read: tuple[Any, ...]  # of each picture: the features of the cells that the language model has read
+    about: str = ""  # the last question that named something
+    turns: int = 1
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Prepared(Mapping[str, Any]):
     """Keyword arguments for the model's own `generate`: `model.generate(**prepared)`.
@@ -29,6 +41,7 @@ class Prepared(Mapping[str, Any]):
     timings: Mapping[str, float] = field(default_factory=dict)  # milliseconds by stage
     messages: tuple[tuple[Mapping[str, Any], ...], ...] = ()  # the conversation of each row
     texts: tuple[str, ...] = ()  # each row's prompt as text
+    shown: Callable[[], Shown] | None = None  # for follow-ups; None: there can be none
 
     def __getitem__(self, name: str) -> Any:
         return self.make()[name]
@@ -61,8 +74,14 @@ class Turn:
     weights: Any  # the state of the model's weights that computed the cache: adapters can be switched
     messages: tuple[Mapping[str, Any], ...]
     prompt: str  # the prompt and the answer as text
-    source: torch.Tensor  # [1, L]
+    source: torch.Tensor  # [1, L] position of each token in the dense conversation
     places: tuple[torch.Tensor, ...]
+    shown: Shown
+
+    @property
+    def entries(self) -> int:
+        """Tokens in the cache: without the answer's last one, which nothing was generated after."""
+        return min(int(self.cache.get_seq_length()), self.ids.shape[1])
 
 
 @dataclass(frozen=True)
@@ -106,12 +125,15 @@ class Answer:
 
     @property
     def tokens(self) -> dict[str, int]:
-        """Visual tokens: all, encoded, kept."""
-        return {
+        """Visual tokens: all, encoded, kept; and, for a follow-up, those that this turn added to the kept ones."""
+        found = {
             "all": sum(a.n for a in self.allocations),
             "encoded": sum(len(a.encoded) for a in self.allocations),
             "kept": sum(a.k for a in self.allocations),
         }
+        if any(a.earlier is not None for a in self.allocations):
+            found["added"] = sum(len(a.added) for a in self.allocations)
+        return found
 
     @property
     def tokens_paid(self) -> int:

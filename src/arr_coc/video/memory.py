@@ -37,6 +37,9 @@ FAST_DRIFT = 1.0  # encoder cells of mean drift from which features are renewed 
 MAX_STILL_AGE = 3  # frames; features of places without change are replaced no faster than after this many
 
 
+MAPS = ("previous_relevance", "fixation", "previous_saliency")
+
+
 @dataclass(frozen=True)
 class MemorySettings:
     """How long results are reused; `benchmarks/video.py` measures the defaults."""
@@ -49,11 +52,14 @@ class MemorySettings:
     side: int = flows.SIDE  # px of the longer side that flow is computed at
     max_side: int | None = 1024  # px of the texture's longer side
     device: str | None = None  # of textures and flow; None: the CPU
+    maps: tuple[str, ...] = MAPS  # what a frame's texture gets of the frames before
 
     def __post_init__(self) -> None:
         for name in ("keyframe", "encode_every", "motion_every", "side"):
             if whole_number(getattr(self, name)) is None:
                 raise ArrCocError(f"expected {name} as a whole number of at least 1, got {getattr(self, name)!r}")
+        if unknown := [name for name in self.maps if name not in MAPS]:
+            raise ArrCocError(f"expected maps among {', '.join(MAPS)}, got {unknown[0]!r}")
         if not 0 < self.feature_weight <= 1:
             raise ArrCocError(f"expected feature_weight above 0 and at most 1, got {self.feature_weight!r}")
 
@@ -242,7 +248,8 @@ class Memory:
         if not bool(still.all()):
             plane = F.interpolate(still[None, None].float(), size=texture.size)[0, 0] > 0
             previous = torch.where(plane, texture.pixels, pixels)
-        return texture.supply(previous_frame=previous, **maps)
+        shown = {name: values for name, values in maps.items() if name in self.settings.maps}
+        return texture.supply(previous_frame=previous, **shown)
 
 
 def _size(plane: torch.Tensor) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from arr_coc.frames.reader import Frame, Reader, VideoSource, check_fps, sample_
 from arr_coc.frames.scene import SceneDetector
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.budget import Budget, limit
+from arr_coc.types.gaze import Gaze, check_gaze
 from arr_coc.types.question import check_question
 from arr_coc.video.memory import Memory, MemorySettings, Reuse
 from arr_coc.vlm.api import realize
@@ -127,7 +128,8 @@ class WatchStream(Iterator[WatchedFrame]):
 
     Args:
         source: a file, "camera:0", a list of pictures, an array `[T, H, W, 3]`, a tensor `[T, 3, H, W]`, any iterator.
-        question: what to look for. `ask` changes it between frames.
+        question: what to look for. `ask` changes it between frames. It may be left out where a gaze is given.
+        gaze: where a person looks: (x, y) in pixels of a frame, or a list of such points. Set `stream.gaze` to move it.
         using: embeddings or an encoder's name, to score cells by the question. None: the question is not used.
         budget: cells to keep on each frame, as in `arr_coc.realize`.
         grid: rows and columns of cells. None: cells of about 28 px.
@@ -142,8 +144,9 @@ class WatchStream(Iterator[WatchedFrame]):
     def __init__(
         self,
         source: VideoSource,
-        question: str,
+        question: str = "",
         *,
+        gaze: Gaze | None = None,
         using: Embeddings | Encoder | str | Path | None = None,
         budget: Budget = "12.5%",
         grid: tuple[int, int] | None = None,
@@ -164,6 +167,7 @@ class WatchStream(Iterator[WatchedFrame]):
         limit(budget, 1000)
         self.embeddings = using if using is None or isinstance(using, Embeddings) else Embeddings(using)
         self.budget, self.grid, self.spend = budget, grid, spend
+        self.gaze = None if gaze is None else check_gaze(gaze)
         self.memory = Memory(self.embeddings, memory or MemorySettings())
         self._options = dict(realizing or {})
         self._scenes = SceneDetector()
@@ -192,7 +196,7 @@ class WatchStream(Iterator[WatchedFrame]):
 
     def ask(self, question: str) -> None:
         """Change the question from the next frame on: texture and features stay, relevance starts from nothing."""
-        self.question = check_question(question)
+        self.question = question if self.gaze is not None and question == "" else check_question(question)
         self.memory.reset_question()
         self._kept = None
 
@@ -204,7 +208,7 @@ class WatchStream(Iterator[WatchedFrame]):
         texture, reuse = self.memory.update(frame.pixels, scene.kind, passing=unusual)
         height, width = texture.original_size
         grid = self.grid or (max(1, round(height / CELL)), max(1, round(width / CELL)))
-        found = realize(texture, self.question, grid, self.budget, self.embeddings, **self._options)
+        found = realize(texture, self.question, grid, self.budget, self.embeddings, gaze=self.gaze, **self._options)
         if reuse.why != "passing":  # a flash changes neither the relevance nor what counts as new
             size = found.grid.views[0].h, found.grid.views[0].w
             if self.spend == "new":

@@ -27,6 +27,7 @@ from arr_coc.selectors.cues import EmbeddingScorer
 from arr_coc.texture import TextureArray
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.budget import Budget, limit
+from arr_coc.types.gaze import Gaze, foveal_map
 from arr_coc.types.grid import Grid
 from arr_coc.types.image import ImageLike
 from arr_coc.types.question import check_question
@@ -107,7 +108,7 @@ def load(
 
 def realize(
     texture: TextureArray | ImageLike,
-    question: str,
+    question: str = "",
     grid: tuple[int, int] | Grid | None = None,
     budget: Budget = "auto",
     using: VLM | Embeddings | Encoder | str | Path | None = None,
@@ -115,6 +116,7 @@ def realize(
     look: Look | None = None,
     glance: Budget = "auto",
     previous: Allocation | None = None,
+    gaze: Gaze | None = None,
     coupling: str = "auto",
     balance: str = "weigh",
     learned: bool = True,
@@ -128,7 +130,7 @@ def realize(
 
     Args:
         texture: A texture array, or an image of any kind.
-        question: The question.
+        question: The question. It may be left out where a gaze is given.
         grid: Rows and columns of cells. A model has its own grid.
         budget: A count, a share ("12.5%"), "mass 90%" (the fewest cells that hold that share of the relevance), "auto"
             or "all".
@@ -136,6 +138,8 @@ def realize(
         look: The model's look at the image (`vlm.look(image)`), so that it encodes once for many questions.
         glance: How many cells the model's vision encoder encodes at all, as in `ask`.
         previous: An allocation for the same image to refine.
+        gaze: Where a person looks: (x, y) in pixels of the image, or a list of such points. The falloff of the fovea
+            decides how much of the budget goes where.
         coupling: Source of the coupling: "auto", "layer", "universal", "probe", "embeddings", "tokens" or "none".
         balance: "weigh", or "oppose" (fixed formulas).
         learned: Use trained layers: the model's own, if there is one, and the universal one.
@@ -145,7 +149,8 @@ def realize(
         exploit: Set the tension between exploring (0) and exploiting (1) by hand.
         weights: Set weights of the scores by hand: {"information", "salience", "coupling", "text"}.
     """
-    check_question(question)
+    if gaze is None or question != "" or isinstance(using, VLM):
+        check_question(question)
     settings: dict[str, Any] = {
         "coupling": coupling, "balance": balance, "learned": learned, "diverse": diverse, "moments": moments,
         "cascade": cascade, "exploit": exploit, "weights": weights or {}, "explain": True,
@@ -154,6 +159,8 @@ def realize(
     array = texture if isinstance(texture, TextureArray) else TextureArray.from_image(texture)
     if previous is not None:
         array = array.supply(previous_relevance=previous_relevance_map(previous))
+    if gaze is not None:
+        array = array.supply(gaze=foveal_map(gaze, array.original_size[::-1]))
     if using is None or isinstance(using, Embeddings | Encoder | str | Path):
         embeddings = using if using is None or isinstance(using, Embeddings) else Embeddings(using)
         return _realize_texture(array, question, grid, budget, embeddings, checked)

@@ -1,4 +1,4 @@
-"""Generating answers from prepared prompts, follow-up questions, and streaming."""
+"""Generating answers from prepared prompts, and streaming them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, TypedDict
 
 import torch
 
 from arr_coc.adapters import layer_pruning
 from arr_coc.adapters.base import Adapter
-from arr_coc.adapters.processor import PromptProcessor, assistant_message, logits_callback, user_message
+from arr_coc.adapters.processor import PromptProcessor, assistant_message, logits_callback
 from arr_coc.adapters.wrapped import weights_state
 from arr_coc.devices import Stopwatch, merge_timings
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.answer import Answer, Prepared, Turn
-from arr_coc.types.question import check_question, check_question_tokens
 from arr_coc.vlm.confidence import Calibration, TokenRecorder, confidence
 
 INCOMPLETE = "\ufffd"  # decoded text ends with it while a character's last token is missing
@@ -77,7 +77,7 @@ def generate(
     calibration: Calibration | None = None,
 ) -> list[Answer]:
     """Run the model on a prepared prompt: one answer per row and returned sequence."""
-    if remember and (why := _not_rememberable(adapter, prepared, options)):
+    if remember and (why := not_rememberable(adapter, prepared, options)):
         raise PromptError(why)
     _check_model(adapter, options)
     watch = Stopwatch(adapter.device)
@@ -152,79 +152,6 @@ def timed_generate(
     return result
 
 
-def follow_up(
-    adapter: Adapter,
-    prompter: PromptProcessor,
-    answer: Answer,
-    question: str,
-    remember: bool | None,
-    options: Mapping[str, Any],
-    calibration: Calibration | None = None,
-) -> Answer:
-    """The next question of a conversation, on the last answer's KV cache: nothing is read again."""
-    turn = answer.turn if isinstance(answer, Answer) else None
-    if turn is None:
-        raise PromptError("cannot continue this answer: call ask(..., remember=True)")
-    if (now := weights_state(adapter.model)) != turn.weights:
-        raise PromptError(
-            f"cannot continue this answer: its cache was computed with {turn.weights}, and now the model has {now}: "
-            "switch back, or ask again"
-            if turn.weights.adapters != now.adapters
-            else "cannot continue this answer: the model's weights changed after it, so its cache is of another model: "
-            "ask again"
-        )
-    if prompter.ending:
-        raise PromptError(f"cannot continue this answer: the processor ends every prompt with {prompter.ending!r}")
-    beams, options = _check_follow_up(adapter, options)
-    said = (*turn.messages, user_message(check_question(question), 0, 0))
-    prompt = prompter.render(said)
-    if not prompt.startswith(turn.prompt):
-        raise PromptError("cannot continue this answer: the model's chat template rewrites earlier turns")
-    fresh = prompter.ids(prompt[len(turn.prompt) :])[None].to(adapter.device)
-    check_question_tokens(fresh.shape[1], adapter.max_positions)
-    steps = torch.arange(1, fresh.shape[1] + 1, device=fresh.device)
-    new = turn.positions[..., -1:] + steps
-    prepared = Prepared(
-        make=lambda: {
-            "input_ids": torch.cat([turn.ids, fresh], 1),
-            "attention_mask": torch.cat([turn.mask, torch.ones_like(fresh)], 1),
-            "position_ids": torch.cat([turn.positions, new], -1),
-            "past_key_values": _copied(turn.cache, beams),
-        },
-        names=("input_ids", "attention_mask", "position_ids", "past_key_values"),
-        length=turn.ids.shape[1] + fresh.shape[1],
-        allocations=answer.allocations,
-        source=torch.cat([turn.source, (turn.source.max() + steps.cpu())[None]], 1),
-        places=turn.places,
-        messages=(said,),
-        texts=(prompt,),
-    )
-    if remember is None:
-        remember = not _not_rememberable(adapter, prepared, options)
-    return generate(adapter, prompter, prepared, None, remember, options, calibration)[0]
-
-
-def _check_follow_up(adapter: Adapter, options: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
-    """The number of beams, and the options for a follow-up; raises for those that cannot continue a cache."""
-    plain = {"num_return_sequences": 1, "use_cache": True, "cache_implementation": "dynamic"}
-    for name in (*plain, "assistant_model", "prompt_lookup_num_tokens"):
-        value = adapter.generation_option(options, name)
-        if value is not None and value != plain.get(name):
-            wanted = f"{name}={plain[name]!r}" if name in plain else f"no {name}"
-            raise PromptError(f"a follow-up continues the cache of one answer: expected {wanted}, got {value!r}")
-    if adapter.generation_option(options, "cache_implementation") is not None:
-        options = {**options, "cache_implementation": None}  # `generate` takes it without a cache only
-    return int(adapter.generation_option(options, "num_beams") or 1), options
-
-
-def _copied(cache: Any, beams: int) -> Any:
-    """A copy for `generate`, which writes to it, for each beam: other follow-ups may start from the same answer."""
-    made = copy.deepcopy(cache)
-    if beams > 1:
-        made.batch_repeat_interleave(beams)
-    return made
-
-
 def _check_model(adapter: Adapter, options: Mapping[str, Any]) -> None:
     """Raise where the model could not generate what it should."""
     if adapter.model.training and adapter.model.is_gradient_checkpointing:
@@ -236,7 +163,7 @@ def _check_model(adapter: Adapter, options: Mapping[str, Any]) -> None:
         raise PromptError("expected one active adapter for the whole batch, got adapter_names: call set_adapter(...)")
 
 
-def _not_rememberable(adapter: Adapter, prepared: Prepared, options: Mapping[str, Any]) -> str:
+def not_rememberable(adapter: Adapter, prepared: Prepared, options: Mapping[str, Any]) -> str:
     """Why no follow-up question could continue from this answer; empty if one can."""
     plain = {"num_beams": 1, "num_return_sequences": 1, "use_cache": True, "cache_implementation": "dynamic"}
     for name, value in plain.items():
@@ -267,6 +194,8 @@ def _turn(
     ids: torch.Tensor,
 ) -> Turn:
     """State up to the answer's last token. The end token is left out: the next turn's template adds its own."""
+    assert prepared.shown is not None
+    shown = prepared.shown()
     steps = torch.arange(1, len(ids) + 1, device=ids.device)
     length = prepared.length + len(ids)
     if (more := int(cache.get_seq_length()) - length) > 0:
@@ -282,6 +211,7 @@ def _turn(
         prompt=prepared.texts[0] + answer,
         source=torch.cat([prepared.source, (prepared.source.max() + steps.cpu())[None]], 1),
         places=prepared.places,
+        shown=replace(shown, ids=torch.cat([shown.ids, ids[None].cpu()], 1)),
     )
 
 

@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias, Unpack, overload
+from typing import Any, Literal, TypeAlias, Unpack, overload
 
 import torch
 
@@ -38,14 +38,15 @@ from arr_coc.selectors import SelectorLike
 from arr_coc.selectors import selector as selector_of
 from arr_coc.types.answer import Answer, Prepared
 from arr_coc.types.budget import Budget
+from arr_coc.types.gaze import Gaze
 from arr_coc.types.image import ImageLike
-from arr_coc.vlm import generation, prompt, saving, stages
+from arr_coc.vlm import conversation, generation, prompt, saving, stages
 from arr_coc.vlm.confidence import Calibration, check_sure, is_enough, surest, wider_budgets
 from arr_coc.vlm.continuation import Continued, Deferred
 from arr_coc.vlm.generation import AnswerStream, GenerationOptions
 from arr_coc.vlm.look import Look, TokenCodec, take_look
 from arr_coc.vlm.prompt import PrunedPrompt
-from arr_coc.vlm.request import Request, RequestOptions, is_image, is_video, listed, parse_request
+from arr_coc.vlm.request import Request, RequestOptions, SelectionRequest, is_image, is_video, listed, parse_request
 
 DEFAULT_SELECTOR = ArrCoc.name
 Images: TypeAlias = "ImageLike | Look | Sequence[ImageLike] | None"
@@ -55,6 +56,8 @@ class AskOptions(RequestOptions, GenerationOptions, total=False):
     """The keyword arguments of `VLM.ask`, which describes them."""
 
     after: Answer | None
+    history: Literal["all", "cells", "none"] | None
+    cache: Literal["auto", "extend", "rebuild"]
     remember: bool | None
     sure: float | None
 
@@ -114,6 +117,11 @@ class VLM:
         return LayerPredictor(self._universal, self.device) if self._has_universal else None
 
     @property
+    def history(self) -> str:
+        """How much of a conversation a follow-up reads by default: "none" for a model trained on single questions."""
+        return "none" if getattr(self.adapter.config, "single_turn", False) else "all"
+
+    @property
     def prompter(self) -> PromptProcessor:
         """The model's processor, chat template and tokenizer."""
         if self._prompter is None:
@@ -140,6 +148,8 @@ class VLM:
         question: str | Sequence[str],
         *,
         after: Answer | None = None,
+        history: Literal["all", "cells", "none"] | None = None,
+        cache: Literal["auto", "extend", "rebuild"] = "auto",
         videos: Any = None,
         video: VideoSource | None = None,
         fps: float | None = None,
@@ -151,6 +161,7 @@ class VLM:
         allocation: Any = None,
         shared: bool = False,
         seed: int = 0,
+        gaze: Gaze | None = None,
         raw: bool = False,
         remember: bool | None = None,
         sure: float | None = None,
@@ -164,6 +175,13 @@ class VLM:
             images: An image (path, PIL, numpy, torch), a list of them, a `Look`, or None for no image.
             question: One question, or several about the same images, which are encoded once.
             after: Continue from this answer, which was asked with `remember=True`: `vlm.ask(None, "And?", after=answer)`.
+                Cells are chosen for the new question and added to those that were read; budget, glance and selector are
+                those of the answer before unless given. `budget=0` adds none.
+            history: How much of the conversation a follow-up's model reads: "all", the "cells" of all turns without their
+                text, or "none": the new question alone, with the cells chosen for it. None: "all", unless the model's
+                configuration has `single_turn`, as the reader's: then "none".
+            cache: How a follow-up adds cells to the KV cache: "extend" (what was read stays as it is), "rebuild" (all is
+                read again), or "auto": a short conversation is rebuilt, a long one extended.
             videos: Frames of a video, or a list of such, shown as they are.
             video: A clip (file, camera or frames) from which `fps` frames a second are sampled, at most `frames`.
             fps: Frames a second (2).
@@ -177,6 +195,7 @@ class VLM:
             allocation: Cells chosen beforehand: an `Allocation`, cell numbers or a mask, one per image.
             shared: One budget for all images of a prompt.
             seed: For selectors that draw at random.
+            gaze: Where a person looks: (x, y) in pixels of the picture, or a list of such points. More of the budget goes there.
             raw: `question` is a whole prompt that contains the image tokens.
             remember: Keep the KV cache in the answer, for follow-up questions.
             sure: Look again where the confidence is below this: read twice the cells, four times, then all, until it is sure
@@ -190,14 +209,19 @@ class VLM:
         """
         generation.check_options(self.model, options, VLM.ask)
         if after is not None:
-            if images is not None or not isinstance(question, str):
-                raise PromptError("a follow-up is one question about the same pictures: pass None as the image")
-            late = _changed(VLM.ask, locals())
-            if late:
-                raise PromptError(f"a follow-up keeps the cells that were kept: {', '.join(late)} cannot change now")
-            return generation.follow_up(
-                self.adapter, self.prompter, after, question, remember, options, self.calibration
-            )
+            kept = after.turn.shown.look if isinstance(after, Answer) and after.turn is not None else None
+            if (images is not None and images is not kept) or not isinstance(question, str):
+                raise PromptError(
+                    "a follow-up is one question about the same pictures: pass None as the image, or leave after out to ask "
+                    "about another picture"
+                )
+            given = _changed(VLM.ask, locals(), ("history", "cache"))
+            if late := sorted(given.keys() - SelectionRequest.__dataclass_fields__.keys()):
+                raise PromptError(f"a follow-up is about the same pictures: {', '.join(late)} cannot change now")
+            given |= {name: selector_of(given[name]) for name in given.keys() & {"selector", "glance_selector"}}
+            return conversation.follow_up(self, after, question, given, history, cache, remember, options)
+        if late := [name for name, value in (("history", history), ("cache", cache)) if value not in (None, "auto")]:
+            raise PromptError(f"expected {late[0]} only for a follow-up: pass after=answer")
         if sure is not None:
             check_sure(sure, options)
             if allocation is not None:
@@ -212,7 +236,7 @@ class VLM:
         request = parse_request(
             None if look is not None else images, question, look=look, videos=videos, video=video, fps=fps, frames=frames,
             budget=budget, glance=glance, selector=selector, glance_selector=glance_selector, allocation=allocation,
-            shared=shared, seed=seed, raw=raw,
+            shared=shared, seed=seed, gaze=gaze, raw=raw,
             frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
         answers = self._answer(request, bool(remember), options)
@@ -242,6 +266,7 @@ class VLM:
         allocation: Any = None,
         shared: bool = False,
         seed: int = 0,
+        gaze: Gaze | None = None,
         raw: bool = False,
         remember: bool = False,
         **options: Unpack[GenerationOptions],
@@ -255,12 +280,12 @@ class VLM:
         if isinstance(images, Prepared):
             late = _changed(VLM.generate, locals())
             if late:
-                raise PromptError(f"these inputs are prepared already: {', '.join(late)} comes too late")
+                raise PromptError(f"these inputs are prepared already: {', '.join(sorted(late))} comes too late")
             return generation.generate(self.adapter, self._prompter, images, None, remember, options, self.calibration)
         request = parse_request(
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
             originals=originals, look=look, budget=budget, glance=glance, selector=selector,
-            glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, raw=raw,
+            glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, gaze=gaze, raw=raw,
             frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
         return self._answer(request, remember, options)
@@ -285,6 +310,7 @@ class VLM:
         allocation: Any = None,
         shared: bool = False,
         seed: int = 0,
+        gaze: Gaze | None = None,
         gradients: bool = False,
         raw: bool = False,
     ) -> Prepared:
@@ -306,7 +332,7 @@ class VLM:
         request = parse_request(
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
             originals=originals, look=look, budget=budget, glance=glance, selector=selector,
-            glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, raw=raw,
+            glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, gaze=gaze, raw=raw,
             frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
         chosen = request.selection.selector
@@ -507,13 +533,14 @@ def _continues(adapter: Adapter, request: Request, remember: bool, options: Mapp
     return True
 
 
-def _changed(function: Any, given: Mapping[str, Any]) -> list[str]:
-    """Names of keyword arguments in `given` that differ from the function's defaults, apart from `after` and `remember`."""
-    found = []
+def _changed(function: Any, given: Mapping[str, Any], apart: Sequence[str] = ()) -> dict[str, Any]:
+    """The keyword arguments in `given` that differ from the function's defaults, without those of every call."""
+    found = {}
     for name, parameter in inspect.signature(function).parameters.items():
-        if name in ("self", "images", "question", "after", "remember") or parameter.kind == parameter.VAR_KEYWORD:
+        usual = ("self", "images", "question", "after", "remember", *apart)
+        if name in usual or parameter.kind == parameter.VAR_KEYWORD:
             continue
         value = given[name]
         if value is not parameter.default and not (isinstance(value, str | int | float) and value == parameter.default):
-            found.append(name)
-    return sorted(found)
+            found[name] = value
+    return found

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from arr_coc.adapters.base import Adapter, Inputs
+from arr_coc.adapters.base import Adapter, Encoded, Inputs, Visual
 from arr_coc.adapters.packing import KeptFeatures, Packed, assemble, model_kwargs, pad_rows
 from arr_coc.adapters.processor import Message
-from arr_coc.devices import Stopwatch
+from arr_coc.devices import Stopwatch, to_device
 from arr_coc.errors import PromptError, SelectorError
 from arr_coc.selectors.base import ImageSource, Question
 from arr_coc.types.allocation import Allocation
-from arr_coc.types.answer import Prepared
+from arr_coc.types.answer import Prepared, Shown
 from arr_coc.types.budget import Limit
+from arr_coc.types.gaze import foveal_map
 from arr_coc.types.question import check_question_tokens
 from arr_coc.vlm.look import Look, downscaled_source, original_source, preprocess
-from arr_coc.vlm.request import Request
+from arr_coc.vlm.request import Request, SelectionRequest
 from arr_coc.vlm.stages import Plan, PromptContext, StageResult
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class PrunedPrompt:
     places: tuple[torch.Tensor, ...]  # positions [K] of each allocation's kept cells in the dense prompt
     conversations: tuple[tuple[Message, ...], ...] = ()
     prompts: tuple[str, ...] = ()
+    shown: Callable[[], Shown] | None = None  # for follow-ups
 
     def prepared(self, adapter: Adapter, timings: Mapping[str, float]) -> Prepared:
         return Prepared(
@@ -50,40 +52,52 @@ class PrunedPrompt:
             timings=timings,
             messages=self.conversations,
             texts=self.prompts,
+            shown=self.shown,
         )
 
 
 def contexts(vlm: VLM, request: Request, look: Look, watch: Stopwatch) -> Iterator[PromptContext]:
     """One context for the batch; or, for questions that share a look, one for each question."""
     assert request.questions is not None
-    adapter, prompter = vlm.adapter, vlm.prompter
     rows = list(zip(request.questions, request.conversations, strict=True))
     for part in [rows] if request.look is None else [[row] for row in rows]:
         with watch.stage("preprocess"):
-            prompts = [text if request.raw else prompter.render(talk) for text, talk in part]
-            inputs: Inputs = prompter.tokenize(prompts, look.vision) | look.vision.tensors
-            visuals = adapter.visuals(inputs, look.sizes())
-            questions = [Question(text, prompter.ids(text), adapter.embed) for text, _ in part]
-            for question in questions:
-                check_question_tokens(len(question.ids), adapter.max_positions)
-            originals = {kind: look.sources(kind) for kind in ("image", "video")}
-        yield PromptContext(
-            adapter=adapter,
-            inputs=inputs,
-            visuals=visuals,
-            sources=[originals[visual.kind][visual.number] for visual in visuals],
-            questions=questions,
-            request=request.selection,
-            watch=watch,
-            layer=vlm.layer,
-            universal=vlm.universal,
-            codec=vlm.codec,
-            prompter=prompter,
-            look=look,
+            prompts = [text if request.raw else vlm.prompter.render(talk) for text, talk in part]
+            tokens = vlm.prompter.tokenize(prompts, look.vision)
+            made = context(vlm, request.selection, look, tokens, [text for text, _ in part], watch)
+        yield replace(
+            made,
             reused=request.look is not None,
             conversations=() if request.raw else tuple(talk for _, talk in part),
             prompts=tuple(prompts),
         )
+
+
+def context(
+    vlm: VLM, selection: SelectionRequest, look: Look, tokens: Inputs, questions: Sequence[str], watch: Stopwatch
+) -> PromptContext:
+    """The context of a tokenized prompt about a look; `questions`: what each row asks."""
+    adapter = vlm.adapter
+    inputs: Inputs = {**tokens, **look.vision.tensors}
+    visuals = adapter.visuals(inputs, look.sizes())
+    asked = [Question(text, vlm.prompter.ids(text), adapter.embed) for text in questions]
+    for question in asked:
+        check_question_tokens(len(question.ids), adapter.max_positions)
+    originals = {kind: look.sources(kind) for kind in ("image", "video")}
+    return PromptContext(
+        adapter=adapter,
+        inputs=inputs,
+        visuals=visuals,
+        sources=_with_gaze([originals[visual.kind][visual.number] for visual in visuals], visuals, selection),
+        questions=asked,
+        request=selection,
+        watch=watch,
+        layer=vlm.layer,
+        universal=vlm.universal,
+        codec=vlm.codec,
+        prompter=vlm.prompter,
+        look=look,
+    )
 
 
 def context_for_inputs(vlm: VLM, request: Request, watch: Stopwatch) -> PromptContext:
@@ -105,10 +119,26 @@ def context_for_inputs(vlm: VLM, request: Request, watch: Stopwatch) -> PromptCo
         if len(request.originals) != len(visuals) or any(visual.kind != "image" for visual in visuals):
             raise PromptError(f"expected the originals of {len(visuals)} images, got {len(request.originals)}")
         sources = [original_source(one, vlm.embeddings) for one in request.originals]
+    sources = _with_gaze(sources, visuals, request.selection)
     questions = [Question(text, row, adapter.embed) for text, row in zip(texts, rows, strict=True)]
     return PromptContext(
         adapter, inputs, visuals, sources, questions, request.selection, watch, vlm.layer, vlm.universal, vlm.codec
     )
+
+
+def _with_gaze(
+    sources: Sequence[ImageSource | None], visuals: Sequence[Visual], selection: SelectionRequest
+) -> list[ImageSource | None]:
+    """The originals of the visuals, with the falloff around the fixations where a gaze is given."""
+    if selection.gaze is None:
+        return list(sources)
+    source = sources[0] if len(sources) == 1 else None
+    if source is None or source.size is None or visuals[0].kind != "image":
+        kinds = ", ".join(visual.kind for visual in visuals) or "none"
+        raise PromptError(
+            f"expected one picture for a gaze, got {kinds}: ask about one picture, or watch a clip with arr_coc.watch"
+        )
+    return [source.supply({"gaze": foveal_map(selection.gaze, source.size)})]
 
 
 def _check_inputs(inputs: Any, pixel_keys: Sequence[str]) -> dict[str, Any]:
@@ -167,7 +197,8 @@ def downscale(context: PromptContext, plan: Plan) -> tuple[PromptContext, Plan]:
         else:
             bounds.append(Limit(visual.n, visual.n, least))
     notes = [[bound.note] if bound.note else [] for bound in bounds]
-    return replace(context, inputs=inputs, visuals=made, look=None), Plan(bounds, plan.reasons, notes)
+    smaller_look = replace(look, vision=vision, images=tuple(map(tuple, images)), encoded={})
+    return replace(context, inputs=inputs, visuals=made, look=smaller_look), Plan(bounds, plan.reasons, notes)
 
 
 def build(context: PromptContext, result: StageResult) -> PrunedPrompt:
@@ -179,7 +210,27 @@ def build(context: PromptContext, result: StageResult) -> PrunedPrompt:
             context.adapter, context.inputs, context.visuals, result.encoded, keeps, result.features
         )
     places = tuple(visual.cell_places[keep] for visual, keep in zip(context.visuals, keeps, strict=True))
-    return PrunedPrompt(packed, kept, tuple(result.allocations), places, context.conversations, context.prompts)
+    return PrunedPrompt(
+        packed, kept, tuple(result.allocations), places, context.conversations, context.prompts,
+        shown=lambda: Shown(
+            context.look, context.request, context.inputs["input_ids"], read_features(result, keeps),
+            context.questions[0].text,
+        ),
+    )  # fmt: skip
+
+
+def read_features(result: StageResult, keeps: Sequence[torch.Tensor]) -> tuple[Encoded, ...]:
+    """Of each visual, the features of some encoded cells as the language model reads them: merged ones replace the encoder's."""
+    found = []
+    for seen, keep, kept, merged in zip(
+        result.encoded, keeps, (a.keep for a in result.allocations), result.features, strict=True
+    ):
+        index = to_device(seen.rows(keep), seen.tokens.device)
+        tokens = seen.tokens[index]
+        if merged is not None:
+            tokens = merged.to(tokens)[to_device(torch.searchsorted(kept, keep), tokens.device)]
+        found.append(Encoded(keep, tokens, tuple(level[index] for level in seen.deep), seen.extra))
+    return tuple(found)
 
 
 def _check_last_token(context: PromptContext, keeps: Sequence[torch.Tensor]) -> None:

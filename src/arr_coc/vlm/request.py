@@ -19,6 +19,7 @@ from arr_coc.selectors import Selector, SelectorLike
 from arr_coc.selectors import selector as selector_of
 from arr_coc.types.allocation import Allocation, check_cells
 from arr_coc.types.budget import Budget, limit
+from arr_coc.types.gaze import Gaze, check_gaze
 from arr_coc.types.grid import Cells
 from arr_coc.types.question import check_question, check_text
 from arr_coc.vlm.look import Look
@@ -40,6 +41,7 @@ class RequestOptions(TypedDict, total=False):
     allocation: Any
     shared: bool
     seed: int
+    gaze: Gaze | None
     raw: bool
 
 
@@ -54,6 +56,7 @@ class SelectionRequest:
     allocation: Any = None  # cells that the caller chose, one entry per image
     shared: bool = False  # one budget for all images of a row
     seed: int = 0
+    gaze: Gaze | None = None  # where a person looks: (x, y) in pixels of the picture, or several points
 
     def __post_init__(self) -> None:
         for what, budget in (("budget", self.budget), ("glance", self.glance)):
@@ -65,6 +68,13 @@ class SelectionRequest:
             raise AllocationError("an allocation says what is kept and encoded: leave budget and glance out")
         if self.selector.early and self.glance not in ("auto", "all"):
             raise SelectorError(f"selector {self.selector.name!r} spends its budget before encoding: leave glance out")
+        if self.gaze is not None:
+            check_gaze(self.gaze)
+            for one in (self.selector, self.glance_selector):
+                if not one.reads_gaze:
+                    raise SelectorError(
+                        f"expected a selector that uses the gaze, got {one.name!r}: leave gaze out, or choose arr-coc"
+                    )
         for one in (self.selector, self.glance_selector):
             for depth in (*one.attention_at, *one.depths):
                 if not isinstance(depth, int | float) or not math.isfinite(depth) or not 0 <= depth <= 1:
@@ -106,13 +116,14 @@ def parse_request(
     allocation: Any,
     shared: bool,
     seed: int,
+    gaze: Gaze | None,
     raw: bool,
     frames_per_patch: int,
 ) -> Request:
     """The arguments of `VLM.prepare` and `VLM.generate` as a `Request`; raises one clear sentence if they do not fit."""
     chosen = selector_of(selector)
     glancing = chosen if glance_selector is None else selector_of(glance_selector)
-    selection = SelectionRequest(chosen, glancing, budget, glance, allocation, shared, seed)
+    selection = SelectionRequest(chosen, glancing, budget, glance, allocation, shared, seed, gaze)
     if video is not None and not isinstance(text, str):
         raise PromptError("expected one question with video=: for several, take vlm.look(video=...) first")
     if video is not None or frames is not None:

@@ -111,6 +111,11 @@ def connect_image(events: PageEvents, uploads: Path) -> None:
     for event in (picture.upload, picture.clear):
         event(None, None, None, js="() => { arrcoc.touch(); }")
 
+    def look_at(event: gr.SelectData) -> str:
+        return ", ".join(f"{float(side):.0f}" for side in event.index[:2])
+
+    picture.select(look_at, None, [inputs["gaze"]], queue=False, **HIDDEN)
+
     def choose(request: gr.Request, image: str) -> tuple[Any, ...]:
         state = PageState(image=image or "", question="")
         known = app.request(request.session_hash, state).known_questions

@@ -118,6 +118,13 @@ def add_side(app: AppState, controls: Controls, parts: Parts) -> None:
         controls.add(
             gr.Checkbox, "dense", True, label="Also answer from all tokens, and time both", elem_classes=used_by("ask")
         )
+        controls.add(
+            gr.Checkbox, "follow", False, label="Continue the conversation after the last answer",
+            elem_classes=used_by("ask"),
+        )  # fmt: skip
+        controls.add(
+            gr.Textbox, "gaze", "", label="Gaze: x, y in pixels; click on the image above", elem_classes=used_by("ask")
+        )
         with gr.Accordion("Selector, model, exact budget", open=False, elem_classes=used_by(*asking), elem_id="more"):
             selectors = [name for name in selector_names(app.models.embeddings) if name != "oracle"]
             controls.add(
@@ -146,6 +153,7 @@ def add_budget(controls: Controls, parts: Parts, name: str, title: str, tabs: Se
 
 
 def add_ask_tab(app: AppState, controls: Controls, parts: Parts) -> None:
+    parts.add_html("ask_turns", elem_classes="result")
     with gr.Row(elem_id="answers", elem_classes="result"):
         parts.add_html("ask_answer", "ask_dense")
     parts.add_html("ask_strip", js_on_load=BOARD, elem_classes="result")

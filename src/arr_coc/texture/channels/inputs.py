@@ -2,8 +2,8 @@
 
 Maps are motion, memory, attention, gaze and embeddings.
 
-A video or a dialogue carries state along; the caller warps it to this frame and supplies it: `previous_frame` for motion,
-maps for the rest. Maps come in any size and are resampled to the texture's. `read_supplied` checks them; which names
+`arr_coc.watch` carries state from frame to frame and supplies it, warped: `previous_frame` for motion, maps for the rest. A
+conversation supplies what the turn before found; `gaze=` supplies the falloff around the fixations. Maps come in any size and are resampled to the texture's. `read_supplied` checks them; which names
 exist follows from the registered channels. A channel without its map is zero.
 """
 
@@ -100,7 +100,7 @@ def motion(texture: TextureArray) -> torch.Tensor:
     family="memory",
     cost="cheap",
     supplied_by=("fixation", "previous_relevance"),
-    meaning="where relevance has dwelt: .9 of the old fixation + .1 of the previous relevance",
+    meaning="where relevance has dwelt: .9 of the old fixation + .1 of the previous relevance; filled by watch",
 )
 def fixation(texture: TextureArray) -> torch.Tensor:
     old, new = texture.supplied("fixation"), texture.supplied("previous_relevance")
@@ -118,11 +118,19 @@ def _register_map(name: str, family: str, meaning: str) -> None:
         return texture.constant(0.0) if given is None else given
 
 
-_register_map("previous_relevance", "memory", "relevance on the previous frame or turn")
-_register_map("previous_saliency", "memory", "saliency on the previous frame")
-_register_map("previous_attention", "attention", "the model's attention at an earlier layer or turn")
-_register_map("current_attention", "attention", "the model's attention so far, accumulated")
-_register_map("gaze", "attention", "where a person looks: eye tracking")
+_register_map("previous_relevance", "memory", "relevance on the previous frame or turn; filled by watch and follow-ups")
+_register_map(
+    "previous_saliency", "memory", "saliency on the previous frame, filled by watch; for callers: no score reads it"
+)
+_register_map(
+    "previous_attention", "attention", "the model's attention while it answered the last turn; filled by follow-ups"
+)
+_register_map(
+    "current_attention",
+    "attention",
+    "the model's attention so far, accumulated; for callers: the library does not fill it",
+)
+_register_map("gaze", "attention", "where a person looks; filled from gaze=, or by callers from eye tracking")
 
 
 def _embeddings(texture: TextureArray) -> torch.Tensor | None:
