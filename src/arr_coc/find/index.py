@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -170,6 +170,8 @@ class Index:
         workers: processes that encode, such as `arr_coc.ray.Workers(2)`; the encoder must be given by name. progress: is
         called with the number of images done and to do. fresh: discard what there is.
         """
+        if workers is not None and isinstance(self._given, Embeddings | Encoder):
+            raise ArrCocError("workers open their own encoder: expected encoder= as a name, got an object")
         images = find_images([self.folder])
         progress = progress or (lambda done, total: None)
         with locked(self.place):
@@ -177,8 +179,9 @@ class Index:
                 erase(self.place)
                 self._store = None
                 self.__dict__.pop("encoder", None)  # the new one need not be that of the old index
-            store = self._opened() or Store.create(self.place, dims_of(self.encoder), self._note())
-            self._store = store
+            store = self._store = Store.open(self.place)  # again: another process may have written since
+            if store is None:
+                store = self._store = Store.create(self.place, dims_of(self.encoder), self._note())
             known = store.stamps()
             names, wrong = self._names(images)
             gone = [name for name in known if name not in names]
@@ -269,13 +272,10 @@ class Index:
         if workers is None:
             yield from (encode_images(self.encoder, block) for block in blocks)
             return
-        given = self._given
-        if given is None:
-            note = cast(Store, self._store).note["encoder"]
-            given = None if note is None else CellEncoder(*note)
-        if not isinstance(given, CellEncoder):
-            raise ArrCocError("workers open their own encoder: pass encoder= by name")
-        yield from workers(given.open, encode_images, blocks)
+        named = cast(Store, self._store).note["encoder"]
+        if named is None:
+            raise ArrCocError("workers open their own encoder, and this index was made with one passed as an object")
+        yield from workers(CellEncoder(*named).open, encode_images, blocks)
 
 
 def encode_images(encoder: Embeddings | Encoder, images: Task) -> tuple[list[Row], list[tuple[str, str]]]:
