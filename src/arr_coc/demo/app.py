@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from arr_coc.vlm.model import VLM
 MAX_LAYERS = 4  # models with another layer than their own that are kept
 
 Output = dict[str, Any]  # what a tab shows: values by the name of their component
+RunTab = Callable[["PageRequest"], Iterator[Output]]
 
 
 class ModelPool:
@@ -64,6 +65,10 @@ class ModelPool:
         return arr_coc.wrap(vlm.model, vlm.processor, embeddings=vlm.embeddings, layer=folder)
 
 
+def _run_here(function: RunTab, request: PageRequest) -> Iterator[Output]:
+    return function(request)
+
+
 @dataclass(frozen=True, eq=False)
 class AppState:
     """Everything that users share, and their sessions, which they do not share."""
@@ -73,9 +78,10 @@ class AppState:
     limits: Limits
     root: Path  # reports and layers are opened below it
     sessions: SessionStore
+    run: Callable[[RunTab, PageRequest], Iterator[Output]] = _run_here  # where tabs are computed
 
     def request(self, session_id: str | None, state: PageState) -> PageRequest:
-        return PageRequest(self, self.sessions.get(session_id), state)
+        return PageRequest(self, self.sessions.get(session_id), state, session_id)
 
 
 def load_app(
@@ -104,6 +110,7 @@ class PageRequest:
     app: AppState
     session: Session
     state: PageState
+    session_id: str | None = None
 
     @cached_property
     def vlm(self) -> VLM:
