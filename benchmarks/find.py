@@ -88,7 +88,9 @@ def stores(count: int) -> None:
         folder = Path(tempfile.mkdtemp())
         try:
             found = run(folder, vectors, queries)
-            found["recall"] = float(np.mean([len(set(a) & set(b)) / NEAREST for a, b in zip(found.pop("images"), truth, strict=True)]))
+            found["recall"] = float(
+                np.mean([len(set(a) & set(b)) / NEAREST for a, b in zip(found.pop("images"), truth, strict=True)])
+            )
             found["megabytes"] = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
             print(name, json.dumps({key: round(value, 3) for key, value in found.items()}))
         except ImportError:

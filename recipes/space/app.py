@@ -22,9 +22,9 @@ import torch  # noqa: E402
 
 from arr_coc.adapters.loading import keep_quiet  # noqa: E402
 from arr_coc.demo.app import AppState, Output, PageRequest, RunTab, load_app  # noqa: E402
+from arr_coc.demo.inputs import Upload  # noqa: E402
 from arr_coc.demo.limits import Limits  # noqa: E402
 from arr_coc.demo.server import Address, import_gradio, serve  # noqa: E402
-from arr_coc.demo.inputs import Upload  # noqa: E402
 from arr_coc.demo.state import PageState  # noqa: E402
 
 SECONDS = int(os.environ.get("ARR_COC_SECONDS", "60"))  # of the GPU for one request

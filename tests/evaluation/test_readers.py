@@ -237,9 +237,7 @@ def test_egoschema_reads_the_questions_with_public_answers(tmp_path: Path, cache
 
 def test_a_clip_may_be_a_folder_of_frames_and_a_damaged_one_is_named(tmp_path: Path, cache: Path) -> None:
     data = tmp_path / "data"
-    nextqa(
-        data, f"7,3,80,60,what,0,1,DO,{','.join(OPTIONS)}", f"8,3,80,60,what,0,1,DO,{','.join(OPTIONS)}"
-    )
+    nextqa(data, f"7,3,80,60,what,0,1,DO,{','.join(OPTIONS)}", f"8,3,80,60,what,0,1,DO,{','.join(OPTIONS)}")
     for number in range(3):
         draw(data / "frames" / "7" / f"{number}.jpg")
     (data / "8.mp4").write_bytes(b"no clip")

@@ -53,7 +53,7 @@ def test_the_image_and_the_place_in_it_are_found(folder: Path, colour: str) -> N
     report = index.update()
     assert (report.images, report.added, len(index)) == (4, 4, 4)
     found = index.find(f"Where is the {colour} box?", 2)
-    assert [one.path.name for one in found][0] == f"{colour}'s.png"
+    assert found[0].path.name == f"{colour}'s.png"
     assert len(found) == 2
     assert found[0].score > found[1].score
     assert found[0].size == (64, 48)
@@ -65,7 +65,9 @@ def test_the_search_is_the_exact_best_cell(folder: Path) -> None:
     index = Index(folder, encoder=encoder)
     index.update()
     query = encoder.text(["something pink"])[0]
-    expected = {path: float((encoder.dense(path).features.flatten(1).T @ query).max()) for path in folder.rglob("*.png")}
+    expected = {
+        path: float((encoder.dense(path).features.flatten(1).T @ query).max()) for path in folder.rglob("*.png")
+    }
     found = index.find("something pink", 10)
     assert [one.path for one in found] == sorted(expected, key=lambda path: -expected[path])
     assert [one.score for one in found] == pytest.approx([expected[one.path] for one in found], abs=2e-3)

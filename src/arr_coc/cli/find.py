@@ -85,9 +85,7 @@ def run_index(arguments: argparse.Namespace) -> int:
     named = arguments.encoder is not None
     if not named and (arguments.projection is not None or arguments.mode != "fast"):
         raise ArrCocError("expected --encoder with --projection or --mode: name the encoder, too")
-    encoder = (
-        CellEncoder(arguments.encoder, arguments.projection, arguments.mode, arguments.device) if named else None
-    )
+    encoder = CellEncoder(arguments.encoder, arguments.projection, arguments.mode, arguments.device) if named else None
     index = arr_coc.Index(arguments.folder, encoder=encoder, place=arguments.index)
     keep_quiet()
     try:
