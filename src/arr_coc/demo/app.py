@@ -19,6 +19,7 @@ from arr_coc.demo.session import Session, SessionImage, SessionStore
 from arr_coc.demo.state import PageState
 from arr_coc.errors import ArrCocError, ModelError, PromptError
 from arr_coc.evaluation.data import Evidence
+from arr_coc.find.index import Index
 from arr_coc.types.question import check_question
 from arr_coc.vlm.model import VLM
 
@@ -78,6 +79,7 @@ class AppState:
     limits: Limits
     root: Path  # reports and layers are opened below it
     sessions: SessionStore
+    index: Index | None = None  # of the images that the tab Find searches
     run: Callable[[RunTab, PageRequest], Iterator[Output]] = _run_here  # where tabs are computed
 
     def request(self, session_id: str | None, state: PageState) -> PageRequest:
@@ -91,16 +93,17 @@ def load_app(
     examples: Mapping[str, ExampleImage] | None = None,
     device: str = "cpu",
     embeddings: str | None = None,
+    index: Index | None = None,
 ) -> AppState:
     """Load the models and warm them up, so that the first question is not slower than the others.
 
-    `examples` are offered together with the bundled ones.
+    `examples` are offered together with the bundled ones. `index` is what the tab Find searches; without one there is no such tab.
     """
     known = bundled_examples() | dict(examples or {})
     pool = ModelPool(models, root, device, embeddings)
     for name in pool.names:
         pool.get(name).ask(known["receipt"].load(), "?", budget="12.5%", max_new_tokens=1)
-    return AppState(pool, known, limits, root, SessionStore(limits))
+    return AppState(pool, known, limits, root, SessionStore(limits), index)
 
 
 @dataclass(frozen=True, eq=False)

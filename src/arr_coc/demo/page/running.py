@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 import gradio as gr
 
-from arr_coc.demo import markup, tab_ask, tab_channels, tab_compare, tab_knowing, tab_report
+from arr_coc.demo import markup, tab_ask, tab_channels, tab_compare, tab_find, tab_knowing, tab_report
 from arr_coc.demo.app import AppState, Output, PageRequest, RunTab
 from arr_coc.demo.page.layout import Controls, Parts
 from arr_coc.demo.security import hide_paths
@@ -31,6 +31,7 @@ RUN_TAB: dict[str, RunTab] = {
     "channels": tab_channels.run,
     "knowing": tab_knowing.run,
     "report": tab_report.run,
+    "find": tab_find.run,
 }
 CLEARED_BY_ERROR = {  # outputs that would contradict an error
     "ask": ("ask_answer", "ask_dense", "ask_strip", "ask_pictures", "ask_facts"),
@@ -38,6 +39,7 @@ CLEARED_BY_ERROR = {  # outputs that would contradict an error
     "channels": ("channels_values",),
     "knowing": (),
     "report": ("report_changes", "report_page"),
+    "find": ("find_images",),
 }
 ACTIONS = ("copy_link", "copy_python", "save_json")
 log = logging.getLogger("arr_coc.demo")
