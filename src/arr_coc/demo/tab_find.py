@@ -23,7 +23,9 @@ def run(request: PageRequest) -> Iterator[Output]:
     query = check_question(state.find.strip(), request.app.limits.letters)
     found = index.find(query, SHOWN)
     tiles = [_tile(one, state.find_heat) for one in found]
-    searched = f"The {len(found)} nearest of {len(index)} images. They are shown also where none fits: compare the scores."
+    searched = (
+        f"The {len(found)} nearest of {len(index)} images. They are shown also where none fits: compare the scores."
+    )
     yield {
         "find_images": macros.message(searched) + macros.found(tiles),
         "find_python": snippets.find(str(index.folder), query, SHOWN),
