@@ -66,7 +66,7 @@ def test_the_command_answers_a_local_task_from_a_part_of_the_tokens(task: Path, 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("pretrained=reader,budget=lots", "expected a budget"),
+        ("pretrained=reader,budget=lots", "got 'lots'"),
         ("pretrained=reader,selector=nothing", "nothing"),
         ("pretrained=/no/such/folder", "/no/such/folder"),
     ],

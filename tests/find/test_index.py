@@ -255,7 +255,14 @@ def test_workers_need_an_encoder_by_name(folder: Path) -> None:
         Index(folder, encoder=Colours()).update(workers=here)
     assert Index(folder, encoder=CellEncoder(FAKE)).update(workers=here).images == 4
     patch(folder / "new.png", "cyan")
+    with pytest.raises(DataError, match="made with colours-0"):
+        Index(folder, encoder="tests.embedding.fake:other").update(workers=here)
     assert Index(folder).update(workers=here).added == 1
+
+
+def test_windows_need_a_projection(folder: Path) -> None:
+    with pytest.raises(ArrCocError, match="expected the mode 'fast'"):
+        Index(folder, encoder=CellEncoder(FAKE, mode="native")).update()
 
 
 def test_boxes_are_parts_of_near_best_cells() -> None:

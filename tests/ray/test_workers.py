@@ -126,7 +126,15 @@ def test_an_index_is_the_same_from_worker_processes(ray: Any, tmp_path: Path, ca
     photos = Path(write_photos(tmp_path / "photos", 20))
     (photos / "bad.png").write_bytes(b"no image")
     for name, more in (("one", []), ("two", ["--ray", "2"])):
-        words = ["index", str(photos), "--encoder", "tests.embedding.fake:make", "--index", str(tmp_path / name), "--json"]
+        words = [
+            "index",
+            str(photos),
+            "--encoder",
+            "tests.embedding.fake:make",
+            "--index",
+            str(tmp_path / name),
+            "--json",
+        ]
         assert main([*words, *more]) == 1
         report = json.loads(capsys.readouterr().out)
         assert (report["images"], report["added"], len(report["unreadable"])) == (20, 20, 1)

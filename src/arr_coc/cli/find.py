@@ -83,8 +83,8 @@ def run_index(arguments: argparse.Namespace) -> int:
     check_device(arguments.device)
     workers = console.ray_workers(arguments)
     named = arguments.encoder is not None
-    if not named and (arguments.projection is not None or arguments.mode != "fast"):
-        raise ArrCocError("expected --encoder with --projection or --mode: name the encoder, too")
+    if not named and (arguments.projection is not None or arguments.mode != "fast" or arguments.device != "cpu"):
+        raise ArrCocError("expected --encoder with --projection, --mode or --device: name the encoder, too")
     encoder = CellEncoder(arguments.encoder, arguments.projection, arguments.mode, arguments.device) if named else None
     index = arr_coc.Index(arguments.folder, encoder=encoder, place=arguments.index)
     keep_quiet()

@@ -27,7 +27,7 @@ OPTIONS = ("budget", "glance", "selector")
 SOURCES = ("image", "url", "path", "base64")  # keys of an image in a chat message
 
 
-class ArrCocPipeline(ImageTextToTextPipeline):  # type: ignore[misc]
+class ArrCocPipeline(ImageTextToTextPipeline):
     """`ImageTextToTextPipeline` with a budget. Its model is a `VLM`, or a transformers model with its processor."""
 
     def __init__(
@@ -74,7 +74,7 @@ class ArrCocPipeline(ImageTextToTextPipeline):  # type: ignore[misc]
         if len(answers) != len(ids):
             raise PromptError(f"expected one answer for each prompt, got {len(answers)} for {len(ids)}")
         longest = max(len(answer.ids) for answer in answers)
-        padding = self.tokenizer.pad_token_id or 0
+        padding = self.vlm.processor.tokenizer.pad_token_id or 0
         # As the stock pipeline: the whole prompt, not the pruned one, and what follows it.
         rows = [
             torch.cat([row.cpu(), answer.ids.cpu(), torch.full((longest - len(answer.ids),), padding)])

@@ -12,7 +12,7 @@ is nearest to it by cosine.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -108,6 +108,11 @@ class CellEncoder:
         except ProjectionError:
             if self.projection is not None:
                 raise
+            if self.mode != "fast":
+                raise ArrCocError(
+                    f"expected the mode 'fast' for {self.name!r}, which has no projection, got {self.mode!r}: fit one with "
+                    "arr-coc fit-embeddings and pass it"
+                ) from None
             return encoder  # none ships for it: vectors of all dimensions
 
 
@@ -239,7 +244,8 @@ class Index:
 
     def _note(self) -> dict[str, Any]:
         given = self._given or CellEncoder()
-        named = list(vars(given).values()) if isinstance(given, CellEncoder) else None
+        # Without the device: the index may be searched on another machine.
+        named = [given.name, given.projection, given.mode] if isinstance(given, CellEncoder) else None
         return {"format": FORMAT, "identity": self.encoder.identity, "encoder": named}
 
     def _opened(self) -> Store | None:
@@ -268,14 +274,18 @@ class Index:
 
     def _encoded(
         self, blocks: Sequence[Task], workers: WorkerMap | None
-    ) -> Iterator[tuple[list[Row], list[tuple[str, str]]]]:
+    ) -> Generator[tuple[list[Row], list[tuple[str, str]]]]:
         if workers is None:
             yield from (encode_images(self.encoder, block) for block in blocks)
             return
         named = cast(Store, self._store).note["encoder"]
         if named is None:
             raise ArrCocError("workers open their own encoder, and this index was made with one passed as an object")
-        yield from workers(CellEncoder(*named).open, encode_images, blocks)
+        given = CellEncoder(*named)
+        if isinstance(self._given, CellEncoder):
+            given = self._given
+            assert self.encoder  # raises where it is not the index's own
+        yield from workers(given.open, encode_images, blocks)
 
 
 def encode_images(encoder: Embeddings | Encoder, images: Task) -> tuple[list[Row], list[tuple[str, str]]]:
