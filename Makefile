@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo page test soak coverage test-matrix test-vllm test-ray lint format docs pictures bench clean help
+.PHONY: demo page test soak coverage test-matrix test-vllm test-ray test-lmms lint format docs pictures bench clean help
 
 help:
 	@echo "make demo      answers about a bundled receipt, and pictures of why, into out/"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-matrix  the model tests with every supported transformers, the newest included"
 	@echo "make test-vllm  the plugin in vLLM itself, in an environment of its own (3.5 GB); needs the CPU build of torch"
 	@echo "make test-ray  the tests on Ray and of more clients of the endpoint, in an environment of their own"
+	@echo "make test-lmms  the model for lmms-eval, by its own command, in an environment of its own"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the code"
 	@echo "make docs      the documentation as a site, into out/docs"
@@ -56,6 +57,10 @@ test-vllm: .venv/vllm/ready
 # Ray, litellm and LangChain are large, so they have an environment of their own, which shares the packages of .venv.
 test-ray: .venv/ready-ray
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/src:$(CURDIR) .venv/ray/bin/python -m pytest -rs tests/ray tests/serve/test_clients.py
+
+# lmms-eval pins an older av. The wheel of torchvision that it brings is built for CUDA and breaks transformers beside a CPU torch.
+test-lmms: .venv/ready-lmms
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/src:$(CURDIR) .venv/lmms/bin/python -m pytest -W ignore -rs tests/engines/test_lmms.py
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check .
@@ -113,4 +118,12 @@ clean:
 	$(BIN)/python -m venv .venv/ray
 	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" > $$(.venv/ray/bin/python -c "import site; print(site.getsitepackages()[0])")/shared.pth
 	.venv/ray/bin/python -m pip install -q -c constraints.txt "ray[data,serve]" litellm langchain-openai
+	@touch $@
+
+.venv/ready-lmms: .venv/ready-dev
+	$(BIN)/python -m venv .venv/lmms
+	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" > $$(.venv/lmms/bin/python -c "import site; print(site.getsitepackages()[0])")/shared.pth
+	grep -v -E "^(av|openai)==" constraints.txt > .venv/lmms/constraints.txt
+	.venv/lmms/bin/python -m pip install -q -c .venv/lmms/constraints.txt "lmms-eval==0.7.3"
+	.venv/lmms/bin/python -m pip uninstall -q -y torchvision
 	@touch $@

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "arr_coc"
 
 LAYERS = (
     "errors", "files", "devices", "hub", "draw", "types", "texture", "frames", "embedding", "selectors", "layer", "relevance",
-    "reader", "adapters", "vlm", "hosting", "video", "evaluation", "training", "bench", "serve", "ray", "demo", "cli",
+    "reader", "adapters", "vlm", "hosting", "video", "evaluation", "training", "find", "bench", "serve", "ray", "demo", "cli",
     "engines",  # loaded by other programs: nothing in the package may import it
 )  # fmt: skip
 ANSWER_PATH = LAYERS[: LAYERS.index("vlm") + 1]  # packages that an answer runs through

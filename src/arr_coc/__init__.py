@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from arr_coc.embedding.projection import Projection
     from arr_coc.errors import ArrCocError, ChannelError, ImageError
     from arr_coc.evaluation.runner import evaluate
+    from arr_coc.find.index import Index
     from arr_coc.layer import ArrCocLayer
     from arr_coc.texture import (
         FULL40,
@@ -53,6 +54,7 @@ __all__ = [
     "Embeddings",
     "Grid",
     "ImageError",
+    "Index",
     "Projection",
     "TextureArray",
     "TextureBatch",
@@ -75,6 +77,7 @@ _HOMES = {
     "arr_coc.embedding.projection": ("Projection",),
     "arr_coc.errors": ("ArrCocError", "ChannelError", "ImageError"),
     "arr_coc.evaluation.runner": ("evaluate",),
+    "arr_coc.find.index": ("Index",),
     "arr_coc.layer": ("ArrCocLayer",),
     "arr_coc.texture": (
         "FULL40", "LAYOUTS", "MVP13", "Channel", "TextureArray", "TextureBatch", "all_channels", "channel",

@@ -113,7 +113,7 @@ def test_the_queue_is_bounded_and_models_run_one_request_at_a_time(events: Any, 
 
 def test_the_parameters_of_the_api_have_the_names_of_the_settings(events: Any) -> None:
     endpoints = events.page.get_api_info()["named_endpoints"]
-    assert set(endpoints) == {"/ask", "/compare", "/channels", "/knowing", "/report", "/send", "/choose"}
+    assert set(endpoints) == {"/ask", "/compare", "/channels", "/knowing", "/report", "/find", "/send", "/choose"}
     for tab, settings in LINK_FIELDS.items():
         assert {one["parameter_name"] for one in endpoints[f"/{tab}"]["parameters"]} == set(settings)
     assert [one["parameter_name"] for one in endpoints["/send"]["parameters"]] == ["file"]

@@ -14,6 +14,7 @@ CHANGED = PageState(
     image="scene", question="Wie heißt «das» & was kostet 100% + ?", model="folder/model", layer="none", budget="mass 90%",
     glance="25%", selector="fastv", dense=False, follow=True, gaze="3, 4", heat=5, selectors=("random", "ink"), box="1, 2, 3, 4", channel="text", level=3,
     point="0.5, 0.25", learned=False, exploit=0.25, weights="coupling 1, text 0.5", report="runs/a", against="runs/b",
+    find="a cat", find_heat=True,
 )  # fmt: skip
 
 

@@ -109,6 +109,10 @@ def make() -> Colours:
     return Colours()
 
 
+def other() -> Colours:
+    return Colours(seed=7)
+
+
 class Slow(Colours):
     """Slow after ten pictures; touches the file $SLOW_READY once the first block of the other worker is done."""
 

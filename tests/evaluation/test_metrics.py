@@ -115,3 +115,14 @@ def test_sensitivity_is_one_minus_jaccard() -> None:
     assert metrics.sensitivity([a, b]) == pytest.approx(1 - 1 / 3)
     assert metrics.sensitivity([a, b, c]) == pytest.approx(1 - (1 / 3 + 1 + 1 / 3) / 3)
     assert metrics.sensitivity([a]) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "right"),
+    [
+        ("B", 1), ("b", 1), ("B.", 1), ("(B)", 1), ("B) a dog runs", 1), ("The answer is B.", 1), ("Answer: (B)", 1),
+        ("a dog runs", 1), ("A dog runs.", 1), ("A", 0), ("A. a dog runs", 0), ("", 0), ("C, not B", 0), ("a cat", 0),
+    ],
+)  # fmt: skip
+def test_multiple_choice_reads_the_letter_or_the_text(said: str, right: int) -> None:
+    assert metrics.choice(said, ["B", "a dog runs"]) == right

@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -157,6 +158,95 @@ def test_pope(tmp_path: Path) -> None:
     data = read_data(tmp_path, "pope")
     assert [(s.kind, s.answers) for s in data.pictures[0].samples] == [("adversarial", ("no",)), ("random", ("yes",))]
     assert data.metric == "yes_no"
+
+
+OPTIONS = ("a dog", "a cat", "a car", "a bus", "a hat")
+
+
+def film(path: Path, seconds: int = 40) -> None:
+    """A clip of one frame a second that becomes brighter."""
+    av = pytest.importorskip("av")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(path, "w") as container:
+        stream = container.add_stream("mpeg4", rate=1)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(seconds):
+            pixels = np.full((48, 64, 3), 5 * number, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode())
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "arr-coc" / "frames"
+
+
+def nextqa(folder: Path, *rows: str) -> None:
+    folder.mkdir(exist_ok=True)
+    lines = ["video,frame_count,width,height,question,answer,qid,type,a0,a1,a2,a3,a4", *rows]
+    (folder / "val.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_nextqa(tmp_path: Path, cache: Path) -> None:
+    data = tmp_path / "data"
+    options = ",".join(OPTIONS)
+    nextqa(
+        data,
+        f'4010069381,369,640,480,"what is seen, at first",1,6,DO,{options}',
+        f"4010069381,369,640,480,why did it run,4,7,CW,{options}",
+        f"4010069381,369,640,480,why did it run,9,7,CW,{options}",
+        f"999,369,640,480,what,0,7,CW,{options}",
+    )
+    film(data / "NExTVideo" / "1002" / "4010069381.mp4")
+    found = read_data(data, "nextqa")
+    [picture] = found.pictures
+    assert found.metric == "choice"
+    assert [sample.kind for sample in picture.samples] == ["DO", "CW"]
+    assert picture.samples[0].answers == ("B", "a cat")
+    assert picture.samples[0].question.splitlines() == [
+        "what is seen, at first", "A. a dog", "B. a cat", "C. a car", "D. a bus", "E. a hat",
+        "Answer with the letter of the right option.",
+    ]  # fmt: skip
+    assert len(picture.frames) == 16
+    assert picture.fps == pytest.approx(15 / 39, rel=0.05)
+    assert len(found.problems) == 2
+    assert "from 0 to 4, got 9" in found.problems[0]
+    assert "no clip '999'" in found.problems[1]
+    before = {path: path.stat().st_mtime_ns for path in cache.rglob("*.png")}
+    assert len(before) == 16
+    read_data(data, "nextqa")
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.png")} == before
+
+
+def test_egoschema_reads_the_questions_with_public_answers(tmp_path: Path, cache: Path) -> None:
+    data = tmp_path / "data"
+    asked = [
+        {"q_uid": uid, "question": "What happens?", **{f"option {n}": option for n, option in enumerate(OPTIONS)}}
+        for uid in ("aa-1", "bb-2")
+    ]
+    put(data / "questions.json", asked)
+    put(data / "subset_answers.json", {"bb-2": 3})
+    film(data / "videos" / "bb-2.mp4", seconds=5)
+    [picture] = read_data(data, "egoschema").pictures
+    assert (picture.samples[0].answers, len(picture.frames), picture.fps) == (("D", "a bus"), 5, 1.0)
+    put(data / "subset_answers.json", {"other": 3})
+    with pytest.raises(DataError, match="found none"):
+        read_data(data, "egoschema")
+
+
+def test_a_clip_may_be_a_folder_of_frames_and_a_damaged_one_is_named(tmp_path: Path, cache: Path) -> None:
+    data = tmp_path / "data"
+    nextqa(data, f"7,3,80,60,what,0,1,DO,{','.join(OPTIONS)}", f"8,3,80,60,what,0,1,DO,{','.join(OPTIONS)}")
+    for number in range(3):
+        draw(data / "frames" / "7" / f"{number}.jpg")
+    (data / "8.mp4").write_bytes(b"no clip")
+    found = read_data(data, "nextqa")
+    assert [len(picture.frames) for picture in found.pictures] == [3]
+    assert "8.mp4" in found.problems[0]
+    (data / "val.csv").write_text("video,question\n")
+    with pytest.raises(DataError, match=r"a0, a1, .* are missing"):
+        read_data(data, "nextqa")
 
 
 @pytest.mark.parametrize("layout", FORMATS)

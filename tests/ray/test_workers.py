@@ -119,3 +119,24 @@ def test_the_commands(ray: Any, model: str, tmp_path: Path, monkeypatch: pytest.
     capsys.readouterr()
     assert main([*fit, str(tmp_path / "three.safetensors"), "--ray", "0"]) == 2
     assert "--ray of at least 1 worker, got 0" in capsys.readouterr().err
+
+
+def test_an_index_is_the_same_from_worker_processes(ray: Any, tmp_path: Path, capsys: Any) -> None:
+    pytest.importorskip("lancedb", reason="the extra `find` is not installed")
+    photos = Path(write_photos(tmp_path / "photos", 20))
+    (photos / "bad.png").write_bytes(b"no image")
+    for name, more in (("one", []), ("two", ["--ray", "2"])):
+        words = [
+            "index",
+            str(photos),
+            "--encoder",
+            "tests.embedding.fake:make",
+            "--index",
+            str(tmp_path / name),
+            "--json",
+        ]
+        assert main([*words, *more]) == 1
+        report = json.loads(capsys.readouterr().out)
+        assert (report["images"], report["added"], len(report["unreadable"])) == (20, 20, 1)
+    one, two = (arr_coc.Index(photos, place=tmp_path / name).find("red", 20) for name in ("one", "two"))
+    assert [(found.path, found.score) for found in one] == [(found.path, found.score) for found in two]

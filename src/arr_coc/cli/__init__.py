@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from arr_coc import __version__
-from arr_coc.cli import ask, bench, channels, demo, eval, fit_embeddings, serve, show, tour, train, video
+from arr_coc.cli import ask, bench, channels, demo, eval, find, fit_embeddings, serve, show, tour, train, video
 from arr_coc.errors import ArrCocError
 
 _EPILOG = """\
@@ -24,6 +24,7 @@ start here:
   arr-coc show receipt.jpg "What is the total amount?" -o why.png    which cells matter, and why
   arr-coc video clip.mp4 "Where is the dog?" --embeddings labels -o out.mp4    the same for a video
   arr-coc eval FOLDER --limit 20            compare selectors on your own questions
+  arr-coc index photos; arr-coc find photos "a dog on a sofa"    images by what is in them, and where
   arr-coc channels photo.jpg -o sheet.png   draw the channels of the texture array
   arr-coc channels --json                   every channel: meaning, range, pooling, cost
   arr-coc fit-embeddings photos -o e.safetensors    compress an encoder's features
@@ -46,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"arr-coc {__version__}")
     parser.set_defaults(run=partial(_print_help, parser))  # without a command
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for module in (ask, show, video, eval, channels, fit_embeddings, train, bench, tour, demo, serve):
+    for module in (ask, show, video, eval, channels, find, fit_embeddings, train, bench, tour, demo, serve):
         module.add_parser(commands)
     return parser
 

@@ -23,6 +23,7 @@ examples:
   arr-coc demo                                 ask about any image, in a browser
   arr-coc demo --data receipts                 with the annotated images of a folder with samples.jsonl
   arr-coc demo --model reader MODEL_FOLDER     with several models
+  arr-coc demo --find photos                   find images of an indexed folder
   arr-coc demo --files runs                    open reports and layers below the folder runs
 """
 
@@ -42,6 +43,7 @@ def add_parser(commands: Any) -> None:
     add("--model", nargs="+", default=["reader"], metavar="FOLDER", help="one or more models (the bundled reader)")
     add("--data", type=Path, metavar="FOLDER", help="annotated images, in the layout of arr-coc eval")
     add("--files", type=Path, default=Path(), metavar="FOLDER", help="folder of reports and layers (the current one)")
+    add("--find", type=Path, metavar="FOLDER", help="a folder that arr-coc index was run on: adds the tab Find")
     add("--port", type=int, help="port (the first free one from 7860 on)")
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
     add("--share", action="store_true", help="also open a public tunnel")
@@ -66,6 +68,13 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.files.is_dir():
         raise ArrCocError(f"expected a folder for --files, and there is no folder {str(arguments.files)!r}")
     check_device(arguments.device)
+    index = None
+    if arguments.find is not None:
+        from arr_coc.find.index import Index
+
+        index = Index(arguments.find)
+        if not len(index):
+            raise ArrCocError(f"expected an indexed folder for --find: run `arr-coc index {arguments.find}` first")
     address = Address(arguments.host, find_port(arguments.host, arguments.port), arguments.share)
     examples, problems = ({}, []) if arguments.data is None else read_examples(arguments.data)
     print_problems(problems)
@@ -73,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     import_gradio()
     keep_quiet()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="arr-coc: %(message)s")
-    app = load_app(arguments.model, limits, arguments.files, examples, arguments.device, arguments.embeddings)
+    app = load_app(arguments.model, limits, arguments.files, examples, arguments.device, arguments.embeddings, index)
     with serve(app, address) as url:
         print(f"The page is at {url} (Ctrl-C ends it).", flush=True)
         if arguments.host not in ("127.0.0.1", "localhost", "::1"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,12 +19,14 @@ from arr_coc.demo.session import Session, SessionImage, SessionStore
 from arr_coc.demo.state import PageState
 from arr_coc.errors import ArrCocError, ModelError, PromptError
 from arr_coc.evaluation.data import Evidence
+from arr_coc.find.index import Index
 from arr_coc.types.question import check_question
 from arr_coc.vlm.model import VLM
 
 MAX_LAYERS = 4  # models with another layer than their own that are kept
 
 Output = dict[str, Any]  # what a tab shows: values by the name of their component
+RunTab = Callable[["PageRequest"], Iterator[Output]]
 
 
 class ModelPool:
@@ -64,6 +66,10 @@ class ModelPool:
         return arr_coc.wrap(vlm.model, vlm.processor, embeddings=vlm.embeddings, layer=folder)
 
 
+def _run_here(function: RunTab, request: PageRequest) -> Iterator[Output]:
+    return function(request)
+
+
 @dataclass(frozen=True, eq=False)
 class AppState:
     """Everything that users share, and their sessions, which they do not share."""
@@ -73,9 +79,11 @@ class AppState:
     limits: Limits
     root: Path  # reports and layers are opened below it
     sessions: SessionStore
+    index: Index | None = None  # of the images that the tab Find searches
+    run: Callable[[RunTab, PageRequest], Iterator[Output]] = _run_here  # where tabs are computed
 
     def request(self, session_id: str | None, state: PageState) -> PageRequest:
-        return PageRequest(self, self.sessions.get(session_id), state)
+        return PageRequest(self, self.sessions.get(session_id), state, session_id)
 
 
 def load_app(
@@ -85,16 +93,17 @@ def load_app(
     examples: Mapping[str, ExampleImage] | None = None,
     device: str = "cpu",
     embeddings: str | None = None,
+    index: Index | None = None,
 ) -> AppState:
     """Load the models and warm them up, so that the first question is not slower than the others.
 
-    `examples` are offered together with the bundled ones.
+    `examples` are offered together with the bundled ones. `index` is what the tab Find searches; without one there is no such tab.
     """
     known = bundled_examples() | dict(examples or {})
     pool = ModelPool(models, root, device, embeddings)
     for name in pool.names:
         pool.get(name).ask(known["receipt"].load(), "?", budget="12.5%", max_new_tokens=1)
-    return AppState(pool, known, limits, root, SessionStore(limits))
+    return AppState(pool, known, limits, root, SessionStore(limits), index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +113,7 @@ class PageRequest:
     app: AppState
     session: Session
     state: PageState
+    session_id: str | None = None
 
     @cached_property
     def vlm(self) -> VLM:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -31,19 +31,30 @@ POLICY = {
     "form-action": "'self'",
     "frame-ancestors": "'none'",
 }
-HEADERS = {
-    "content-security-policy": "; ".join(f"{name} {value}" for name, value in POLICY.items()),
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "permissions-policy": "camera=(), microphone=(), geolocation=()",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
 
 
-def is_allowed_host(header: str, host: str, share: bool = False) -> bool:
-    """Whether a request's Host header names this server, which listens on `host`.
+def security_headers(embedders: Sequence[str] = ()) -> dict[str, str]:
+    """The headers of every response. `embedders`: addresses whose pages may show this one in a frame."""
+    policy = POLICY | {"frame-ancestors": " ".join(embedders) or "'none'"}
+    headers = {
+        "content-security-policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
+        "x-content-type-options": "nosniff",
+        "x-frame-options": "DENY",
+        "referrer-policy": "no-referrer",
+        "permissions-policy": "camera=(), microphone=(), geolocation=()",
+        "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
+    }
+    if embedders:  # this older header cannot name addresses
+        del headers["x-frame-options"]
+    return headers
+
+
+HEADERS = security_headers()
+
+
+def is_allowed_host(header: str, host: str, share: bool = False, names: Sequence[str] = ()) -> bool:
+    """Whether a request's Host header names this server, which listens on `host`, and is also known by `names`.
 
     A web site whose name was changed to point to this machine (DNS rebinding) still sends its own name. A server for this
     machine only accepts its local names. Any other also accepts plain addresses, which need no name server, and the names
@@ -56,7 +67,7 @@ def is_allowed_host(header: str, host: str, share: bool = False) -> bool:
     if not found:
         return False
     name = (found[1] or found[2]).lower().rstrip(".")
-    if name in LOCAL_NAMES or name == host.lower() or (share and name.endswith(TUNNEL)):
+    if name in LOCAL_NAMES or name == host.lower() or name in names or (share and name.endswith(TUNNEL)):
         return True
     if host.lower() in LOCAL_NAMES:
         return False
@@ -74,8 +85,16 @@ def _is_address(name: str) -> bool:
 class SecurityMiddleware:
     """Answers requests for another host with an error, and adds the security headers to all responses."""
 
-    def __init__(self, app: Application, host: str, share: bool = False) -> None:
-        self.app, self.host, self.share = app, host, share
+    def __init__(
+        self,
+        app: Application,
+        host: str,
+        share: bool = False,
+        names: Sequence[str] = (),
+        embedders: Sequence[str] = (),
+    ) -> None:
+        self.app, self.host, self.share, self.names = app, host, share, names
+        self.headers = security_headers(embedders)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -85,12 +104,12 @@ class SecurityMiddleware:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 present = {name.lower() for name, _ in message.get("headers", ())}
-                extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                extra = [(name.encode(), value.encode()) for name, value in self.headers.items()]
                 message["headers"] = [*message.get("headers", ()), *(one for one in extra if one[0] not in present)]
             await send(message)
 
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        if len(hosts) == 1 and is_allowed_host(hosts[0], self.host, self.share):
+        if len(hosts) == 1 and is_allowed_host(hosts[0], self.host, self.share, self.names):
             await self.app(scope, receive, send_with_headers)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})

@@ -41,6 +41,8 @@ class Address:
     host: str = "127.0.0.1"
     port: int | None = None  # None: the first free one
     share: bool = False  # also through gradio's public tunnel
+    names: tuple[str, ...] = ()  # under which a proxy forwards requests to it
+    embedders: tuple[str, ...] = ()  # addresses whose pages may show it in a frame
 
 
 def import_gradio() -> Any:
@@ -135,6 +137,7 @@ def serve(app: AppState, address: Address) -> Iterator[str]:
             font=["system-ui", "-apple-system", "Segoe UI", "sans-serif"],
             font_mono=["ui-monospace", "Menlo", "Consolas", "monospace"],
         )
+        security = {name: getattr(address, name) for name in ("host", "share", "names", "embedders")}
         try:
             _, local, public = page.launch(
                 server_name=address.host,
@@ -154,7 +157,7 @@ def serve(app: AppState, address: Address) -> Iterator[str]:
                 mcp_server=False,
                 state_session_capacity=app.limits.visitors,
                 allowed_paths=[],
-                app_kwargs={"middleware": [Middleware(SecurityMiddleware, host=address.host, share=address.share)]},
+                app_kwargs={"middleware": [Middleware(SecurityMiddleware, **security)]},
             )
         except OSError as error:
             raise ArrCocError(f"cannot serve the page: {error.strerror or error}") from None

@@ -55,6 +55,10 @@ def report(folder: str, against: str = "") -> str:
     return str(_macros.compare_reports(repr(folder), repr(against)) if against else _macros.report(repr(folder)))
 
 
+def find(folder: str, query: str, count: int) -> str:
+    return str(_macros.find(repr(folder), repr(query), count))
+
+
 def _load_arguments(request: PageRequest) -> tuple[str, str]:
     """The code of the image, and the arguments of `arr_coc.load`."""
     state, models = request.state, request.app.models

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from arr_coc.errors import ArrCocError
 
-TABS = ("ask", "compare", "channels", "knowing", "report")
+TABS = ("ask", "compare", "channels", "knowing", "report", "find")
 # The stops of the sliders for budget and glance: a fuller slider means more tokens. `auto` is a switch next to them.
 SLIDER_STOPS = ("1%", "2%", "3%", "4.5%", "6.25%", "9%", "12.5%", "18%", "25%", "35%", "50%", "70%", "all")
 STRIP_BUDGETS = ("1%", "3%", "6.25%", "12.5%", "25%", "all")  # budgets at which an example is answered
@@ -25,6 +25,7 @@ LINK_FIELDS = {  # settings that the link of each tab holds
     "channels": ("image", "channel", "level", "point"),
     "knowing": (*_QUESTION_FIELDS, "learned", "exploit", "weights"),
     "report": ("report", "against"),
+    "find": ("find", "find_heat"),
 }
 _NUMBER_EXAMPLES = {"box": "40, 60, 90, 80", "gaze": "280, 600", "point": "0.5, 0.25"}
 
@@ -55,6 +56,8 @@ class PageState:
     weights: str = ""  # "coupling 1, text 0.2"; empty: as computed
     report: str = ""
     against: str = ""
+    find: str = "a dog"
+    find_heat: bool = False
 
     def __post_init__(self) -> None:
         if self.tab not in TABS:

@@ -1,6 +1,7 @@
 """Plugins for inference engines. An engine loads its plugin by an entry point; the package itself never imports one."""
 
 import warnings
+from typing import Any
 
 VLLM_VERSIONS = ("0.32.",)  # the plugin overrides methods that vLLM may change in any version
 VLLM_MODELS = {
@@ -26,3 +27,10 @@ def register_vllm() -> None:
         return
     for architecture, name in VLLM_MODELS.items():
         ModelRegistry.register_model(architecture, f"{__name__}.vllm:{name}")
+
+
+def lmms_manifest() -> Any:
+    """The entry point `lmms_eval.models`: what lmms-eval loads as `--model arr_coc`."""
+    from lmms_eval.models.registry_v2 import ModelManifest
+
+    return ModelManifest("arr_coc", simple_class_path=f"{__name__}.lmms.ArrCocModel")

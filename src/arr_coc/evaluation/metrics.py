@@ -92,7 +92,20 @@ def yes_no(said: str, answers: Sequence[str]) -> float:
     return float(verdict in {answer.strip().lower() for answer in answers})
 
 
-METRICS = {"exact": exact, "anls": anls, "vqa": vqa, "yes_no": yes_no}
+def choice(said: str, answers: Sequence[str]) -> float:
+    """Multiple choice: 1 if the letter that is named is the first of `answers`, or, without a letter, if the text is one.
+
+    >>> choice("(B) a dog", ["B", "a dog"]), choice("The answer is B.", ["B"]), choice("A dog.", ["B", "a dog"])
+    (1.0, 1.0, 1.0)
+    """
+    letter = re.match(r"\W*([A-Za-z])(?:\W*$|[.):,])", said.strip())
+    letter = letter or re.search(r"(?:answer|option|choice)(?:\s+is)?\W*([A-Z])\b", said, re.IGNORECASE)
+    if letter is not None and letter[1].upper() == answers[0]:
+        return 1.0
+    return float(letter is None and normalise_vqa(said) in {normalise_vqa(answer) for answer in answers[1:]})
+
+
+METRICS = {"exact": exact, "anls": anls, "vqa": vqa, "yes_no": yes_no, "choice": choice}
 
 
 def evidence_cells(evidence: Evidence, grid: Cells, size: tuple[int, int], frames: int = 1) -> list[torch.Tensor]:

@@ -12,11 +12,17 @@
 | refcoco | refcoco/refs(unc).p, refcoco/instances.json, COCO_train2014_*.jpg; also RefCOCO+ and RefCOCOg |
 | fixations | fixations.jsonl and pictures, or MIT1003's files; no questions (see `fixations`) |
 | pope | coco_pope_random.json, _popular, _adversarial (JSON lines), val2014/COCO_val2014_*.jpg |
+| nextqa | val.csv (or test, train) of the multiple-choice set, clips by number: NExTVideo/**/4010069381.mp4 |
+| egoschema | questions.json, subset_answers.json, videos/Q_UID.mp4 |
+
+Clips are video files, or folders of frames of the same name. Frames of files are sampled once into a cache folder (`clips`).
 """
 
 from __future__ import annotations
 
+import csv
 import difflib
+import io
 import json
 import pickle
 import re
@@ -25,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import DataError, first_line
+from arr_coc.evaluation import clips
 from arr_coc.evaluation.data import Data, InvalidSample, RawSample, collect, read_json_lines, read_samples
 from arr_coc.files import read_bytes
 
@@ -36,6 +43,8 @@ SROIE_QUESTIONS = {
     "address": "What is the address of the company?",
     "total": "What is the total amount?",
 }
+LETTERS = "ABCDE"
+CHOOSE = "Answer with the letter of the right option."
 TextLine = tuple[list[float], str]  # box and text
 Reader = Callable[[Path, int | None], Data]
 
@@ -234,6 +243,66 @@ def _sroie_line(row: str) -> TextLine | None:
     return [min(xs), min(ys), max(xs), max(ys)], parts[8]
 
 
+def read_nextqa(folder: Path, limit: int | None = None) -> Data:
+    """Multiple-choice questions about clips: columns video, question, answer (0 to 4), type, a0 to a4."""
+    path = _find_file(folder, ("val.csv", "test.csv", "train.csv", "*val*.csv", "*test*.csv"), "NExT-QA")
+    text = read_bytes(path, "a file of the data", DataError).decode("utf-8-sig", errors="replace")
+    rows = csv.DictReader(io.StringIO(text))
+    missing = {"video", "question", "answer", *(f"a{n}" for n in range(5))} - set(rows.fieldnames or ())
+    if missing:
+        raise DataError(f"expected the columns of NExT-QA in {str(path)!r}, {', '.join(sorted(missing))} are missing")
+
+    def convert(row: dict[str, Any]) -> dict[str, Any]:
+        options = [row[f"a{number}"] for number in range(5)]
+        return _choice_fields(row["video"], row["question"], options, int(row["answer"]), row.get("type") or "question")
+
+    return _collect_clips("NExT-QA", folder, rows, convert, limit)
+
+
+def read_egoschema(folder: Path, limit: int | None = None) -> Data:
+    """Multiple-choice questions about clips of three minutes. The public answers are those of a subset; others are left out."""
+    questions = _load_list(_find_file(folder, ("questions.json",), "EgoSchema"), "questions", bare=True)
+    answers = _load_json(_find_file(folder, ("subset_answers.json",), "EgoSchema"))
+    if not isinstance(answers, dict):
+        raise DataError(f"expected answers by their q_uid in subset_answers.json inside {str(folder)!r}")
+    known = [one for one in questions if isinstance(one, dict) and one.get("q_uid") in answers]
+    if not known:
+        raise DataError(f"expected questions with an answer in subset_answers.json inside {str(folder)!r}, found none")
+
+    def convert(one: dict[str, Any]) -> dict[str, Any]:
+        options = [one[f"option {number}"] for number in range(5)]
+        return _choice_fields(one["q_uid"], one["question"], options, int(answers[one["q_uid"]]), "question")
+
+    return _collect_clips("EgoSchema", folder, known, convert, limit)
+
+
+def _choice_fields(clip: str, question: str, options: list[str], right: int, kind: str) -> dict[str, Any]:
+    if not 0 <= right < len(options):
+        raise InvalidSample(f"expected the number of the right option from 0 to {len(options) - 1}, got {right}")
+    lines = [f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=True)]
+    text = "\n".join([question.strip(), *lines, CHOOSE])
+    return {"video": str(clip), "question": text, "answers": [LETTERS[right], options[right]], "kind": kind}
+
+
+def _collect_clips(
+    name: str, folder: Path, raws: Iterable[Any], convert: Callable[[Any], dict[str, Any]], limit: int | None
+) -> Data:
+    """As `_collect`, for clips by name: a folder of frames, or a video file whose frames are extracted on first use."""
+    places: dict[str, Path] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_dir() or path.suffix.lower() in clips.SUFFIXES:
+            places.setdefault(path.stem if path.is_file() else path.name, path)
+
+    def find(clip: str) -> Path:
+        if clip not in places:
+            raise InvalidSample(f"there is no clip {clip!r}")
+        place = places[clip]
+        return place if place.is_dir() else clips.extract_frames(place, clips.frames_folder())
+
+    found = collect(name, _converted(raws, convert), find, limit, metric="choice", where="question")
+    return clips.with_frame_rates(found)
+
+
 def _find_file(folder: Path, patterns: tuple[str, ...], layout: str) -> Path:
     """The file that matches one of the patterns; of several splits, validation first."""
     found = [path for pattern in patterns for path in sorted(folder.rglob(pattern)) if path.is_file()]
@@ -275,17 +344,18 @@ def _collect(
 ) -> Data:
     """Convert raw entries to the plain format; one that cannot be converted does not stop the others."""
 
-    def raw_samples() -> Iterator[RawSample]:
-        for number, raw in enumerate(raws, start=1):
-            try:
-                yield number, convert(raw)
-            except InvalidSample as why:
-                yield number, why
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                problem = f"this is not in the published layout ({type(error).__name__}: {error})"
-                yield number, InvalidSample(problem)
+    return collect(name, _converted(raws, convert), _file_finder(folder), limit, metric=metric, where=where)
 
-    return collect(name, raw_samples(), _file_finder(folder), limit, metric=metric, where=where)
+
+def _converted(raws: Iterable[Any], convert: Callable[[Any], dict[str, Any]]) -> Iterator[RawSample]:
+    """The entries in the plain format, or what is wrong with them."""
+    for number, raw in enumerate(raws, start=1):
+        try:
+            yield number, convert(raw)
+        except InvalidSample as why:
+            yield number, why
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            yield number, InvalidSample(f"this is not in the published layout ({type(error).__name__}: {error})")
 
 
 def _file_finder(folder: Path) -> Callable[[str], Path]:
@@ -327,4 +397,6 @@ FORMATS: dict[str, Reader] = {
     "sroie": read_sroie,
     "refcoco": read_refcoco,
     "pope": read_pope,
+    "nextqa": read_nextqa,
+    "egoschema": read_egoschema,
 }

@@ -36,7 +36,8 @@ def build_page(app: AppState, uploads: Path) -> tuple[gr.Blocks, PageEvents]:
             with gr.Tabs(selected="ask", elem_id="tabs") as bar:
                 tabs = {}
                 for name, add_tab in ADD_TAB.items():
-                    with gr.Tab(name.capitalize(), id=name, elem_id=f"tab-{name}") as tabs[name]:
+                    shown = name != "find" or app.index is not None
+                    with gr.Tab(name.capitalize(), id=name, elem_id=f"tab-{name}", visible=shown) as tabs[name]:
                         parts.add_html(f"{name}_message")
                         gr.HTML(macros.stale(STALE[name]), elem_classes="stale-block")
                         add_tab(app, controls, parts)
@@ -157,6 +158,7 @@ def connect_tabs(events: PageEvents, tabs: dict[str, Any]) -> None:
 
     tabs["report"].select(list_reports, None, [inputs["report"], inputs["against"]], **HIDDEN)
     events.run_named_on(inputs["question"].submit, events.tab)
+    events.run_on(inputs["find"].submit, "find", show_progress="minimal")
 
     def read_question(event: gr.EventData) -> Any:
         return str(event._data.get("question") or "") or gr.skip()

@@ -1,4 +1,4 @@
-"""The components of the page: the question at the top, five tabs, and at the side the settings that the open tab uses."""
+"""The components of the page: the question at the top, the tabs, and at the side the settings that the open tab uses."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ STALE = {  # what to do about a result that no longer fits the settings
     "channels": "The image has changed: press Show the channels.",
     "knowing": "The settings have changed since these scores: press Show scores.",
     "report": "Another report is chosen: press Open.",
+    "find": "The text has changed since this search: press Find.",
 }
 
 
@@ -235,6 +236,16 @@ def add_report_tab(app: AppState, controls: Controls, parts: Parts) -> None:
     parts.add_html("report_changes", "report_page", elem_classes="result")
 
 
+def add_find_tab(app: AppState, controls: Controls, parts: Parts) -> None:
+    with gr.Row(equal_height=True):
+        folder = "the indexed folder" if app.index is None else repr(app.index.folder.name)
+        options = {"label": f"What to find in {folder}", "elem_id": "find-text", "max_lines": 1}
+        controls.add(gr.Textbox, "find", DEFAULT.find, **options)
+        controls.add(gr.Checkbox, "find_heat", False, label="Colour the cells by their score", scale=0, min_width=220)
+        parts.add(gr.Button, "find_go", "Find", variant="primary", scale=0, min_width=120)
+    parts.add_html("find_images", elem_classes="result")
+
+
 def add_actions(tab: str, parts: Parts) -> None:
     """The link, the Python code and the JSON of a tab's result. They can be used once there is one."""
     labels = {"copy_link": "Copy link", "copy_python": "Copy as Python", "save_json": "Save JSON"}
@@ -253,4 +264,5 @@ ADD_TAB = {
     "channels": add_channels_tab,
     "knowing": add_knowing_tab,
     "report": add_report_tab,
+    "find": add_find_tab,
 }

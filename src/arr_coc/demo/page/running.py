@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl
 
 import gradio as gr
 
-from arr_coc.demo import markup, tab_ask, tab_channels, tab_compare, tab_knowing, tab_report
-from arr_coc.demo.app import AppState, Output, PageRequest
+from arr_coc.demo import markup, tab_ask, tab_channels, tab_compare, tab_find, tab_knowing, tab_report
+from arr_coc.demo.app import AppState, Output, PageRequest, RunTab
 from arr_coc.demo.page.layout import Controls, Parts
 from arr_coc.demo.security import hide_paths
 from arr_coc.demo.state import PageState
@@ -25,13 +25,13 @@ SHOW_LINK = "(query) => { arrcoc.visit(query); }"
 # Requests that use a model run one at a time. gradio does not check their values: the errors would not reach the page.
 MODEL: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "model", "preprocess": False}
 HIDDEN: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-RunTab = Callable[[PageRequest], Iterator[Output]]
 RUN_TAB: dict[str, RunTab] = {
     "ask": tab_ask.run,
     "compare": tab_compare.run,
     "channels": tab_channels.run,
     "knowing": tab_knowing.run,
     "report": tab_report.run,
+    "find": tab_find.run,
 }
 CLEARED_BY_ERROR = {  # outputs that would contradict an error
     "ask": ("ask_answer", "ask_dense", "ask_strip", "ask_pictures", "ask_facts"),
@@ -39,6 +39,7 @@ CLEARED_BY_ERROR = {  # outputs that would contradict an error
     "channels": ("channels_values",),
     "knowing": (),
     "report": ("report_changes", "report_page"),
+    "find": ("find_images",),
 }
 ACTIONS = ("copy_link", "copy_python", "save_json")
 log = logging.getLogger("arr_coc.demo")
@@ -74,7 +75,7 @@ class PageEvents:
                 yield self.by_component(tab, _merged(self.start[first]))
                 return
             shown = []
-            for output in self._counted(function(self.app.request(request.session_hash, state))):
+            for output in self._counted(self.app.run(function, self.app.request(request.session_hash, state))):
                 shown.append(output)
                 yield self.by_component(tab, output)
             if first and f"{tab}_json" in _merged(shown):  # complete: an interrupted timing has none

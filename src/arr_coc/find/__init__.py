@@ -1,0 +1,1 @@
+"""Find images of a folder by what is in them, from embeddings that are encoded once"""
