@@ -1,0 +1,198 @@
+"""Measures answers about large images: receipts as a phone takes them, and dense A4 pages at 300 dpi.
+
+    python benchmarks/large_pages.py draw PHOTOS --receipts RECEIPTS --photographs OBJECTS
+    python benchmarks/large_pages.py draw PAGES --pages 24
+    python benchmarks/large_pages.py run PHOTOS -o results.jsonl
+
+`draw` is deterministic. RECEIPTS is a folder of scans with samples.jsonl. OBJECTS is a folder of photographs: each receipt lies on
+one of them, enlarged to 12 megapixels, blurred or with the grain of a table. It is a third to a half of the image's width,
+rotated by up to 8 degrees, unevenly lit, with noise of a sensor. `run` asks every contestant the same questions; the same
+command continues an interrupted run. `report` prints the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import zlib
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from arr_coc.training.documents import form, text
+from arr_coc.training.documents.drawing import default_fonts
+
+PHONE = (3024, 4032)  # width and height of a 12-megapixel photo
+A4 = (2480, 3508)  # 300 dpi
+KINDS = ("total", "date", "company")
+WIDTHS = (1 / 3, 1 / 2)  # of the image's width: how wide a receipt is
+MAX_ANGLE = 8.0  # degrees
+MARGIN = 0.02  # of the image that stays free around a receipt
+QUALITY = 88  # of the JPEG file
+PRINT = (38, 46)  # px: 9 to 11 points at 300 dpi
+FACES = ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono")
+FIELDS = 30  # of a dense page
+ASKED = 4  # questions about each dense page
+
+
+def read_scans(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """The samples of a folder by image."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in (folder / "samples.jsonl").read_text().splitlines():
+        sample = json.loads(line)
+        if sample.get("kind") in KINDS:
+            found.setdefault(sample["image"], []).append(sample)
+    return found
+
+
+def background(photographs: list[Path], rng: random.Random, noise: np.random.Generator) -> np.ndarray:
+    """A photograph that fills the image: out of focus, or a patch of it as the grain of a table."""
+    width, height = PHONE
+    with Image.open(rng.choice(photographs)) as opened:
+        photo = np.asarray(opened.convert("RGB"))
+    if photo.shape[1] > photo.shape[0]:
+        photo = np.ascontiguousarray(np.rot90(photo))
+    if rng.random() < 0.5:
+        scale = max(width / photo.shape[1], height / photo.shape[0])
+        large = cv2.resize(photo, None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC)[:height, :width]
+        return cv2.GaussianBlur(large, (0, 0), rng.uniform(4, 16))
+    side = min(photo.shape[:2]) // 2
+    top, left = rng.randrange(photo.shape[0] - side), rng.randrange(photo.shape[1] - side)
+    patch = cv2.resize(photo[top : top + side, left : left + side], (756, 756), interpolation=cv2.INTER_CUBIC)
+    tile = np.concatenate([patch, patch[:, ::-1]], 1)
+    tile = np.concatenate([tile, tile[::-1]], 0)
+    repeats = (-(-height // tile.shape[0]), -(-width // tile.shape[1]), 1)
+    large = np.tile(tile, repeats)[:height, :width].astype(np.float32)
+    grain = cv2.GaussianBlur(noise.standard_normal((height, width)).astype(np.float32), (0, 0), sigmaX=24, sigmaY=1.5)
+    return np.clip(large * 0.5 + large.mean((0, 1)) * 0.5 + 160 * grain[..., None], 0, 255).astype(np.uint8)
+
+
+def photographed(scan: np.ndarray, photographs: list[Path], seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A scan as a phone takes it, `[4032, 3024, 3]`, and the map `[2, 3]` from the scan's pixels to the photo's."""
+    rng, noise = random.Random(seed), np.random.default_rng(seed)
+    (width, height), (scan_height, scan_width) = PHONE, scan.shape[:2]
+    angle = rng.uniform(-MAX_ANGLE, MAX_ANGLE)
+    scale = rng.uniform(*WIDTHS) * width / scan_width
+    turn = np.deg2rad(angle)
+    corners = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
+    needed = np.abs(corners) @ np.array([scan_width, scan_height])  # width and height of the turned scan
+    room = (1 - 2 * MARGIN) * np.array([width, height])
+    scale = min(scale, *(room / needed))
+    free = (np.array([width, height]) - needed * scale) / 2
+    centre = np.array([width / 2, height / 2]) + [rng.uniform(-1, 1) * f * 0.8 for f in free]
+    matrix = np.zeros((2, 3))
+    matrix[:, :2] = corners * scale
+    matrix[:, 2] = centre - matrix[:, :2] @ np.array([scan_width / 2, scan_height / 2])
+    behind = background(photographs, rng, noise).astype(np.float32)
+    paper = cv2.warpAffine(scan, matrix, PHONE, flags=cv2.INTER_CUBIC).astype(np.float32)
+    inside = cv2.warpAffine(np.ones(scan.shape[:2], np.float32), matrix, PHONE, flags=cv2.INTER_LINEAR)
+    shadow = cv2.GaussianBlur(cv2.warpAffine(inside, np.float32([[1, 0, 18], [0, 1, 24]]), PHONE), (0, 0), 20)
+    behind *= 1 - 0.45 * shadow[..., None]
+    taken = behind + (paper - behind) * inside[..., None]
+    across, down = np.meshgrid(np.linspace(-1, 1, width), np.linspace(-1, 1, height))
+    light = rng.uniform(0.82, 0.95) + rng.uniform(-0.12, 0.12) * across + rng.uniform(-0.12, 0.12) * down
+    taken *= light.astype(np.float32)[..., None]
+    taken = cv2.GaussianBlur(taken, (0, 0), rng.uniform(0.6, 1.2))
+    taken += noise.standard_normal(taken.shape, dtype=np.float32) * rng.uniform(2, 5)
+    return np.clip(taken, 0, 255).astype(np.uint8), matrix
+
+
+def draw_photos(receipts: Path, photographs: Path, out: Path, limit: int | None) -> None:
+    """Every receipt of a folder as a photo, with its questions and the boxes of the answers in the photo."""
+    out.mkdir(parents=True, exist_ok=True)
+    backgrounds = sorted(photographs.glob("*.jpg"))
+    lines = []
+    for name, samples in sorted(read_scans(receipts).items())[:limit]:
+        with Image.open(receipts / name) as opened:
+            scan = np.asarray(opened.convert("RGB"))
+        photo, matrix = photographed(scan, backgrounds, zlib.crc32(name.encode()))
+        file = f"{Path(name).stem}.jpg"
+        Image.fromarray(photo).save(out / file, quality=QUALITY)
+        for sample in samples:
+            evidence = [[_moved(box, matrix) for box in group] for group in sample.get("evidence") or []]
+            kept = {key: sample[key] for key in ("question", "answer", "kind")}
+            lines.append({"image": file, **kept, "evidence": evidence, "width": PHONE[0], "height": PHONE[1]})
+        print(file, flush=True)
+    (out / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _moved(box: list[float], matrix: np.ndarray) -> list[float]:
+    x0, y0, x1, y1 = box
+    corners = np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]]) @ matrix[:, :2].T + matrix[:, 2]
+    return [round(float(v), 1) for v in (*corners.min(0), *corners.max(0))]
+
+
+def draw_pages(count: int, out: Path, first: int) -> None:
+    """Dense A4 pages: paragraphs of small print with fields between them."""
+    out.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for number in range(first, first + count):
+        page, samples = dense_page(number)
+        file = f"page{number:03d}.jpg"
+        page.save(out / file, quality=QUALITY, dpi=(300, 300))
+        lines += [{"image": file, **sample, "width": A4[0], "height": A4[1]} for sample in samples]
+        print(file, flush=True)
+    (out / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def dense_page(seed: int) -> tuple[Image.Image, list[dict[str, Any]]]:
+    """One page of about 60 lines of print, and questions for some of its fields."""
+    rng = random.Random(seed)
+    page = Image.new("RGB", A4, (rng.randint(240, 255),) * 3)
+    draw = ImageDraw.Draw(page)
+    faces = [path for path in default_fonts().paths if Path(path).stem in FACES]
+    font = ImageFont.truetype(rng.choice(faces), rng.randint(*PRINT))
+    left, right, top, bottom = 200, A4[0] - 200, 200, A4[1] - 200
+    step = round(font.size * 1.35)
+    rows = (bottom - top) // step
+    keys = rng.sample(sorted(form.FIELDS), FIELDS)
+    at = dict(zip(sorted(rng.sample(range(rows), FIELDS)), keys, strict=True))
+    written = []
+    for row in range(rows):
+        y = top + row * step
+        if row in at:
+            value = str(form.FIELDS[at[row]](rng))
+            shown = f"{at[row].capitalize()}: {value}"
+            indent = rng.randint(0, (right - left) // 2)
+            draw.text((left + indent, y), shown, fill=(30, 30, 30), font=font)
+            start = left + indent + draw.textlength(shown[: -len(value)], font)
+            end = left + indent + draw.textlength(shown, font)
+            written.append((at[row], value, [round(start, 1), y, round(end, 1), y + font.size]))
+            continue
+        words = ""
+        while draw.textlength(words, font) < right - left:
+            words += text.words(rng, 1, 3).lower() + " "
+        while draw.textlength(words, font) > right - left:
+            words = words.rsplit(" ", 1)[0]
+        draw.text((left, y), words, fill=(30, 30, 30), font=font)
+    return page, [
+        {"question": f"What is the {key}?", "answer": value, "kind": "field", "evidence": [[box]]}
+        for key, value, box in rng.sample(written, ASKED)
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    draw = commands.add_parser("draw", help="write images and samples.jsonl")
+    draw.add_argument("out", type=Path)
+    draw.add_argument("--receipts", type=Path, help="folder of scans with samples.jsonl")
+    draw.add_argument("--photographs", type=Path, help="folder of photographs, the backgrounds")
+    draw.add_argument("--pages", type=int, help="draw so many dense A4 pages instead")
+    draw.add_argument("--first", type=int, default=0, help="seed of the first page (0)")
+    draw.add_argument("--limit", type=int, help="number of receipts (all)")
+    given = parser.parse_args()
+    if given.pages is not None:
+        draw_pages(given.pages, given.out, given.first)
+    elif given.receipts is None or given.photographs is None:
+        parser.error("expected --receipts and --photographs, or --pages")
+    else:
+        draw_photos(given.receipts, given.photographs, given.out, given.limit)
+
+
+if __name__ == "__main__":
+    main()
