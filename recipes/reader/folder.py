@@ -82,7 +82,11 @@ def _tokenizer_config() -> dict[str, Any]:
 def write(model: Qwen2VLForConditionalGeneration, folder: Path, dtype: torch.dtype = torch.float16) -> Path:
     """Write `model` to `folder`, its weights in `dtype`; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = {"dtype": str(dtype).removeprefix("torch."), "architectures": ["Qwen2VLForConditionalGeneration"]}
+    config = {
+        "dtype": str(dtype).removeprefix("torch."),
+        "architectures": ["Qwen2VLForConditionalGeneration"],
+        "max_images": 1,  # of a prompt: it was trained on single images
+    }
     for name, content in (
         ("config.json", model.config.to_dict() | config),
         ("tokenizer_config.json", _tokenizer_config()),

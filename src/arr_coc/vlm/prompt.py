@@ -18,6 +18,7 @@ from arr_coc.types.allocation import Allocation
 from arr_coc.types.answer import Prepared
 from arr_coc.types.budget import Limit
 from arr_coc.types.question import check_question_tokens
+from arr_coc.vlm.detail import split_budgets
 from arr_coc.vlm.look import Look, downscaled_source, original_source, preprocess
 from arr_coc.vlm.request import Request
 from arr_coc.vlm.stages import Plan, PromptContext, StageResult
@@ -67,13 +68,14 @@ def contexts(vlm: VLM, request: Request, look: Look, watch: Stopwatch) -> Iterat
             for question in questions:
                 check_question_tokens(len(question.ids), adapter.max_positions)
             originals = {kind: look.sources(kind) for kind in ("image", "video")}
+            sources = [originals[visual.kind][visual.number] for visual in visuals]
         yield PromptContext(
             adapter=adapter,
             inputs=inputs,
             visuals=visuals,
-            sources=[originals[visual.kind][visual.number] for visual in visuals],
+            sources=sources,
             questions=questions,
-            request=request.selection,
+            request=split_budgets(request.selection, visuals, sources, request.look is not None),
             watch=watch,
             layer=vlm.layer,
             codec=vlm.codec,
