@@ -38,7 +38,7 @@ VIEW_CELLS = 1024  # of a region: what a model reads of an ordinary image
 OVERVIEW_CELLS = 256
 OVERVIEW_SHARE = 0.125  # of the budget
 MIN_OVERVIEW = 8  # cells: with fewer, an overview shows nothing
-LARGE = 2.0  # times the pixels of one view: smaller images are shown as they are under "auto"
+LARGE = 1_600_000  # px: smaller images are shown as they are under "auto"
 MIN_GAIN = 1.25  # how much larger a region must be shown than the whole image would be
 MAX_SCALE = 1.0  # pixels shown per original pixel
 LEGIBLE = 16.0  # px from line to line: smaller print is looked at closer
@@ -85,7 +85,7 @@ def views_of(
     """
     room, cell = view_pixels(vlm)
     size = image_size(image)
-    if size is None or (detail == "auto" and size[0] * size[1] <= LARGE * room):
+    if size is None or (detail == "auto" and size[0] * size[1] <= LARGE):
         return None
     pyramid = Pyramid(image)
     scale = min(MAX_SCALE, math.sqrt(room / (size[0] * size[1])))  # of the whole image in one view
