@@ -24,9 +24,7 @@ def printed(width: int = 1500, height: int = 2000, angle: float = 0.0, seed: int
     corners = np.array([[0, 0], [sheet.width, 0], [sheet.width, sheet.height], [0, sheet.height]], float) + place
     turn = np.deg2rad(angle)
     centre = np.array([width / 2, height / 2])
-    return turned, (corners - centre) @ np.array(
-        [[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]
-    ) + centre
+    return turned, (corners - centre) @ np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]) + centre
 
 
 def scenery(width: int = 1500, height: int = 2000, seed: int = 0) -> Image.Image:

@@ -22,13 +22,13 @@ from arr_coc.devices import Stopwatch
 from arr_coc.errors import BudgetError, PromptError
 from arr_coc.layer.inference import LayerPredictor
 from arr_coc.relevance.regions import Page, best_window, find_page, is_about_everything, line_pitch
+from arr_coc.relevance.selector import ArrCoc
 from arr_coc.selectors.base import ImageSource, Question, SelectionInput
 from arr_coc.selectors.cues import EmbeddingScorer
 from arr_coc.texture import TextureArray
 from arr_coc.types.budget import Budget, Limit, divide, limit
 from arr_coc.types.grid import Grid
 from arr_coc.types.pyramid import Pyramid, Region, View, image_size
-from arr_coc.vlm.fallback import call_relevance
 from arr_coc.vlm.request import DETAILS, Request, SelectionRequest
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def show_views(vlm: VLM, request: Request, watch: Stopwatch) -> Request:
             shown: list[Sequence[Any]] = []
             for image in row:
                 budget = budgets[number] if isinstance(budgets, list | tuple) and number < len(budgets) else budgets
-                found = views_of(vlm, image, request.detail, question, budget, number, request.selection.selector)
+                found = views_of(vlm, image, request.detail, question, budget, number)
                 shown.append([image] if found is None else found)
                 number += 1
             rows.append(tuple(view for views in shown for view in views))
@@ -77,7 +77,7 @@ def of_look(vlm: VLM, images: Sequence[Any], detail: str) -> tuple[Any, ...]:
 
 
 def views_of(
-    vlm: VLM, image: Any, detail: str, question: str = "", budget: Any = "auto", number: int = 0, selector: Any = None
+    vlm: VLM, image: Any, detail: str, question: str = "", budget: Any = "auto", number: int = 0
 ) -> list[ImageSource] | None:
     """The views of one image; None where it is shown as it is.
 
@@ -113,7 +113,7 @@ def views_of(
     if detail == "auto" and region.view.scale < MIN_GAIN * scale and pitch >= LEGIBLE:
         return None
     if pitch < LEGIBLE and region.view.scale < MAX_SCALE and question:
-        region = _closer(maker, region, pitch, question, selector, room)
+        region = _closer(maker, region, pitch, question, room)
     elif detail == "auto" and region.view.scale < MIN_GAIN * scale:
         return None
     views = [region]
@@ -152,7 +152,7 @@ class _ViewMaker:
             picture, size, self.vlm.embeddings, notes=(*self.pyramid.notes, f"shown as {view}"), view=view
         )
 
-    def relevance(self, source: ImageSource, question: str, selector: Any) -> torch.Tensor:
+    def relevance(self, source: ImageSource, question: str) -> torch.Tensor:
         """The relevance `[h, w]` of a view's cells before anything is encoded, from texture and layer."""
         vlm = self.vlm
         width, height = source.picture.size
@@ -167,18 +167,13 @@ class _ViewMaker:
             layer=None if vlm.layer is None else LayerPredictor(vlm.layer, vlm.adapter.device),
             mass=1.0,
         )
-        values, _ = call_relevance(selector, selection)
-        if values is None:
-            values = source.texture().grid(grid.h, grid.w, ["text"]).flatten().float().cpu()
-        return values.view(grid.h, grid.w)
+        return ArrCoc().relevance(selection).view(grid.h, grid.w)
 
 
-def _closer(
-    maker: _ViewMaker, page: ImageSource, pitch: float, question: str, selector: Any, room: float
-) -> ImageSource:
+def _closer(maker: _ViewMaker, page: ImageSource, pitch: float, question: str, room: float) -> ImageSource:
     """The part of a page that the question is about, at a scale at which its print is legible."""
     assert page.view is not None
-    relevance = maker.relevance(page, question, selector)
+    relevance = maker.relevance(page, question)
     enlarge = min(LEGIBLE / max(pitch, 1.0), MAX_SCALE / page.view.scale)
     height, width = relevance.shape
     window = (width / enlarge, height / enlarge)  # as many cells as before, at the larger scale
