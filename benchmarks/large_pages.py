@@ -76,13 +76,12 @@ def background(photographs: list[Path], rng: random.Random, noise: np.random.Gen
     return np.clip(large * 0.5 + large.mean((0, 1)) * 0.5 + 160 * grain[..., None], 0, 255).astype(np.uint8)
 
 
-def photographed(scan: np.ndarray, photographs: list[Path], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A scan as a phone takes it, `[4032, 3024, 3]`, and the map `[2, 3]` from the scan's pixels to the photo's."""
-    rng, noise = random.Random(seed), np.random.default_rng(seed)
+def placed(scan: np.ndarray, seed: int) -> np.ndarray:
+    """The map `[2, 3]` from a scan's pixels to those of the photo: its width, angle and place."""
+    rng = random.Random(seed)
     (width, height), (scan_height, scan_width) = PHONE, scan.shape[:2]
-    angle = rng.uniform(-MAX_ANGLE, MAX_ANGLE)
+    turn = np.deg2rad(rng.uniform(-MAX_ANGLE, MAX_ANGLE))
     scale = rng.uniform(*WIDTHS) * width / scan_width
-    turn = np.deg2rad(angle)
     corners = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
     needed = np.abs(corners) @ np.array([scan_width, scan_height])  # width and height of the turned scan
     room = (1 - 2 * MARGIN) * np.array([width, height])
@@ -92,6 +91,13 @@ def photographed(scan: np.ndarray, photographs: list[Path], seed: int) -> tuple[
     matrix = np.zeros((2, 3))
     matrix[:, :2] = corners * scale
     matrix[:, 2] = centre - matrix[:, :2] @ np.array([scan_width / 2, scan_height / 2])
+    return matrix
+
+
+def photographed(scan: np.ndarray, matrix: np.ndarray, photographs: list[Path], seed: int) -> np.ndarray:
+    """A scan as a phone takes it: `[4032, 3024, 3]`."""
+    rng, noise = random.Random(seed + 1), np.random.default_rng(seed)
+    width, height = PHONE
     behind = background(photographs, rng, noise).astype(np.float32)
     paper = cv2.warpAffine(scan, matrix, PHONE, flags=cv2.INTER_CUBIC).astype(np.float32)
     inside = cv2.warpAffine(np.ones(scan.shape[:2], np.float32), matrix, PHONE, flags=cv2.INTER_LINEAR)
@@ -103,7 +109,7 @@ def photographed(scan: np.ndarray, photographs: list[Path], seed: int) -> tuple[
     taken *= light.astype(np.float32)[..., None]
     taken = cv2.GaussianBlur(taken, (0, 0), rng.uniform(0.6, 1.2))
     taken += noise.standard_normal(taken.shape, dtype=np.float32) * rng.uniform(2, 5)
-    return np.clip(taken, 0, 255).astype(np.uint8), matrix
+    return np.clip(taken, 0, 255).astype(np.uint8)
 
 
 def draw_photos(receipts: Path, photographs: Path, out: Path, limit: int | None) -> None:
@@ -114,9 +120,10 @@ def draw_photos(receipts: Path, photographs: Path, out: Path, limit: int | None)
     for name, samples in sorted(read_scans(receipts).items())[:limit]:
         with Image.open(receipts / name) as opened:
             scan = np.asarray(opened.convert("RGB"))
-        photo, matrix = photographed(scan, backgrounds, zlib.crc32(name.encode()))
-        file = f"{Path(name).stem}.jpg"
-        Image.fromarray(photo).save(out / file, quality=QUALITY)
+        seed, file = zlib.crc32(name.encode()), f"{Path(name).stem}.jpg"
+        matrix = placed(scan, seed)
+        if not (out / file).exists():
+            Image.fromarray(photographed(scan, matrix, backgrounds, seed)).save(out / file, quality=QUALITY)
         for sample in samples:
             evidence = [[_moved(box, matrix) for box in group] for group in sample.get("evidence") or []]
             kept = {key: sample[key] for key in ("question", "answer", "kind")}

@@ -26,7 +26,8 @@ def test_print_is_found_and_its_angle_measured(angle: float) -> None:
 def test_without_deskewing_the_region_is_upright() -> None:
     image, _ = printed(angle=6.0)
     page = find_page(TextureArray.from_image(image), image.size, deskew=False)
-    assert page is not None and page.region.angle == 0.0
+    assert page is not None
+    assert page.region.angle == 0.0
 
 
 @pytest.mark.parametrize("image", [scenery(), scenery().resize((3, 2)), scenery().resize((1, 1))], ids=str)
@@ -39,7 +40,8 @@ def test_a_region_is_the_same_whatever_the_scale_of_the_texture() -> None:
     image, _ = printed(angle=4.0)
     large = find_page(TextureArray.from_image(image), image.size)
     small = find_page(TextureArray.from_image(image.reduce(2)), image.size)
-    assert large is not None and small is not None
+    assert large is not None
+    assert small is not None
     assert small.region.angle == pytest.approx(large.region.angle, abs=0.5)
     assert np.allclose(small.region.centre, large.region.centre, atol=0.02 * max(image.size))
 
@@ -63,7 +65,10 @@ def test_the_best_window_holds_most_of_the_relevance() -> None:
     relevance = torch.zeros(10, 20)
     relevance[6:8, 12:15] = 1.0
     left, top = best_window(relevance, (6, 4))
-    assert left <= 12 and left + 6 >= 15 and top <= 6 and top + 4 >= 8
+    assert left <= 12
+    assert left + 6 >= 15
+    assert top <= 6
+    assert top + 4 >= 8
     assert best_window(relevance, (50, 50)) == (0.0, 0.0)
 
 

@@ -86,7 +86,8 @@ def test_a_crop_shows_what_its_region_covers(angle: float) -> None:
 def test_a_part_of_a_region_lies_inside_it() -> None:
     whole = Region((300.0, 400.0), (200.0, 100.0), 10.0, (600, 800))
     part = whole.part(50, 20, 90, 80)
-    assert part.size == (40, 60) and part.angle == 10.0
+    assert part.size == (40, 60)
+    assert part.angle == 10.0
     inside = whole.place(part.corners(torch.tensor([[0.0, 0.0, 40.0, 60.0]]))[0])
     assert torch.allclose(inside[0], torch.tensor([0.25, 0.2], dtype=torch.float64), atol=1e-6)
     assert torch.allclose(inside[2], torch.tensor([0.45, 0.8], dtype=torch.float64), atol=1e-6)
