@@ -40,6 +40,12 @@ def add_parser(commands: Any) -> None:
     add("--budget", default="auto", help="visual tokens that the language model reads (auto)")
     add("--glance", default="auto", help="visual tokens that the vision encoder computes (auto)")
     add("--selector", default="arr-coc", help="method that selects the tokens (arr-coc)")
+    add(
+        "--detail",
+        default="auto",
+        metavar="HOW",
+        help="how a large image is shown: views (the part with text, larger), off, or auto: views for small text (auto)",
+    )
     add("--why", type=Path, metavar="FILE", help="write a picture of the kept cells and the reasons")
     add("--where", type=Path, metavar="FILE", help="write the image with the place of the answer marked")
     add("--json", action="store_true", help="print the answer, tokens, times and kept cells as JSON")
@@ -56,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     console.start_fast()
     import arr_coc
     from arr_coc.relevance import explanation as why
+    from arr_coc.vlm.request import SelectionRequest, check_detail
 
     # Check everything that can be wrong before a model is loaded.
     for path in (arguments.why, arguments.where):
@@ -63,23 +70,22 @@ def run(arguments: argparse.Namespace) -> int:
             console.check_image_file(path, inputs=[arguments.image])
     if arguments.tokens < 1:
         raise ArrCocError(f"expected --tokens of at least 1, got {arguments.tokens}")
-    arr_coc.selectors.selector(arguments.selector)
+    check_detail(arguments.detail, SelectionRequest(*[arr_coc.selectors.selector(arguments.selector)] * 2))
     console.check_request(arguments)
     with console.progress() as bar:
         task = bar.add_task("loading the model", total=2)
         vlm = console.load_model(arguments)
         bar.update(task, advance=1, description="reading the image")
-        options = {name: getattr(arguments, name) for name in ("budget", "glance", "selector", "seed")}
+        options = {name: getattr(arguments, name) for name in ("budget", "glance", "selector", "seed", "detail")}
         prepared = vlm.prepare(arguments.image, arguments.question, **options)
         answer = vlm.generate(prepared, max_new_tokens=arguments.tokens)[0]
     _print_answer(answer, arguments.json)  # before any picture: a full disk loses no answer
     if arguments.why is not None:
-        console.save_image(
-            why.sheet(answer.allocation, arguments.image, arguments.question, answer.text), arguments.why
-        )
+        shown = answer.allocations[-1]  # the region, where an image is shown as an overview and a region
+        console.save_image(why.sheet(shown, arguments.image, arguments.question, answer.text), arguments.why)
     if arguments.where is not None:
-        heat = vlm.point(prepared, answer)[0]
-        console.save_image(answer.allocation.heat(arguments.image, heat), arguments.where)
+        heat = vlm.point(prepared, answer)[-1]
+        console.save_image(answer.allocations[-1].heat(arguments.image, heat), arguments.where)
     return 0
 
 
@@ -90,7 +96,10 @@ def _print_answer(answer: Answer, as_json: bool) -> None:
         print(answer.text)
         tokens = answer.tokens
         milliseconds = sum(answer.timings.values())
-        notes = [*answer.allocation.notes, *([f"fell back: {answer.fallback}"] if answer.fallback else [])]
+        notes = [
+            *(note for one in answer.allocations for note in one.notes),
+            *([f"fell back: {answer.fallback}"] if answer.fallback else []),
+        ]
         print(
             f"({tokens['kept']} of {tokens['all']} visual tokens read, {tokens['encoded']} encoded, {milliseconds:.0f} ms"
             f"{''.join(f'; {note}' for note in notes)})"
