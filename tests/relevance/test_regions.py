@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageDraw, ImageFont
 
-from arr_coc.relevance.regions import best_window, find_page, is_about_everything, line_angle, line_pitch
+from arr_coc.relevance.regions import best_window, find_page, is_about_everything, letter_height, line_angle
 from arr_coc.texture import TextureArray
-from tests.vlm.page import LINES, printed, scenery
+from tests.vlm.page import printed, scenery
 
 
 @pytest.mark.parametrize("angle", [-7.0, 0.0, 3.0, 9.0])
@@ -46,18 +47,20 @@ def test_a_region_is_the_same_whatever_the_scale_of_the_texture() -> None:
     assert np.allclose(small.region.centre, large.region.centre, atol=0.02 * max(image.size))
 
 
-@pytest.mark.parametrize("pitch", [9, 14, 23])
-def test_the_distance_between_lines(pitch: int) -> None:
-    rows = np.ones((pitch * 18, 200), np.float32)
-    rng = np.random.default_rng(0)
-    for top in range(3, len(rows) - pitch, pitch):
-        rows[top : top + pitch // 2] -= 0.8 * (rng.random((pitch // 2, 200)) > 0.6)
-    assert line_pitch(rows) == pytest.approx(pitch, abs=1)
+@pytest.mark.parametrize("size", [12, 20, 34])
+def test_the_height_of_letters(size: int) -> None:
+    page = Image.new("L", (600, 400), 240)
+    draw, font = ImageDraw.Draw(page), ImageFont.load_default(size)
+    for row in range(0, 400 - size, 2 * size):
+        draw.text((10, row), "THE TOTAL DUE IS 48.20 FOR BOTH", fill=10, font=font)
+    draw.line([(0, 399), (599, 399)], fill=0)  # a rule does not count
+    capital = font.getbbox("H")[3] - font.getbbox("H")[1]
+    assert letter_height(np.asarray(page, np.float32) / 255) == pytest.approx(capital, abs=1.5)
 
 
-def test_an_empty_image_has_no_small_print() -> None:
-    assert line_pitch(np.ones((90, 60), np.float32)) >= 100
-    assert line_pitch(np.ones((1, 1), np.float32)) >= 100
+def test_an_empty_image_has_no_letters() -> None:
+    assert letter_height(np.ones((90, 60), np.float32)) is None
+    assert letter_height(np.ones((1, 1), np.float32)) is None
     assert line_angle(np.zeros((40, 40), np.float32)) == 0.0
 
 
@@ -84,11 +87,3 @@ def test_the_best_window_holds_most_of_the_relevance() -> None:
 )
 def test_questions_about_the_whole_image(question: str, everything: bool) -> None:
     assert is_about_everything(question) == everything
-
-
-def test_the_sheet_has_the_lines_that_it_should() -> None:
-    image, sheet = printed()
-    left, top = (int(v) for v in sheet[0])
-    right, bottom = (int(v) for v in sheet[2])
-    luma = np.asarray(image.convert("L"), np.float32)[top:bottom, left:right] / 255
-    assert line_pitch(luma) == pytest.approx((bottom - top) / (LINES + 2), abs=2)

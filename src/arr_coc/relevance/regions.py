@@ -31,13 +31,13 @@ LEAST_TEXT, MOST_TEXT = (
     0.8,
 )  # likelihood of that share below which there is no text, and above which there surely is
 OF_SUREST = 0.5  # pixels of at least this share of that likelihood are text
-MAX_ANGLE = 15.0  # degrees: lines that are turned further are left as they are
+LEAST_ANGLE, MAX_ANGLE = 0.3, 15.0  # degrees: lines that are turned less or further are left as they are
 COARSE, FINE = 0.75, 0.1  # degrees, steps of the search for the angle
 POINTS = 40_000  # ink pixels that the search uses
 JOIN = 0.06  # of the longer side: parts of a page that are closer than this belong together
 PART = 0.1  # of the largest part's text: smaller parts are left out
-MAX_PITCH = 120  # px: print with a larger distance between its lines is large
-CLEAR = 0.5  # of the highest peak of the autocorrelation
+MAX_LETTER, MIN_LETTERS = 80, 20  # px, and how many letters there must be
+LETTER_AREA, LETTER_CONTRAST = 31, 20  # px around a pixel whose mean it must be darker than, and by how much of 255
 MARGIN = 0.03  # of the longer side, around the text
 
 
@@ -107,22 +107,25 @@ def line_angle(ink: np.ndarray) -> float:
 
     best = max(np.arange(-MAX_ANGLE, MAX_ANGLE + 1e-6, COARSE), key=sharpness)
     best = max(np.arange(best - COARSE, best + COARSE + 1e-6, FINE), key=sharpness)
-    return 0.0 if abs(best) >= MAX_ANGLE else round(float(best), 2)
+    return 0.0 if not LEAST_ANGLE <= abs(best) < MAX_ANGLE else round(float(best), 2)
 
 
-def line_pitch(luma: np.ndarray) -> float:
-    """The distance from line to line of level print `[h, w]` in pixels: the first clear period of its rows."""
-    ink = np.abs(luma - cv2.blur(luma, (25, 25))).mean(1)  # [h]
-    rows = ink - cv2.blur(ink[:, None], (1, 61))[:, 0]
-    most = min(len(rows) // 2, MAX_PITCH)
-    if most < 4 or not rows.any():
-        return float(MAX_PITCH)
-    similar = np.array([float((rows[step:] * rows[: len(rows) - step]).mean()) for step in range(most + 1)])
-    peaks = [
-        k for k in range(4, most) if similar[k] > similar[k - 1] and similar[k] >= similar[k + 1] and similar[k] > 0
-    ]
-    clear = [k for k in peaks if similar[k] > CLEAR * max(similar[p] for p in peaks)]
-    return float(clear[0]) if clear else float(MAX_PITCH)
+def letter_height(luma: np.ndarray) -> float | None:
+    """The height of the letters of an image `[h, w]` in [0, 1], in pixels; None where it has none.
+
+    Letters are connected strokes; the median over their ink leaves out specks and rules.
+    """
+    gray = (luma * 255).astype(np.uint8)
+    around = max(3, min(LETTER_AREA, *gray.shape) | 1)
+    ink = cv2.adaptiveThreshold(gray, 1, cv2.ADAPTIVE_THRESH_MEAN_C, cv2.THRESH_BINARY_INV, around, LETTER_CONTRAST)
+    _, _, stats, _ = cv2.connectedComponentsWithStats(ink)
+    wide, high, area = stats[1:, 2], stats[1:, 3], stats[1:, 4]
+    letter = (high >= 3) & (high <= MAX_LETTER) & (wide <= 4 * high) & (area >= 4) & (area >= 0.15 * wide * high)
+    high, area = high[letter], area[letter]
+    if len(high) < MIN_LETTERS:
+        return None
+    order = np.argsort(high)
+    return float(high[order][np.searchsorted(np.cumsum(area[order]), area.sum() / 2)])
 
 
 def _text_box(likelihood: np.ndarray) -> tuple[int, int, int, int]:

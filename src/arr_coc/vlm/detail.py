@@ -21,7 +21,7 @@ from arr_coc.adapters.processor import Message
 from arr_coc.devices import Stopwatch
 from arr_coc.errors import BudgetError, PromptError
 from arr_coc.layer.inference import LayerPredictor
-from arr_coc.relevance.regions import Page, best_window, find_page, is_about_everything, line_pitch
+from arr_coc.relevance.regions import Page, best_window, find_page, is_about_everything, letter_height
 from arr_coc.relevance.selector import ArrCoc
 from arr_coc.selectors.base import ImageSource, Question, SelectionInput
 from arr_coc.selectors.cues import EmbeddingScorer
@@ -41,7 +41,8 @@ MIN_OVERVIEW = 8  # cells: with fewer, an overview shows nothing
 LARGE = 1_600_000  # px: smaller images are shown as they are under "auto"
 MIN_GAIN = 1.25  # how much larger a region must be shown than the whole image would be
 MAX_SCALE = 1.0  # pixels shown per original pixel
-LEGIBLE = 16.0  # px from line to line: smaller print is looked at closer
+LEGIBLE = 12.0  # px, the height of letters: smaller print is looked at closer
+MIN_ENLARGE = 1.2  # closer by less than this is not worth what it leaves out
 REDUCED = 1024  # px, the longer side of the image that regions are found on
 EVERYTHING = "whole: the question is about all of the image, so all of it is shown at a coarse scale, without holes"
 
@@ -109,12 +110,15 @@ def views_of(
         page = Page(Region.whole(pyramid.size), 0.0)
     region = maker.make(page.region, "region", room)
     assert region.view is not None
-    pitch = line_pitch(np.asarray(region.picture.convert("L"), np.float32) / 255) if page.share else LEGIBLE / 2
-    if detail == "auto" and region.view.scale < MIN_GAIN * scale and pitch >= LEGIBLE:
-        return None
-    if pitch < LEGIBLE and region.view.scale < MAX_SCALE and question:
-        region = _closer(maker, region, pitch, question, room)
-    elif detail == "auto" and region.view.scale < MIN_GAIN * scale:
+    enlarge = 1.0
+    if question and (page.share or detail == "views"):
+        letters = letter_height(np.asarray(region.picture.convert("L"), np.float32) / 255) if page.share else None
+        wanted = LEGIBLE / letters if letters is not None else 2.0 if not page.share else 1.0
+        enlarge = min(wanted, MAX_SCALE / region.view.scale)
+    if enlarge >= MIN_ENLARGE:
+        region = _closer(maker, region, enlarge, question, room)
+    assert region.view is not None
+    if detail == "auto" and region.view.scale < MIN_GAIN * scale:
         return None
     views = [region]
     if several and region.view.region != Region.whole(pyramid.size):
@@ -141,11 +145,16 @@ class _ViewMaker:
     def make(self, region: Region, role: str, pixels: float, why: str = "") -> ImageSource:
         """A region as an image of whole cells with at most `pixels`, no larger than the original shows it."""
         width, height = region.size
-        scale = min(MAX_SCALE, math.sqrt(pixels / (width * height)))
-        size = (
-            max(1, math.floor(width * scale / self.cell)) * self.cell,
-            max(1, math.floor(height * scale / self.cell)) * self.cell,
-        )
+        scale, whole = min(MAX_SCALE, math.sqrt(pixels / (width * height))), region == Region.whole(region.original)
+        to_cells = round if whole else math.ceil  # a region grows to whole cells, the whole image cannot
+        while True:
+            cells = [max(1, to_cells(side * scale / self.cell - 1e-6)) for side in (width, height)]
+            if cells[0] * cells[1] * self.cell**2 <= pixels or max(cells) == 1:
+                break
+            scale *= 0.99
+        size = (cells[0] * self.cell, cells[1] * self.cell)
+        if not whole:
+            region = replace(region, size=(size[0] / scale, size[1] / scale))
         picture = self.pyramid.crop(region, size)
         view = View(region, size, role, self.number, why)
         return ImageSource(
@@ -170,11 +179,10 @@ class _ViewMaker:
         return ArrCoc().relevance(selection).view(grid.h, grid.w)
 
 
-def _closer(maker: _ViewMaker, page: ImageSource, pitch: float, question: str, room: float) -> ImageSource:
-    """The part of a page that the question is about, at a scale at which its print is legible."""
+def _closer(maker: _ViewMaker, page: ImageSource, enlarge: float, question: str, room: float) -> ImageSource:
+    """The part of a page that the question is about, `enlarge` times as large."""
     assert page.view is not None
     relevance = maker.relevance(page, question)
-    enlarge = min(LEGIBLE / max(pitch, 1.0), MAX_SCALE / page.view.scale)
     height, width = relevance.shape
     window = (width / enlarge, height / enlarge)  # as many cells as before, at the larger scale
     left, top = best_window(relevance, window)
