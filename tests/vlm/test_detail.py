@@ -166,7 +166,7 @@ def test_a_question_about_everything_gets_all_of_the_image_at_a_coarse_scale(rea
     assert auto.view.role == "overview"
 
 
-def test_small_print_is_looked_at_closer(reader: Any) -> None:
+def test_small_print_is_looked_at_closer(reader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     image, _ = printed(4000, 5600)
     page = detail.find_page(arr_coc.TextureArray.from_image(image.reduce(4)), image.size)
     assert page is not None
@@ -175,10 +175,17 @@ def test_small_print_is_looked_at_closer(reader: Any) -> None:
     for x in (0, 1000, 2000, 3000):
         for y in (0, 1400, 2800, 4200):
             whole.paste(tiny.crop((650, 680, 1650, 2080)), (x, y))
-    (asked,) = detail.views_of(reader, whole, "auto", QUESTION)
     (unasked,) = detail.views_of(reader, whole, "views")
+    (unsure,) = detail.views_of(reader, whole, "views", QUESTION)
+    assert unsure.view == unasked.view  # nothing says where the answer is
+    chosen = torch.zeros(unasked.picture.height // 28, unasked.picture.width // 28)
+    chosen[-4:, -4:] = 1.0
+    monkeypatch.setattr(detail._ViewMaker, "relevance", lambda self, source, question: chosen)
+    (asked,) = detail.views_of(reader, whole, "auto", QUESTION)
     assert asked.view.scale > unasked.view.scale
     assert asked.view.region.size[0] < unasked.view.region.size[0]
+    assert asked.view.region.centre[0] > unasked.view.region.centre[0]  # where the relevance is
+    assert asked.view.region.centre[1] > unasked.view.region.centre[1]
 
 
 def test_a_look_shows_the_same_views_for_all_questions(reader: Any) -> None:
@@ -249,3 +256,19 @@ def test_auto_is_off_where_views_cannot_be_shown(reader: Any) -> None:
         reader.ask(look, QUESTION, detail="views")
     with pytest.raises(ArrCocError, match="expected detail as one of"):
         reader.look(image, detail="no")
+
+
+def test_a_batch_and_a_follow_up_with_views() -> None:
+    vlm, (image, _) = wrapped("qwen2_vl"), printed()
+    options: dict[str, Any] = GREEDY | {"budget": "50%", "selector": "random"}
+    together = vlm.generate([[image], [picture()], []], [QUESTION, "Why?", "Who?"], **options)
+    assert [len(answer.allocations) for answer in together] == [2, 1, 0]
+    for answer, shown_images, question in zip(
+        together, (image, picture(), None), (QUESTION, "Why?", "Who?"), strict=True
+    ):
+        assert answer.ids.tolist() == vlm.generate(shown_images, question, **options)[0].ids.tolist()
+    first = vlm.ask(image, QUESTION, remember=True, **options)
+    second = vlm.ask(None, "And the date?", after=first, **GREEDY)
+    assert [a.view for a in second.allocations] == [a.view for a in first.allocations]
+    with pytest.raises(ArrCocError, match="detail cannot change now"):
+        vlm.ask(None, "And?", after=first, detail="off")

@@ -26,10 +26,7 @@ WHOLE_IMAGE = re.compile(
 )
 
 MIN_TEXT = 1e-3  # share of the image that must be text
-LEAST_TEXT, MOST_TEXT = (
-    0.2,
-    0.8,
-)  # likelihood of that share below which there is no text, and above which there surely is
+LEAST_TEXT, MOST_TEXT = 0.2, 0.8  # likelihood of that share: below, there is no text; above, there surely is
 OF_SUREST = 0.5  # pixels of at least this share of that likelihood are text
 LEAST_ANGLE, MAX_ANGLE = 0.3, 15.0  # degrees: lines that are turned less or further are left as they are
 COARSE, FINE = 0.75, 0.1  # degrees, steps of the search for the angle

@@ -44,7 +44,7 @@ class ArrCoc(Selector):
         chosen = realized(
             selection, replace(self.settings, probe=self.settings.probe and not self._is_cheap(selection))
         )
-        if self._is_cheap(selection) and not _is_sure(chosen):
+        if self._is_cheap(selection) and not is_sure(chosen):
             return replace(chosen, keep=selection.candidates, strategy=KEEP_ALL, rule="everything")
         if selection.kind != "video" or selection.source is None:
             return chosen
@@ -64,7 +64,7 @@ class ArrCoc(Selector):
         if has_layer and selection.kind == "image":  # not measured on videos
             chosen = self.select(replace(selection, k=math.ceil(AUTO_GLANCE * selection.grid.n)))
             assert chosen.relevance is not None
-            if chosen.coupled_by == "layer" and _is_sure(chosen):
+            if chosen.coupled_by == "layer" and is_sure(chosen):
                 return replace(chosen, auto=auto_count(chosen.relevance[chosen.keep]))
             everything = replace(everything, relevance=chosen.relevance, scores=chosen.scores, tensions=chosen.tensions)
             has_layer = False
@@ -88,7 +88,7 @@ class ArrCoc(Selector):
         return chosen.relevance[selection.candidates] * max(MIN_TRUST, chosen.tensions["trust"])
 
 
-def _is_sure(choice: Choice) -> bool:
+def is_sure(choice: Choice) -> bool:
     """Whether a layer or embeddings relate the cells to the question."""
     return choice.coupled_by in ("layer", "embeddings") and choice.rule in FOLLOW_QUESTION
 

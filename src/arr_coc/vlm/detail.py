@@ -22,7 +22,7 @@ from arr_coc.devices import Stopwatch
 from arr_coc.errors import BudgetError, PromptError
 from arr_coc.layer.inference import LayerPredictor
 from arr_coc.relevance.regions import Page, best_window, find_page, is_about_everything, letter_height
-from arr_coc.relevance.selector import ArrCoc
+from arr_coc.relevance.selector import ArrCoc, is_sure
 from arr_coc.selectors.base import ImageSource, Question, SelectionInput
 from arr_coc.selectors.cues import EmbeddingScorer
 from arr_coc.texture import TextureArray
@@ -107,14 +107,15 @@ def views_of(
     if page is None:
         if detail == "auto":
             return None
-        page = Page(Region.whole(pyramid.size), 0.0)
+        page = Page(Region.whole(pyramid.size), share=0.0)
     region = maker.make(page.region, "region", room)
     assert region.view is not None
     enlarge = 1.0
-    if question and (page.share or detail == "views"):
-        letters = letter_height(np.asarray(region.picture.convert("L"), np.float32) / 255) if page.share else None
-        wanted = LEGIBLE / letters if letters is not None else 2.0 if not page.share else 1.0
-        enlarge = min(wanted, MAX_SCALE / region.view.scale)
+    if question:
+        letters = (
+            letter_height(np.asarray(region.picture.convert("L"), np.float32) / 255) if page.share else LEGIBLE / 2
+        )
+        enlarge = min(LEGIBLE / (letters or LEGIBLE), MAX_SCALE / region.view.scale)
     if enlarge >= MIN_ENLARGE:
         region = _closer(maker, region, enlarge, question, room)
     assert region.view is not None
@@ -161,8 +162,8 @@ class _ViewMaker:
             picture, size, self.vlm.embeddings, notes=(*self.pyramid.notes, f"shown as {view}"), view=view
         )
 
-    def relevance(self, source: ImageSource, question: str) -> torch.Tensor:
-        """The relevance `[h, w]` of a view's cells before anything is encoded, from texture and layer."""
+    def relevance(self, source: ImageSource, question: str) -> torch.Tensor | None:
+        """The relevance `[h, w]` of a view's cells before anything is encoded; None where nothing relates them to the question."""
         vlm = self.vlm
         width, height = source.picture.size
         grid = Grid(1, max(1, height // self.cell), max(1, width // self.cell))
@@ -176,13 +177,19 @@ class _ViewMaker:
             layer=None if vlm.layer is None else LayerPredictor(vlm.layer, vlm.adapter.device),
             mass=1.0,
         )
-        return ArrCoc().relevance(selection).view(grid.h, grid.w)
+        found = ArrCoc().select(selection)
+        if not is_sure(found):
+            return None
+        assert found.relevance is not None
+        return found.relevance.view(grid.h, grid.w)
 
 
 def _closer(maker: _ViewMaker, page: ImageSource, enlarge: float, question: str, room: float) -> ImageSource:
-    """The part of a page that the question is about, `enlarge` times as large."""
+    """The part of a page that the question is about, `enlarge` times as large; the page, where that is not known."""
     assert page.view is not None
     relevance = maker.relevance(page, question)
+    if relevance is None:
+        return page
     height, width = relevance.shape
     window = (width / enlarge, height / enlarge)  # as many cells as before, at the larger scale
     left, top = best_window(relevance, window)
