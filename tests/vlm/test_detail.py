@@ -56,6 +56,8 @@ def test_views_are_the_stock_model_on_the_same_images_with_dropped_tokens_masked
 def test_every_other_family_takes_views(family: str) -> None:
     vlm, (image, _) = more_processors.wrapped(family), printed()
     pictures = shown(vlm, image)
+    some = vlm.prepare(image, QUESTION, detail="views", budget="50%").allocations
+    assert sum(a.k for a in some) == -(-sum(a.n for a in some) // 2)
     answer = vlm.ask(image, QUESTION, detail="views", **GREEDY)
     assert len(answer.allocations) == len(pictures) >= 1
     assert (

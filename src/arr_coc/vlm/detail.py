@@ -213,12 +213,13 @@ def _within_budget(views: list[ImageSource], budget: Any) -> list[ImageSource]:
 
 
 def split_budgets(
-    selection: SelectionRequest, visuals: Sequence[Visual], sources: Sequence[ImageSource | None], reused: bool
+    selection: SelectionRequest, visuals: Sequence[Visual], sources: Sequence[ImageSource | None], can_glance: bool
 ) -> SelectionRequest:
     """The request with a budget and a glance for each visual: the views of one image share that image's.
 
     Under glance="auto" with a count or a share, as many cells of a view are encoded as are read, so that the price does not
-    depend on the image's size. `reused`: the images are encoded once, whole, for several questions.
+    depend on the image's size. `can_glance`: False where all is encoded, for several questions or because the family or the
+    selector cannot choose before encoding.
     """
     views = [None if source is None else source.view for source in sources]
     if not any(views) or selection.shared:
@@ -238,14 +239,14 @@ def split_budgets(
             continue
         sizes = [visuals[i].n for i in members]
         read, encoded = limit(budget, sum(sizes)), limit(glance, sum(sizes), "glance")
-        if shown[0].why == EVERYTHING and read.k is not None and read.k >= sum(sizes):
+        automatic = encoded.k is None and encoded.mass is None
+        if shown[0].why == EVERYTHING and read.everything and automatic:
             found[members[0]] = "all", "all"
             continue
         kept, made = _parts(read, budget, sizes, shown), _parts(encoded, glance, sizes, shown)
         for i, keep, encode in zip(members, kept, made, strict=True):
             if isinstance(keep, int):
-                automatic = encoded.k is None and encoded.mass is None
-                encode = keep if automatic and not reused else max(encode, keep) if isinstance(encode, int) else encode
+                encode = keep if automatic and can_glance else max(encode, keep) if isinstance(encode, int) else encode
             found[i] = keep, encode
     order = range(len(visuals))
     return replace(selection, budget=[found[i][0] for i in order], glance=[found[i][1] for i in order])

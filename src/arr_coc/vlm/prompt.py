@@ -59,6 +59,7 @@ def contexts(vlm: VLM, request: Request, look: Look, watch: Stopwatch) -> Iterat
     assert request.questions is not None
     adapter, prompter = vlm.adapter, vlm.prompter
     rows = list(zip(request.questions, request.conversations, strict=True))
+    glances = adapter.glances and request.selection.glance_selector.glances and request.look is None
     for part in [rows] if request.look is None else [[row] for row in rows]:
         with watch.stage("preprocess"):
             prompts = [text if request.raw else prompter.render(talk) for text, talk in part]
@@ -75,7 +76,7 @@ def contexts(vlm: VLM, request: Request, look: Look, watch: Stopwatch) -> Iterat
             visuals=visuals,
             sources=sources,
             questions=questions,
-            request=split_budgets(request.selection, visuals, sources, request.look is not None),
+            request=split_budgets(request.selection, visuals, sources, glances),
             watch=watch,
             layer=vlm.layer,
             codec=vlm.codec,
