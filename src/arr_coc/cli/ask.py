@@ -70,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
             console.check_image_file(path, inputs=[arguments.image])
     if arguments.tokens < 1:
         raise ArrCocError(f"expected --tokens of at least 1, got {arguments.tokens}")
-    check_detail(arguments.detail, SelectionRequest(*[arr_coc.selectors.selector(arguments.selector)] * 2))
+    selector = arr_coc.selectors.selector(arguments.selector)
+    check_detail(arguments.detail, SelectionRequest(selector, selector))
     console.check_request(arguments)
     with console.progress() as bar:
         task = bar.add_task("loading the model", total=2)
