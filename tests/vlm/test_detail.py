@@ -165,7 +165,9 @@ def test_a_question_about_everything_gets_all_of_the_image_at_a_coarse_scale(rea
     assert whole.k == whole.n <= 128  # no holes
     assert whole.strategy.startswith("whole: ")
     (auto,) = reader.prepare(image, "Describe this page.").allocations
-    assert auto.view.role == "overview"
+    assert auto.view is None  # without a budget, as the model itself shows it
+    (views,) = reader.prepare(image, "Describe this page.", detail="views").allocations
+    assert views.view.role == "overview"
 
 
 def test_small_print_is_looked_at_closer(reader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +190,15 @@ def test_small_print_is_looked_at_closer(reader: Any, monkeypatch: pytest.Monkey
     assert asked.view.region.size[0] < unasked.view.region.size[0]
     assert asked.view.region.centre[0] > unasked.view.region.centre[0]  # where the relevance is
     assert asked.view.region.centre[1] > unasked.view.region.centre[1]
+
+
+def test_auto_leaves_small_print_to_a_model_that_shows_it_larger_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    vlm, (image, _) = wrapped("qwen2_vl"), printed()
+    assert detail.views_of(vlm, image, "auto", QUESTION) is not None  # 64 cells of its own: nothing is legible
+    monkeypatch.setattr(vlm.adapter.image_processor, "size", {"shortest_edge": 256, "longest_edge": 4_000_000})
+    monkeypatch.setattr(detail, "VIEW_CELLS", 64)
+    assert detail.views_of(vlm, image, "auto", QUESTION) is None
+    assert detail.views_of(vlm, image, "views", QUESTION) is not None
 
 
 def test_a_look_shows_the_same_views_for_all_questions(reader: Any) -> None:

@@ -21,7 +21,7 @@ from arr_coc.adapters.processor import Message
 from arr_coc.devices import Stopwatch
 from arr_coc.errors import BudgetError, PromptError
 from arr_coc.layer.inference import LayerPredictor
-from arr_coc.relevance.regions import Page, best_window, find_page, is_about_everything, letter_height
+from arr_coc.relevance.regions import best_window, find_page, is_about_everything, letter_height
 from arr_coc.relevance.selector import ArrCoc, is_sure
 from arr_coc.selectors.base import ImageSource, Question, SelectionInput
 from arr_coc.selectors.cues import EmbeddingScorer
@@ -84,57 +84,49 @@ def views_of(
 
     Without a question (a look), only the texture decides.
     """
-    room, cell = view_pixels(vlm)
+    room, own, cell = view_pixels(vlm)
     size = image_size(image)
     if size is None or (detail == "auto" and size[0] * size[1] <= LARGE):
         return None
     pyramid = Pyramid(image)
-    scale = min(MAX_SCALE, math.sqrt(room / (size[0] * size[1])))  # of the whole image in one view
     reduced = pyramid.level(pyramid.level_for(REDUCED / max(size)))
-    texture = TextureArray.from_image(reduced, embeddings=vlm.embeddings)
-    page = find_page(texture, pyramid.size)
-    several = (getattr(vlm.model.config, "max_images", None) or 2) > 1  # whether the model reads several images
-    maker = _ViewMaker(vlm, pyramid, cell, number)
-    if is_about_everything(question):
-        if detail == "auto" and page is None:
-            return None
-        count = limit(budget, VIEW_CELLS).k if not isinstance(budget, list | tuple) else None
-        return [
-            maker.make(
-                Region.whole(pyramid.size), "overview", min(room, max(1, count or VIEW_CELLS) * cell**2), EVERYTHING
-            )
-        ]
-    if page is None:
-        if detail == "auto":
-            return None
-        page = Page(Region.whole(pyramid.size), share=0.0)
-    region = maker.make(page.region, "region", room)
-    assert region.view is not None
-    enlarge = 1.0
-    if question:
-        letters = (
-            letter_height(np.asarray(region.picture.convert("L"), np.float32) / 255) if page.share else LEGIBLE / 2
-        )
-        enlarge = min(LEGIBLE / (letters or LEGIBLE), MAX_SCALE / region.view.scale)
-    if enlarge >= MIN_ENLARGE:
-        region = _closer(maker, region, enlarge, question, room)
-    assert region.view is not None
-    if detail == "auto" and region.view.scale < MIN_GAIN * scale:
+    page = find_page(TextureArray.from_image(reduced, embeddings=vlm.embeddings), pyramid.size)
+    if page is None and detail == "auto":
         return None
+    maker, whole = _ViewMaker(vlm, pyramid, cell, number), Region.whole(pyramid.size)
+    if is_about_everything(question):
+        read = limit(budget, VIEW_CELLS)
+        if detail == "auto" and (read.k is None or read.everything):
+            return None
+        return [maker.make(whole, "overview", min(room, (read.k or VIEW_CELLS) * cell**2), EVERYTHING)]
+    region = maker.make(whole if page is None else page.region, "region", room)
+    letters = None if page is None else letter_height(np.asarray(region.picture.convert("L"), np.float32) / 255)
+    region, enlarged = _closer(maker, region, 2.0 if page is None else LEGIBLE / (letters or LEGIBLE), question, room)
+    assert region.view is not None
+    if detail == "auto":
+        scale = math.sqrt(room / (size[0] * size[1]))  # of the whole image in one view
+        if region.view.scale < MIN_GAIN * scale:
+            return None
+        own_scale = min(1.0, math.sqrt(own / (size[0] * size[1])))  # of the model's own processor
+        if (letters or 0.0) * enlarged < LEGIBLE and own_scale > region.view.scale:
+            return None  # the print is too small in a view, and larger without
     views = [region]
-    if several and region.view.region != Region.whole(pyramid.size):
-        views.insert(0, maker.make(Region.whole(pyramid.size), "overview", min(room, OVERVIEW_CELLS * cell**2)))
+    several = (getattr(vlm.model.config, "max_images", None) or 2) > 1  # whether the model reads several images
+    if several and region.view.region != whole:
+        views.insert(0, maker.make(whole, "overview", min(room, OVERVIEW_CELLS * cell**2)))
     return _within_budget(views, budget)
 
 
-def view_pixels(vlm: VLM) -> tuple[float, int]:
-    """How many pixels one view has, and the side of a cell."""
+def view_pixels(vlm: VLM) -> tuple[float, float, int]:
+    """How many pixels one view has, how many the model's processor allows, and the side of a cell."""
     processor = vlm.adapter.image_processor
     cell = int(getattr(processor, "patch_size", 14) or 14) * int(getattr(processor, "merge_size", 2) or 2)
     size = getattr(processor, "size", None) or {}
     most = size.get("longest_edge") if isinstance(size, Mapping) else getattr(size, "longest_edge", None)
-    room = VIEW_CELLS * cell**2
-    return (min(room, most) if most is not None and most > 16 * cell**2 else room), cell  # smaller: a side, not an area
+    room = float(VIEW_CELLS * cell**2)
+    if most is None or most <= 16 * cell**2:  # a side, not an area: the family has its own tiles
+        return room, 0.0, cell
+    return min(room, most), float(most), cell
 
 
 class _ViewMaker:
@@ -184,20 +176,27 @@ class _ViewMaker:
         return found.relevance.view(grid.h, grid.w)
 
 
-def _closer(maker: _ViewMaker, page: ImageSource, enlarge: float, question: str, room: float) -> ImageSource:
-    """The part of a page that the question is about, `enlarge` times as large; the page, where that is not known."""
+def _closer(
+    maker: _ViewMaker, page: ImageSource, enlarge: float, question: str, room: float
+) -> tuple[ImageSource, float]:
+    """The part of a page that the question is about, up to `enlarge` times as large, and how much larger it is.
+
+    It is the page itself where the original has no more detail, or where nothing tells which part matters.
+    """
     assert page.view is not None
-    relevance = maker.relevance(page, question)
+    enlarge = min(enlarge, MAX_SCALE / page.view.scale)
+    relevance = maker.relevance(page, question) if question and enlarge >= MIN_ENLARGE else None
     if relevance is None:
-        return page
+        return page, 1.0
     height, width = relevance.shape
-    window = (width / enlarge, height / enlarge)  # as many cells as before, at the larger scale
-    left, top = best_window(relevance, window)
-    across, down = page.view.region.size[0] / width, page.view.region.size[1] / height
-    wide, high = min(float(width), window[0]), min(float(height), window[1])
+    wide, high = width / enlarge, height / enlarge  # as many cells as before, at the larger scale
+    left, top = best_window(relevance, (wide, high))
     left, top = min(left, width - wide), min(top, height - high)
+    across, down = page.view.region.size[0] / width, page.view.region.size[1] / height
     part = page.view.region.part(left * across, top * down, (left + wide) * across, (top + high) * down)
-    return maker.make(part, "region", room)
+    made = maker.make(part, "region", room)
+    assert made.view is not None
+    return made, made.view.scale / page.view.scale
 
 
 def _within_budget(views: list[ImageSource], budget: Any) -> list[ImageSource]:
