@@ -65,8 +65,8 @@ def main() -> None:
                         times[name].append(found)
     print(f"{machine()}; {len(given.photos)} photos, {given.rounds} rounds")
     print("| | wall clock, median | processor, median | cells to encode |\n|---|---|---|---|")
-    for name, found in times.items():
-        wall, own, cells = (statistics.median(part) for part in zip(*found, strict=True))
+    for name, all_of in times.items():
+        wall, own, cells = (statistics.median(one[part] for one in all_of) for part in range(3))
         print(f"| {name} | {wall:.2f} s | {own:.2f} s | {cells:.0f} |")
 
 

@@ -101,13 +101,13 @@ def photographed(scan: np.ndarray, matrix: np.ndarray, photographs: list[Path], 
     behind = background(photographs, rng, noise).astype(np.float32)
     paper = cv2.warpAffine(scan, matrix, PHONE, flags=cv2.INTER_CUBIC).astype(np.float32)
     inside = cv2.warpAffine(np.ones(scan.shape[:2], np.float32), matrix, PHONE, flags=cv2.INTER_LINEAR)
-    shadow = cv2.GaussianBlur(cv2.warpAffine(inside, np.float32([[1, 0, 18], [0, 1, 24]]), PHONE), (0, 0), 20)
+    shadow = cv2.GaussianBlur(cv2.warpAffine(inside, np.array([[1.0, 0.0, 18.0], [0.0, 1.0, 24.0]]), PHONE), (0, 0), 20)
     behind *= 1 - 0.45 * shadow[..., None]
     taken = behind + (paper - behind) * inside[..., None]
     across, down = np.meshgrid(np.linspace(-1, 1, width), np.linspace(-1, 1, height))
     light = rng.uniform(0.82, 0.95) + rng.uniform(-0.12, 0.12) * across + rng.uniform(-0.12, 0.12) * down
     taken *= light.astype(np.float32)[..., None]
-    taken = cv2.GaussianBlur(taken, (0, 0), rng.uniform(0.6, 1.2))
+    taken = cv2.GaussianBlur(taken, (0, 0), rng.uniform(0.6, 1.2)).astype(np.float32)
     taken += noise.standard_normal(taken.shape, dtype=np.float32) * rng.uniform(2, 5)
     return np.clip(taken, 0, 255).astype(np.uint8)
 
