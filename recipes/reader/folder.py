@@ -85,8 +85,9 @@ def write(model: Qwen2VLForConditionalGeneration, folder: Path, dtype: torch.dty
     config: dict[str, Any] = {
         "dtype": str(dtype).removeprefix("torch."),
         "architectures": ["Qwen2VLForConditionalGeneration"],
+        "max_images": 1,  # of a prompt: it was trained on single images
+        "single_turn": True,  # trained on single questions: `ask(..., after=)` asks each by itself
     }
-    config["single_turn"] = True  # trained on single questions: `ask(..., after=)` asks each by itself
     for name, content in (
         ("config.json", model.config.to_dict() | config),
         ("tokenizer_config.json", _tokenizer_config()),

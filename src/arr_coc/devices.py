@@ -17,6 +17,7 @@ import torch
 from arr_coc.errors import ArrCocError, first_line
 
 STAGES = (
+    "views",
     "preprocess",
     "texture",
     "embed",

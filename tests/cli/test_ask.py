@@ -10,6 +10,7 @@ from PIL import Image
 
 import arr_coc
 from arr_coc.cli import main
+from tests.vlm.page import printed
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +84,24 @@ def test_a_conversation_and_a_gaze(model: str, receipt: Path, capsys: pytest.Cap
     assert turns[1]["tokens"]["added"] == len(turns[1]["keep"]) - 6
     assert main([*first, "--then", "Where is the dog?"]) == 0
     assert "of them added by this turn" in capsys.readouterr().out
+
+
+def test_a_large_page_is_shown_as_views(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image, _ = printed(angle=4.0)
+    image.save(tmp_path / "page.jpg")
+    why, where = tmp_path / "why.png", tmp_path / "where.png"
+    asked = ["ask", str(tmp_path / "page.jpg"), "What is the total?", "--budget", "64", "--tokens", "3"]
+    assert main([*asked, "--why", str(why), "--where", str(where)]) == 0
+    said = capsys.readouterr().out
+    assert "(64 of " in said
+    assert ", 64 encoded, " in said
+    assert "shown as region" in said
+    with Image.open(where) as heat, Image.open(why) as sheet:
+        assert heat.size == (768, 1024)  # all of the image, with the region's cells on it
+        assert sheet.width > 2 * 400
+    assert main([*asked, "--detail", "off", "--json"]) == 0
+    assert "shown as" not in capsys.readouterr().out
+    assert main([*asked, "--detail", "fine"]) == 2
+    assert "expected detail as one of auto, off, views" in capsys.readouterr().err
+    assert main([*asked, "--detail", "views", "--selector", "resize"]) == 2
+    assert "selector 'resize'" in capsys.readouterr().err

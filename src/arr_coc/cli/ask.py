@@ -42,6 +42,12 @@ def add_parser(commands: Any) -> None:
     add("--glance", default="auto", help="visual tokens that the vision encoder computes (auto)")
     add("--selector", default="arr-coc", help="method that selects the tokens (arr-coc)")
     add(
+        "--detail",
+        default="auto",
+        metavar="HOW",
+        help="how a large image is shown: views (the part with text, larger), off, or auto: views for small text (auto)",
+    )
+    add(
         "--sure", type=float, metavar="P", help="read more tokens where the confidence is below this, from 0 to 1 (off)"
     )
     console.add_gaze(parser)
@@ -72,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     from arr_coc.relevance import explanation as why
     from arr_coc.relevance.selector import explained
     from arr_coc.types.question import check_question
+    from arr_coc.vlm.request import SelectionRequest, check_detail
 
     # Check everything that can be wrong before a model is loaded.
     for path in (arguments.why, arguments.where):
@@ -82,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.tokens < 1:
         raise ArrCocError(f"expected --tokens of at least 1, got {arguments.tokens}")
     selector = arr_coc.selectors.selector(arguments.selector)
+    check_detail(arguments.detail, SelectionRequest(selector, selector))
     console.check_request(arguments)
     selector.check_budget(arguments.budget)
     for question in arguments.then:
@@ -95,10 +103,10 @@ def run(arguments: argparse.Namespace) -> int:
             options["selector"] = explained(arguments.selector)
         remember = bool(arguments.then)
         if arguments.sure is None:
-            prepared = vlm.prepare(arguments.image, arguments.question, **options)
+            prepared = vlm.prepare(arguments.image, arguments.question, detail=arguments.detail, **options)
             answer = vlm.generate(prepared, remember=remember, max_new_tokens=arguments.tokens)[0]
         else:
-            look = vlm.look(arguments.image)
+            look = vlm.look(arguments.image, detail=arguments.detail)
             answer = vlm.ask(
                 look, arguments.question, sure=arguments.sure, remember=remember, max_new_tokens=arguments.tokens,
                 **options,
@@ -114,12 +122,11 @@ def run(arguments: argparse.Namespace) -> int:
             _print_answer(one)
     sys.stdout.flush()
     if arguments.why is not None:
-        console.save_image(
-            why.sheet(answer.allocation, arguments.image, arguments.question, answer.text), arguments.why
-        )
+        shown = answer.allocations[-1]  # the region, where an image is shown as an overview and a region
+        console.save_image(why.sheet(shown, arguments.image, arguments.question, answer.text), arguments.why)
     if arguments.where is not None:
-        heat = vlm.point(prepared, answer)[0]
-        console.save_image(answer.allocation.heat(arguments.image, heat), arguments.where)
+        heat = vlm.point(prepared, answer)[-1]
+        console.save_image(answer.allocations[-1].heat(arguments.image, heat), arguments.where)
     return 0
 
 
@@ -135,7 +142,10 @@ def _print_answer(answer: Answer) -> None:
     if len(answer.tried) > 1:
         steps = ", then ".join(f"{one.text!r} from {one.kept}" for one in answer.tried)
         sure += f"; looked again: {steps} tokens, {answer.tokens_paid} in all"
-    notes = [*answer.allocation.notes, *([f"fell back: {answer.fallback}"] if answer.fallback else [])]
+    notes = [
+        *(note for one in answer.allocations for note in one.notes),
+        *([f"fell back: {answer.fallback}"] if answer.fallback else []),
+    ]
     added = f", {tokens['added']} of them added by this turn" if "added" in tokens else ""
     print(
         f"({tokens['kept']} of {tokens['all']} visual tokens read{added}, {tokens['encoded']} encoded, {milliseconds:.0f} ms; "

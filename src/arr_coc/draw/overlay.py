@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -46,31 +47,64 @@ Piece = tuple[
 ]  # an area (fractions of the image), its cells' values [h, w]
 
 
-def lit(pixels: torch.Tensor, pieces: list[Piece]) -> Image.Image:
-    """An image `[3, H, W]` with the brightness of each cell set by its value in [0, 1]."""
-    return _image(_unit(pixels) * plane(pieces, pixels.shape[-2:]))
+OUTSIDE = 0.08  # brightness of what was not shown at all
 
 
-def heated(pixels: torch.Tensor, pieces: list[Piece]) -> Image.Image:
+class Placement(Protocol):
+    """A part of an image that is not upright on it."""
+
+    @property
+    def original(self) -> tuple[int, int]:
+        """Width and height of the image."""
+
+    def place(self, points: torch.Tensor) -> torch.Tensor:
+        """Points `[..., 2]` (x, y) of the image as fractions of the part."""
+
+
+def lit(pixels: torch.Tensor, pieces: list[Piece], region: Placement | None = None) -> Image.Image:
+    """An image `[3, H, W]` with the brightness of each cell set by its value in [0, 1]; what is outside a region is dark."""
+    brightness = plane(pieces, pixels.shape[-2:], region)
+    return _image(_unit(pixels) * (brightness if region is None else brightness.clamp_min(OUTSIDE)))
+
+
+def heated(pixels: torch.Tensor, pieces: list[Piece], region: Placement | None = None) -> Image.Image:
     """A heat map over a faded image `[3, H, W]`, from cell values in [0, 1]."""
-    heat = plane(pieces, pixels.shape[-2:])
+    heat = plane(pieces, pixels.shape[-2:], region)
     pale = 0.25 + 0.75 * _unit(pixels)
     colour = torch.from_numpy(colourise(heat, "ember", 0.0, 1.3)).permute(2, 0, 1) / 255
     strength = heat.clamp(0, 1) * 0.8
     return _image(pale * (1 - strength + colour * strength))  # multiplied, so that text stays dark under the colour
 
 
-def plane(pieces: list[Piece], size: Sequence[int]) -> torch.Tensor:
-    """Cell values as a plane `[H, W]`: the largest where cells overlap, 0 outside all of them."""
+def plane(pieces: list[Piece], size: Sequence[int], region: Placement | None = None) -> torch.Tensor:
+    """Cell values as a plane `[H, W]`: the largest where cells overlap, 0 outside all of them.
+
+    `region`: the part of the image that the pieces are of; None: all of it.
+    """
     height, width = size
     plane = torch.zeros(height, width)
     for (left, top, right, bottom), cells in pieces:
-        rows = _cell_of(height, top, bottom, cells.shape[0])
-        columns = _cell_of(width, left, right, cells.shape[1])
-        inside = (rows >= 0)[:, None] & (columns >= 0)[None]
-        shown = cells[rows.clamp_min(0)][:, columns.clamp_min(0)]
+        if region is None:
+            rows = _cell_of(height, top, bottom, cells.shape[0])
+            columns = _cell_of(width, left, right, cells.shape[1])
+            inside = (rows >= 0)[:, None] & (columns >= 0)[None]
+            shown = cells[rows.clamp_min(0)][:, columns.clamp_min(0)]
+        else:
+            x, y = _fractions(size, region).unbind(-1)  # [H, W]
+            rows, columns = _index(y, top, bottom, cells.shape[0]), _index(x, left, right, cells.shape[1])
+            inside = (rows >= 0) & (columns >= 0)
+            shown = cells[rows.clamp_min(0), columns.clamp_min(0)]
         plane = torch.where(inside, torch.maximum(plane, shown), plane)
     return plane
+
+
+def _fractions(size: Sequence[int], region: Placement) -> torch.Tensor:
+    """Where each pixel of an image of `size` (height, width) lies in a region: `[H, W, 2]` (x, y)."""
+    (height, width), (wide, high) = size, region.original
+    y = (torch.arange(height, dtype=torch.float64) + 0.5) * high / height
+    x = (torch.arange(width, dtype=torch.float64) + 0.5) * wide / width
+    across, down = torch.meshgrid(x, y, indexing="xy")
+    return region.place(torch.stack([across, down], -1))
 
 
 def _unit(pixels: torch.Tensor) -> torch.Tensor:
@@ -83,8 +117,12 @@ def _image(pixels: torch.Tensor) -> Image.Image:
 
 def _cell_of(length: int, start: float, end: float, cells: int) -> torch.Tensor:
     """The index of the cell of [start, end) that each of `length` pixels lies in; -1 outside."""
-    centre = (torch.arange(length, dtype=torch.float64) + 0.5) / length
-    part = ((centre - start) / (end - start) * cells).floor().long()
+    return _index((torch.arange(length, dtype=torch.float64) + 0.5) / length, start, end, cells)
+
+
+def _index(place: torch.Tensor, start: float, end: float, cells: int) -> torch.Tensor:
+    """The index of the cell of [start, end) that each place lies in; -1 outside."""
+    part = ((place - start) / (end - start) * cells).floor().long()
     return torch.where((part >= 0) & (part < cells), part, -1)
 
 

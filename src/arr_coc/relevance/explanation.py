@@ -76,4 +76,4 @@ def _wrap(allocation: Allocation, question: str, answer: str, columns: int) -> l
 def _heat(allocation: Allocation, image: ImageLike, values: torch.Tensor) -> Image.Image:
     """The image with each cell as bright as its value, so that text stays readable in relevant cells."""
     brightness = values.detach().float().cpu().clamp(0, 1)
-    return lit(read_picture(image).pixels, allocation.pieces(0.12 + 0.88 * brightness))
+    return lit(read_picture(image).pixels, allocation.pieces(0.12 + 0.88 * brightness), allocation.region)

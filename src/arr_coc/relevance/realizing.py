@@ -74,9 +74,10 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
     coupled = couple(usable, scores, settings.coupling, settings.probe)
     if coupled is not None:
         scores = replace(scores, coupling=coupled.values, coupled_by=coupled.by, trust=coupled.trust)
-    clear = names_something(selection.question.text) or (coupled is not None and coupled.question_familiar)
-    kind = "describe" if coupled is not None and coupled.about_whole_image else question_kind(selection.question.text)
     familiar = coupled is not None and coupled.question_familiar
+    whole = coupled is not None and coupled.about_whole_image
+    kind = "describe" if whole else question_kind(selection.question.text)
+    clear = names_something(selection.question.text) or familiar or whole
     plan = strategy.decide(selection, scores, clear, "read" if familiar else kind)
     prediction = None if coupled is None or plan.coupling == 0 else coupled.prediction
     if prediction is not None:

@@ -50,7 +50,7 @@ class ArrCoc(Selector):
         chosen = realized(
             selection, replace(self.settings, probe=self.settings.probe and not self._is_cheap(selection))
         )
-        if self._is_cheap(selection) and not _is_sure(chosen) and not selection.is_gazed:
+        if self._is_cheap(selection) and not is_sure(chosen) and not selection.is_gazed:
             return replace(chosen, keep=selection.candidates, strategy=KEEP_ALL, rule="everything")
         if selection.kind != "video" or selection.source is None:
             return chosen
@@ -69,7 +69,7 @@ class ArrCoc(Selector):
         if has_layer and selection.kind == "image":  # not measured on videos
             chosen = self.select(replace(selection, k=math.ceil(AUTO_GLANCE * selection.grid.n)))
             assert chosen.relevance is not None
-            if (chosen.coupled_by in (LAYER, UNIVERSAL) and _is_sure(chosen)) or selection.is_gazed:
+            if (chosen.coupled_by in (LAYER, UNIVERSAL) and is_sure(chosen)) or selection.is_gazed:
                 return replace(chosen, auto=auto_count(chosen.relevance[chosen.keep]))
             everything = replace(everything, relevance=chosen.relevance, scores=chosen.scores, tensions=chosen.tensions)
             has_layer = False
@@ -117,7 +117,7 @@ def explained(selector: str) -> str | ArrCoc:
     return ArrCoc(explain=True) if selector == ArrCoc.name else selector
 
 
-def _is_sure(choice: Choice) -> bool:
+def is_sure(choice: Choice) -> bool:
     """Whether a layer or embeddings relate the cells to the question."""
     return choice.coupled_by in (LAYER, UNIVERSAL, "embeddings") and choice.rule in FOLLOW_QUESTION
 

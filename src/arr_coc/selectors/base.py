@@ -24,6 +24,7 @@ from arr_coc.errors import SelectorError
 from arr_coc.texture import TextureArray, TextureBatch
 from arr_coc.types.budget import Budget
 from arr_coc.types.grid import Cells
+from arr_coc.types.pyramid import View
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,15 @@ class ImageSource:
         embeddings: Any = None,
         texture: Any = None,
         notes: tuple[str, ...] = (),
+        view: View | None = None,
     ) -> None:
         """`size`: (width, height). `embeddings`: an `Embeddings` that fills the texture's embedding channels.
-        `texture`: a `TextureArray`, or a `TextureBatch` for the frames of a video."""
+        `texture`: a `TextureArray`, or a `TextureBatch` for the frames of a video. `view`: which part of a large image it is."""
         self.picture = picture
         self.size = size
         self.embeddings = embeddings
         self.notes = notes  # changes made while reading
+        self.view = view
         self._texture: Any = texture
         self._lock = threading.Lock()
 

@@ -14,6 +14,7 @@ from arr_coc.draw.overlay import Piece, heated, lit
 from arr_coc.errors import AllocationError
 from arr_coc.types.grid import Cells, split_views
 from arr_coc.types.image import ImageLike, read_picture
+from arr_coc.types.pyramid import Region, View
 
 NOT_KEPT, NOT_ENCODED = 0.35, 0.15  # brightness of such cells in an overlay
 
@@ -37,6 +38,7 @@ class Allocation:
     fallback: str = ""  # why the selector's own choice was replaced; empty if it was used
     notes: tuple[str, ...] = ()
     semantics: str = "masked"  # or "removed": what dropping a cell means to the language model
+    view: View | None = None  # the part of a large image that was shown; None: all of it
     read: float | None = None  # cells read per language layer on average, a probe included; None: the kept ones
     earlier: torch.Tensor | None = None  # [E] cells that earlier turns of the conversation had read
 
@@ -71,20 +73,46 @@ class Allocation:
         """`[K, 4]`: pixel boxes of the kept cells on the original image."""
         if self.size is None:
             raise AllocationError("the original image's size is unknown: call grid.boxes(keep, (width, height))")
-        return self.grid.boxes(self.keep, self.size)
+        if self.view is None:
+            return self.grid.boxes(self.keep, self.size)
+        return self.view.region.boxes(self._in_region)
+
+    @property
+    def corners(self) -> torch.Tensor:
+        """`[K, 4, 2]`: the corners of the kept cells on the original image; cells of a turned view are not upright there."""
+        if self.view is not None:
+            return self.view.region.corners(self._in_region)
+        x0, y0, x1, y1 = self.boxes.unbind(-1)
+        return torch.stack([torch.stack([x0, x1, x1, x0], -1), torch.stack([y0, y0, y1, y1], -1)], -1)
+
+    @property
+    def scale(self) -> float | None:
+        """How many pixels were shown for each pixel of the original; None: unknown, the model's processor decides."""
+        return None if self.view is None else self.view.scale
+
+    @property
+    def _in_region(self) -> torch.Tensor:
+        assert self.view is not None
+        unit = self.grid.boxes(self.keep, (1, 1))
+        return unit.double() * torch.tensor(self.view.region.size * 2, dtype=torch.float64)
 
     def overlay(self, image: ImageLike, frame: int = 0) -> Image.Image:
         """The image (or time step `frame` of a video) with all cells darkened that were not kept."""
         light = torch.full((self.n,), NOT_ENCODED)
         light[self.encoded] = NOT_KEPT
         light[self.keep] = 1.0
-        return lit(read_picture(image).pixels, self.pieces(light, frame))
+        return lit(read_picture(image).pixels, self.pieces(light, frame), self.region)
 
     def heat(self, image: ImageLike, values: torch.Tensor, frame: int = 0) -> Image.Image:
         """The image with a heat map of `values` `[N]` in [0, 1]."""
         if values.shape != (self.n,):
             raise AllocationError(f"expected one value for each of the {self.n} cells, got shape {list(values.shape)}")
-        return heated(read_picture(image).pixels, self.pieces(values.detach().float().cpu(), frame))
+        return heated(read_picture(image).pixels, self.pieces(values.detach().float().cpu(), frame), self.region)
+
+    @property
+    def region(self) -> Region | None:
+        """The part of the original that was shown; None: all of it."""
+        return None if self.view is None else self.view.region
 
     def pieces(self, values: torch.Tensor, frame: int = 0) -> list[Piece]:
         """Values `[N]` of one time step, as (area, `[h, w]`) for each view of the grid."""
@@ -109,6 +137,13 @@ class Allocation:
             "fallback": self.fallback,
             "tensions": {name: float(value) for name, value in self.tensions.items()},
             "notes": list(self.notes),
+            **(
+                {}
+                if self.view is None
+                else {
+                    "view": {"role": self.view.role, **self.view.region.to_dict(), "scale": round(self.view.scale, 3)}
+                }
+            ),
         }
 
     def to_json(self) -> str:

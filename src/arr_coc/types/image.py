@@ -13,7 +13,8 @@ import os
 import struct
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -151,6 +152,13 @@ def _to_planes(image: ImageLike, notes: list[str]) -> torch.Tensor:
 
 
 def _from_file(name: str | os.PathLike[str], notes: list[str]) -> torch.Tensor:
+    with open_image(name) as opened:
+        return _from_pil(opened, notes)
+
+
+@contextmanager
+def open_image(name: str | os.PathLike[str]) -> Iterator[Image.Image]:
+    """An image file, opened by Pillow. Whatever fails inside the `with` becomes an `ImageError` that names the file."""
     path = Path(name)
     data = read_bytes(name, "an image file", ImageError)
     try:
@@ -158,7 +166,7 @@ def _from_file(name: str | os.PathLike[str], notes: list[str]) -> torch.Tensor:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(data)) as opened:
-                return _from_pil(opened, notes)
+                yield opened
     except Image.DecompressionBombError:
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6
         raise ImageError(

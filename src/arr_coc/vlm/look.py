@@ -19,9 +19,8 @@ from arr_coc.errors import ImageError, PromptError
 from arr_coc.frames.clip import Clip
 from arr_coc.selectors.base import ImageSource
 from arr_coc.texture import TextureArray
-from arr_coc.types.image import ImageLike, read_picture
-
-EXIF_ORIENTATION = 0x0112
+from arr_coc.types.image import ImageLike
+from arr_coc.types.pyramid import rgb_image
 
 
 class TokenCodec(Protocol):
@@ -99,9 +98,11 @@ def preprocess(
     )
 
 
-def image_source(image: ImageLike, embeddings: Embeddings | None = None) -> ImageSource:
-    """Any image as RGB, upright, transparency blended with white."""
-    picture, notes = _rgb(image)
+def image_source(image: ImageLike | ImageSource, embeddings: Embeddings | None = None) -> ImageSource:
+    """Any image as RGB, upright, transparency blended with white. A source stays as it is."""
+    if isinstance(image, ImageSource):
+        return image
+    picture, notes = rgb_image(image)
     return ImageSource(picture, picture.size, embeddings, notes=notes)
 
 
@@ -130,7 +131,7 @@ def video_source(video: Any, embeddings: Embeddings | None = None) -> ImageSourc
     pictures = []
     for number, frame in enumerate(frames, start=1):
         try:
-            pictures.append(_rgb(frame)[0])
+            pictures.append(rgb_image(frame)[0])
         except ImageError as error:
             raise ImageError(f"frame {number} of {len(frames)}: {error}") from None
     sizes = {picture.size for picture in pictures}
@@ -145,13 +146,3 @@ def downscaled_source(source: ImageSource, share: float) -> ImageSource:
     side = min(1.0, max(share, 0.0) ** 0.5)
     size = (max(1, round(width * side)), max(1, round(height * side)))
     return ImageSource(source.picture.resize(size, Image.Resampling.BICUBIC), source.size, source.embeddings)
-
-
-def _rgb(image: ImageLike) -> tuple[Image.Image, tuple[str, ...]]:
-    """The image in RGB, and what was changed beyond reading it."""
-    plain = isinstance(image, Image.Image) and image.mode == "RGB" and getattr(image, "n_frames", 1) == 1
-    if isinstance(image, Image.Image) and plain and image.getexif().get(EXIF_ORIENTATION, 1) == 1:
-        return image, ()
-    read = read_picture(image, max_side=None)
-    pixels = read.pixels.mul(255).round().byte()  # [3, H, W]
-    return Image.fromarray(pixels.permute(1, 2, 0).contiguous().cpu().numpy()), read.notes

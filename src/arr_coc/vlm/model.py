@@ -41,6 +41,7 @@ from arr_coc.types.budget import Budget
 from arr_coc.types.gaze import Gaze
 from arr_coc.types.image import ImageLike
 from arr_coc.vlm import conversation, generation, prompt, saving, stages
+from arr_coc.vlm import detail as views
 from arr_coc.vlm.confidence import Calibration, check_sure, is_enough, surest, wider_budgets
 from arr_coc.vlm.continuation import Continued, Deferred
 from arr_coc.vlm.generation import AnswerStream, GenerationOptions
@@ -163,6 +164,7 @@ class VLM:
         seed: int = 0,
         gaze: Gaze | None = None,
         raw: bool = False,
+        detail: str = "auto",
         remember: bool | None = None,
         sure: float | None = None,
         **options: Unpack[GenerationOptions],
@@ -197,6 +199,9 @@ class VLM:
             seed: For selectors that draw at random.
             gaze: Where a person looks: (x, y) in pixels of the picture, or a list of such points. More of the budget goes there.
             raw: `question` is a whole prompt that contains the image tokens.
+            detail: How a large image is shown: "views" (the part with text at a larger scale, and for models that read
+                several images an overview), "off" (as the model's processor scales it), or "auto" (the default): views
+                for a large image with small text.
             remember: Keep the KV cache in the answer, for follow-up questions.
             sure: Look again where the confidence is below this: read twice the cells, four times, then all, until it is sure
                 or two readings agree. The pictures are encoded once, whole. The answer is the surest one; `answer.tried`
@@ -231,13 +236,13 @@ class VLM:
         several = not isinstance(question, str)
         look = images if isinstance(images, Look) else None
         if look is None and (several or sure is not None):
-            look = self.look(images, videos=videos, video=video, fps=fps, frames=frames)
+            look = self.look(images, videos=videos, video=video, fps=fps, frames=frames, detail=detail)
             videos = video = fps = frames = None
         request = parse_request(
             None if look is not None else images, question, look=look, videos=videos, video=video, fps=fps, frames=frames,
             budget=budget, glance=glance, selector=selector, glance_selector=glance_selector, allocation=allocation,
             shared=shared, seed=seed, gaze=gaze, raw=raw,
-            frames_per_patch=self._frames_per_patch,
+            detail=detail, frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
         answers = self._answer(request, bool(remember), options)
         if sure is not None:
@@ -268,6 +273,7 @@ class VLM:
         seed: int = 0,
         gaze: Gaze | None = None,
         raw: bool = False,
+        detail: str = "auto",
         remember: bool = False,
         **options: Unpack[GenerationOptions],
     ) -> list[Answer]:
@@ -286,7 +292,7 @@ class VLM:
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
             originals=originals, look=look, budget=budget, glance=glance, selector=selector,
             glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, gaze=gaze, raw=raw,
-            frames_per_patch=self._frames_per_patch,
+            detail=detail, frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
         return self._answer(request, remember, options)
 
@@ -313,6 +319,7 @@ class VLM:
         gaze: Gaze | None = None,
         gradients: bool = False,
         raw: bool = False,
+        detail: str = "auto",
     ) -> Prepared:
         """Keyword arguments for `model.generate`, with only the kept visual tokens.
 
@@ -333,7 +340,7 @@ class VLM:
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
             originals=originals, look=look, budget=budget, glance=glance, selector=selector,
             glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, gaze=gaze, raw=raw,
-            frames_per_patch=self._frames_per_patch,
+            detail=detail, frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
         chosen = request.selection.selector
         if chosen.depths:
@@ -352,15 +359,17 @@ class VLM:
         fps: float | None = None,
         frames: int | None = None,
         attention_at: Sequence[float] = (),
+        detail: str = "off",
     ) -> Look:
         """Preprocess images and videos once, for any number of questions: `vlm.ask(look, question)`.
 
         They are encoded once, too, when a question first needs it. `attention_at`: encoder depths (0 to 1) whose
-        attention is recorded in that encoding, for selectors that use it.
+        attention is recorded in that encoding, for selectors that use it. `detail`: as in `ask`; the views are the same
+        for all questions.
         """
         videos, fps = load_clip(video, videos, fps, frames, self._frames_per_patch)
-        rows = [listed(images, is_image)], [listed(videos, is_video)]
-        look = self._take_look(*rows, model_fps(fps), Stopwatch(self.device))
+        shown = views.of_look(self, listed(images, is_image), detail)
+        look = self._take_look([shown], [listed(videos, is_video)], model_fps(fps), Stopwatch(self.device))
         return replace(look, attention_at=tuple(attention_at))
 
     def stream(self, images: Images, question: str, **options: Unpack[AskOptions]) -> AnswerStream:
@@ -486,6 +495,7 @@ class VLM:
             return [prompt.context_for_inputs(self, request, watch)]
         look = request.look
         if look is None:
+            request = views.show_views(self, request, watch)
             look = self._take_look(request.images, request.videos, request.fps, watch)
         elif look.model is not self.adapter.model:
             raise PromptError("this look was taken with another model: take one with this model's own look(...)")

@@ -19,6 +19,7 @@ from arr_coc.types.answer import Prepared, Shown
 from arr_coc.types.budget import Limit
 from arr_coc.types.gaze import foveal_map
 from arr_coc.types.question import check_question_tokens
+from arr_coc.vlm.detail import split_budgets
 from arr_coc.vlm.look import Look, downscaled_source, original_source, preprocess
 from arr_coc.vlm.request import Request, SelectionRequest
 from arr_coc.vlm.stages import Plan, PromptContext, StageResult
@@ -60,11 +61,12 @@ def contexts(vlm: VLM, request: Request, look: Look, watch: Stopwatch) -> Iterat
     """One context for the batch; or, for questions that share a look, one for each question."""
     assert request.questions is not None
     rows = list(zip(request.questions, request.conversations, strict=True))
+    glances = vlm.adapter.glances and request.selection.glance_selector.glances and request.look is None
     for part in [rows] if request.look is None else [[row] for row in rows]:
         with watch.stage("preprocess"):
             prompts = [text if request.raw else vlm.prompter.render(talk) for text, talk in part]
             tokens = vlm.prompter.tokenize(prompts, look.vision)
-            made = context(vlm, request.selection, look, tokens, [text for text, _ in part], watch)
+            made = context(vlm, request.selection, look, tokens, [text for text, _ in part], watch, glances)
         yield replace(
             made,
             reused=request.look is not None,
@@ -74,9 +76,18 @@ def contexts(vlm: VLM, request: Request, look: Look, watch: Stopwatch) -> Iterat
 
 
 def context(
-    vlm: VLM, selection: SelectionRequest, look: Look, tokens: Inputs, questions: Sequence[str], watch: Stopwatch
+    vlm: VLM,
+    selection: SelectionRequest,
+    look: Look,
+    tokens: Inputs,
+    questions: Sequence[str],
+    watch: Stopwatch,
+    can_glance: bool = False,
 ) -> PromptContext:
-    """The context of a tokenized prompt about a look; `questions`: what each row asks."""
+    """The context of a tokenized prompt about a look; `questions`: what each row asks.
+
+    `can_glance`: cells can be chosen before encoding; it matters for large images that are shown as views.
+    """
     adapter = vlm.adapter
     inputs: Inputs = {**tokens, **look.vision.tensors}
     visuals = adapter.visuals(inputs, look.sizes())
@@ -84,13 +95,14 @@ def context(
     for question in asked:
         check_question_tokens(len(question.ids), adapter.max_positions)
     originals = {kind: look.sources(kind) for kind in ("image", "video")}
+    sources = _with_gaze([originals[visual.kind][visual.number] for visual in visuals], visuals, selection)
     return PromptContext(
         adapter=adapter,
         inputs=inputs,
         visuals=visuals,
-        sources=_with_gaze([originals[visual.kind][visual.number] for visual in visuals], visuals, selection),
+        sources=sources,
         questions=asked,
-        request=selection,
+        request=split_budgets(selection, visuals, sources, can_glance),
         watch=watch,
         layer=vlm.layer,
         universal=vlm.universal,

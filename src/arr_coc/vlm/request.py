@@ -25,6 +25,7 @@ from arr_coc.types.question import check_question, check_text
 from arr_coc.vlm.look import Look
 
 Rows = tuple[tuple[Any, ...], ...]  # images or videos of each row of the batch
+DETAILS = ("auto", "off", "views")
 
 
 class RequestOptions(TypedDict, total=False):
@@ -43,6 +44,7 @@ class RequestOptions(TypedDict, total=False):
     seed: int
     gaze: Gaze | None
     raw: bool
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class Request:
     inputs: Mapping[str, Any] | None = None  # a processor's output
     originals: Sequence[Any] | None = None  # the images behind `inputs`
     raw: bool = False  # the questions are whole prompts
+    detail: str = "off"  # whether large images are shown as views
 
 
 def parse_request(
@@ -118,12 +121,18 @@ def parse_request(
     seed: int,
     gaze: Gaze | None,
     raw: bool,
+    detail: str,
     frames_per_patch: int,
 ) -> Request:
     """The arguments of `VLM.prepare` and `VLM.generate` as a `Request`; raises one clear sentence if they do not fit."""
     chosen = selector_of(selector)
     glancing = chosen if glance_selector is None else selector_of(glance_selector)
     selection = SelectionRequest(chosen, glancing, budget, glance, allocation, shared, seed, gaze)
+    if gaze is not None and detail == "auto":
+        detail = "off"  # a gaze is on the image as it is
+    elif gaze is not None and detail != "off":
+        raise PromptError("expected detail='off' with a gaze, which is on the image as it is, got detail='views'")
+    detail = check_detail(detail, selection, inputs is not None, look is not None, raw)
     if video is not None and not isinstance(text, str):
         raise PromptError("expected one question with video=: for several, take vlm.look(video=...) first")
     if video is not None or frames is not None:
@@ -147,7 +156,9 @@ def parse_request(
         talks, found_images, found_videos = split_conversations(messages)
         questions = tuple(check_text(last_text(talk)) for talk in talks)
         conversations = tuple(tuple(talk) for talk in talks)
-        return Request(selection, questions, conversations, _rows(found_images), _rows(found_videos), rate)
+        return Request(
+            selection, questions, conversations, _rows(found_images), _rows(found_videos), rate, detail=detail
+        )
     texts = _texts(text, check_text if raw else check_question)
     if look is not None:
         if not isinstance(look, Look) or look.rows != 1:
@@ -157,7 +168,29 @@ def parse_request(
         return Request(selection, tuple(texts), conversations, fps=rate, look=look, raw=raw)
     rows = rows_of(images, len(texts), "image", is_image), rows_of(videos, len(texts), "video", is_video)
     conversations = tuple((user_message(t, len(i), len(v)),) for t, i, v in zip(texts, *rows, strict=True))
-    return Request(selection, tuple(texts), conversations, _rows(rows[0]), _rows(rows[1]), rate, raw=raw)
+    return Request(selection, tuple(texts), conversations, _rows(rows[0]), _rows(rows[1]), rate, raw=raw, detail=detail)
+
+
+def check_detail(
+    detail: str, selection: SelectionRequest, inputs: bool = False, look: bool = False, raw: bool = False
+) -> str:
+    """`detail`, or "off" where `auto` cannot show views; raises where views were asked for and cannot be shown."""
+    if detail not in DETAILS:
+        raise PromptError(f"expected detail as one of {', '.join(DETAILS)}, got {detail!r}")
+    selector, why = selection.selector, ""
+    if inputs:
+        why = "model inputs: pass the image itself"
+    elif look:
+        why = 'a look, which has its views already: call look(..., detail="views")'
+    elif raw:
+        why = "a raw prompt, whose image tokens are fixed: pass the question alone"
+    elif selection.allocation is not None:
+        why = "an allocation, which is for the whole image: leave one of the two out"
+    elif selector.early or selector.depths:
+        why = f"selector {selector.name!r}, which does not choose among encoded cells: choose another one"
+    if why and detail == "views":
+        raise PromptError(f"expected an image and a selector of cells with detail='views', got {why}")
+    return "off" if why else detail
 
 
 def given_cells(allocation: Any, grids: Sequence[Cells]) -> list[tuple[torch.Tensor, torch.Tensor]] | None:

@@ -9,7 +9,7 @@ from arr_coc.training.documents.questions import NOT_FOUND, ask
 
 _Maker = Callable[[random.Random], str]
 
-_FIELDS: dict[str, _Maker] = {
+FIELDS: dict[str, _Maker] = {
     key: make
     for keys, make in (
         (
@@ -36,7 +36,7 @@ _FIELDS: dict[str, _Maker] = {
 
 
 def _value(rng: random.Random, key: str, case: text.Case) -> str:
-    value = _FIELDS[key](rng)
+    value = FIELDS[key](rng)
     return value if key == "email" else case(value)
 
 
@@ -82,14 +82,14 @@ def render(rng: random.Random, fonts: FontSet, width: int, height: int, held_out
         index = pen.line(heading, rng.choice(("left", "center")), font)
         questions.append(ask(rng, "heading", heading, (index,), held_out))
         pen.down(rng.uniform(0, 0.6))
-    keys = rng.sample(sorted(_FIELDS), min(len(_FIELDS), rng.randint(3, 16)))
+    keys = rng.sample(sorted(FIELDS), min(len(FIELDS), rng.randint(3, 16)))
     keys = [key if rng.random() < 0.85 else _invented_key(rng) for key in keys]
     written: list[str] = []
     for key in keys:
         if pen.rows_left < (2 if layout == "stacked" else 1):
             break
         shown = key_case(key)
-        value = _value(rng, key, value_case) if key in _FIELDS else value_case(text.code(rng))
+        value = _value(rng, key, value_case) if key in FIELDS else value_case(text.code(rng))
         limit = (
             pen.width - pen.font.width(shown + ": ")
             if layout == "inline"
@@ -105,7 +105,7 @@ def render(rng: random.Random, fonts: FontSet, width: int, height: int, held_out
             pen.rule()
         elif rng.random() < 0.15:
             pen.down(rng.uniform(0.2, 1))
-    absent = [key for key in _FIELDS if not any(key in other or other in key for other in written)]
+    absent = [key for key in FIELDS if not any(key in other or other in key for other in written)]
     for key in rng.sample(absent, rng.choice((0, 1, 1, 2))):
         questions.append(ask(rng, "field", NOT_FOUND, (), held_out, key=key))
     return page.document(questions)
