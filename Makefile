@@ -8,7 +8,7 @@ help:
 	@echo "make demo      answers about a bundled receipt, and pictures of why, into out/"
 	@echo "make page      the web page that looks into the system, on this machine"
 	@echo "make test      all tests; those of the page need a Chromium, which is installed where that is allowed"
-	@echo "make soak      load and faults: killed commands, full disks, many clients; takes two hours"
+	@echo "make soak      load and faults: killed commands, full disks, many clients; takes more than an hour"
 	@echo "make coverage  all tests, with line and branch coverage of the package"
 	@echo "make test-matrix  the model tests with every supported transformers, the newest included"
 	@echo "make test-vllm  the plugin in vLLM itself, in an environment of its own (3.5 GB); needs the CPU build of torch"
