@@ -172,7 +172,7 @@ def _read_start(arguments: argparse.Namespace) -> ArrCocLayer | None:
             f"expected the universal layer in {str(universal.WEIGHTS)!r}, and this installation does not have it: "
             "start from none with --start none, or from a layer's folder"
         )
-    folder = universal.WEIGHTS if chosen == UNIVERSAL else chosen
+    folder: str | Path = universal.WEIGHTS if chosen == UNIVERSAL else str(chosen)
     found = model.find_layer(folder)
     for_any = found is not None and f'"model": "{universal.ANY_MODEL}"' in (found / model.CONFIG).read_text()
     return (universal.UniversalLayer if for_any else model.ArrCocLayer).from_pretrained(folder)
@@ -236,7 +236,7 @@ def _train(
     adapt = None if arguments.adapt is None else FinetuneConfig.parse(arguments.adapt, arguments.adapt_steps)
     if adapt is not None:
         adapt.check(vlm)
-    sizes = {} if start is None else {name: getattr(start.config, name) for name in SHARED_SIZES}
+    sizes: dict[str, Any] = {} if start is None else {name: getattr(start.config, name) for name in SHARED_SIZES}
     known = CHANNELS if start is None else start.config.channels
     channels = tuple(name for name in known if name not in arguments.without)
     config = config_for(vlm.adapter, pooling=arguments.pooling, channels=channels, **sizes)
