@@ -22,6 +22,7 @@ class DART(Selector):
     """
 
     name = "dart"
+    sets_budget = False
     depths = (2 / 32,)
 
     def __init__(self, image_pivots: int = 4, text_pivots: int = 4) -> None:

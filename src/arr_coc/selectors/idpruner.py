@@ -25,6 +25,7 @@ class IDPruner(Selector):
     """
 
     name = "idpruner"
+    sets_budget = False
     attention_at: tuple[float, ...] = (LAST,)
 
     def __init__(
