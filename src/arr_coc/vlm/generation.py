@@ -196,6 +196,9 @@ def _turn(
     """State up to the answer's last token. The end token is left out: the next turn's template adds its own."""
     assert prepared.shown is not None
     shown = prepared.shown()
+    # A model may write a visual token, which stands for no cell.
+    visual = torch.tensor([adapter.token_id(kind) for kind in adapter.kinds])
+    text = ids.cpu().masked_fill(torch.isin(ids.cpu(), visual), adapter.pad_token)
     steps = torch.arange(1, len(ids) + 1, device=ids.device)
     length = prepared.length + len(ids)
     if (more := int(cache.get_seq_length()) - length) > 0:
@@ -211,7 +214,7 @@ def _turn(
         prompt=prepared.texts[0] + answer,
         source=torch.cat([prepared.source, (prepared.source.max() + steps.cpu())[None]], 1),
         places=prepared.places,
-        shown=replace(shown, ids=torch.cat([shown.ids, ids[None].cpu()], 1)),
+        shown=replace(shown, ids=torch.cat([shown.ids, text[None]], 1)),
     )
 
 
