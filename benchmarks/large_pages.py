@@ -29,7 +29,7 @@ import arr_coc
 from arr_coc.evaluation.metrics import exact
 from arr_coc.evaluation.statistics import interval
 from arr_coc.training.documents import form, text
-from arr_coc.training.documents.drawing import default_fonts
+from arr_coc.training.documents.page import bundled_fonts
 
 PHONE = (3024, 4032)  # width and height of a 12-megapixel photo
 A4 = (2480, 3508)  # 300 dpi
@@ -39,7 +39,7 @@ MAX_ANGLE = 8.0  # degrees
 MARGIN = 0.02  # of the image that stays free around a receipt
 QUALITY = 88  # of the JPEG file
 PRINT = (38, 46)  # px: 9 to 11 points at 300 dpi
-FACES = ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono")
+FACES = ("Arimo-Regular", "Tinos-Regular", "Cousine-Regular")
 FIELDS = 30  # of a dense page
 ASKED = 4  # questions about each dense page
 
@@ -156,7 +156,7 @@ def dense_page(seed: int) -> tuple[Image.Image, list[dict[str, Any]]]:
     rng = random.Random(seed)
     page = Image.new("RGB", A4, (rng.randint(240, 255),) * 3)
     draw = ImageDraw.Draw(page)
-    faces = [path for path in default_fonts().paths if Path(path).stem in FACES]
+    faces = [path for path in bundled_fonts().paths if Path(path).stem in FACES]
     font = ImageFont.truetype(rng.choice(faces), rng.randint(*PRINT))
     left, right, top, bottom = 200, A4[0] - 200, 200, A4[1] - 200
     step = round(font.size * 1.35)

@@ -197,11 +197,3 @@ def test_bad_options_for_drawings(
     assert sentence in output.err
     assert (output.out, output.err.count("\n")) == ("", 1)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_missing_universal_layer_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(universal, "WEIGHTS", tmp_path / "none")
-    assert main(["train", "--model", "/not/read", "-o", str(tmp_path / "out")]) == 2
-    assert "this installation does not have it: start from none with --start none" in capsys.readouterr().err

@@ -162,20 +162,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read_start(arguments: argparse.Namespace) -> ArrCocLayer | None:
     """The layer that training starts from."""
-    from arr_coc.layer import model, universal
+    from arr_coc.layer.model import ArrCocLayer
+    from arr_coc.layer.universal import WEIGHTS
 
     chosen = arguments.start or (NONE if arguments.data else UNIVERSAL)
     if chosen == NONE:
         return None
-    if chosen == UNIVERSAL and not (universal.WEIGHTS / model.WEIGHTS).is_file():
-        raise ArrCocError(
-            f"expected the universal layer in {str(universal.WEIGHTS)!r}, and this installation does not have it: "
-            "start from none with --start none, or from a layer's folder"
-        )
-    folder: str | Path = universal.WEIGHTS if chosen == UNIVERSAL else str(chosen)
-    found = model.find_layer(folder)
-    for_any = found is not None and f'"model": "{universal.ANY_MODEL}"' in (found / model.CONFIG).read_text()
-    return (universal.UniversalLayer if for_any else model.ArrCocLayer).from_pretrained(folder)
+    return ArrCocLayer.from_pretrained(WEIGHTS if chosen == UNIVERSAL else str(chosen))
 
 
 def _read_data(arguments: argparse.Namespace, world: World) -> tuple[list[Data], list[Data]]:

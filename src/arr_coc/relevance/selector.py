@@ -92,13 +92,11 @@ class ArrCoc(Selector):
         """The selection without the layers that do not know such questions or images. A prediction would cost more."""
         if selection.kind != "image" or not self._is_plain or self.settings.explain or not self._has_layer(selection):
             return selection
-        layers: dict[str, Any] = {"layer": selection.layer, "universal": selection.universal}
-        unfamiliar = {
-            name: None
-            for name, layer in layers.items()
-            if isinstance(layer, LayerPredictor) and layer.is_unfamiliar(selection, IMAGE_UNFAMILIAR)
-        }
-        return replace(selection, **unfamiliar)
+        own, universal = (
+            None if isinstance(one, LayerPredictor) and one.is_unfamiliar(selection, IMAGE_UNFAMILIAR) else one
+            for one in (selection.layer, selection.universal)
+        )
+        return replace(selection, layer=own, universal=universal)
 
     @property
     def _is_plain(self) -> bool:
