@@ -4,6 +4,7 @@ from importlib.util import find_spec
 
 _OPTIONAL = {
     "src/arr_coc/demo": "gradio",
+    "src/arr_coc/engines/lmms.py": "lmms_eval",
     "src/arr_coc/engines/vllm.py": "vllm",
     "src/arr_coc/ray": "ray",
     "src/arr_coc/serve": "fastapi",

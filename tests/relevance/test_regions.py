@@ -31,7 +31,9 @@ def test_without_deskewing_the_region_is_upright() -> None:
     assert page.region.angle == 0.0
 
 
-@pytest.mark.parametrize("image", [scenery(), scenery().resize((3, 2)), scenery().resize((1, 1))], ids=str)
+@pytest.mark.parametrize(
+    "image", [scenery(), scenery().resize((3, 2)), scenery().resize((1, 1))], ids=["scenery", "3 x 2", "1 x 1"]
+)
 def test_no_text_no_page(image: object) -> None:
     texture = TextureArray.from_image(image)  # type: ignore[arg-type]
     assert find_page(texture, image.size) is None  # type: ignore[attr-defined]
