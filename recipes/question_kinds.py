@@ -172,7 +172,8 @@ REPEATS = 12  # of a phrasing, with other words in its slots
 def slots(rng: random.Random) -> dict[str, str]:
     """A value for every slot of a phrasing."""
     thing, other = rng.sample(WORDS, 2)
-    named = {name: rng.choice(WORDS) for name in ("item", "name", "series", "row", "column", "key", "words", "which")}
+    texts = ("item", "name", "series", "row", "column", "key", "words", "which", "place", "time", "day")
+    named = {name: rng.choice(WORDS) for name in texts}
     more = {"thing_": thing, "other_": other, "things_": f"{thing}s", "a_thing": f"a {thing}"}
     more |= {"whole": rng.choice(WHOLE)}
     return named | more | {"colour": rng.choice(COLOURS), "relation": rng.choice(RELATIONS)}

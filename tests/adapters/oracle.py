@@ -91,8 +91,8 @@ def converse(
         mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)[None, None]
         given = {**whole, "input_ids": ids, "attention_mask": mask, "position_ids": places, **adapter.token_kwargs(ids)}
         logits = adapter.model(**given, use_cache=False).logits[0, -1]
-        chances.append(logits.softmax(-1))
         logits[[adapter.token_id(kind) for kind in adapter.kinds]] = -torch.inf
+        chances.append(logits.softmax(-1))
         said.append(int(logits.argmax()))
         ids = torch.cat([ids, torch.tensor([[said[-1]]])], 1)
         places = torch.cat([places, places[..., -1:] + 1], -1)

@@ -15,6 +15,9 @@ import accelerate
 import torch
 from torch.overrides import TorchFunctionMode
 
+from arr_coc.layer.inference import all_weights
+from arr_coc.layer.universal import shipped_layer
+
 INDEXING = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}  # an index may be on the host
 
 
@@ -61,6 +64,8 @@ def spread(model: Any, device_map: dict[str, int]) -> Any:
     for name, module in model.named_modules():
         if getattr(module, "_hf_hook", None) is not None and module._hf_hook.execution_device is not None:
             module._hf_hook.execution_device = torch.device("cpu", device(name))
+    for tensor in all_weights(shipped_layer(torch.device("cpu", 0))):
+        tensor._pretended = 0  # type: ignore[attr-defined]
     return model
 
 

@@ -34,7 +34,7 @@ CASES = [
     (f"{ASK} --gaze 2,3 --gaze 99999,3", "expected gaze inside the picture of"),
     (f"{ASK} --then ''", "expected a question, got an empty one"),
     (
-        "ask IMAGE What? --model MODEL --gaze 2,3 --selector divprune",
+        "ask IMAGE What? --model MODEL --gaze 2,3 --selector divprune --budget 25%",
         "expected a selector that uses the gaze, got 'divprune'",
     ),
     (f"{SHOW} --gaze=-4,3", "expected gaze inside the picture of"),

@@ -39,4 +39,4 @@ def test_the_cells_that_hold_the_answer_are_kept(
 def test_without_a_model(receipt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "why.png")
     assert main(["show", receipt, "What?", "--model", "none", "--budget", "40", "-o", out]) == 0
-    assert "the question was not used" in capsys.readouterr().out
+    assert "coupling by universal layer" in capsys.readouterr().out

@@ -40,7 +40,7 @@ def unclosed(text: str) -> list[str]:
 
     class Reader(HTMLParser):
         def handle_starttag(self, tag: str, attrs: Any) -> None:
-            if tag not in ("meta", "img", "br", "input"):
+            if tag not in ("meta", "img", "br", "hr", "input"):
                 stack.append(tag)
 
         def handle_startendtag(self, tag: str, attrs: Any) -> None:

@@ -71,7 +71,8 @@ class Oracle:
 
 def check(answer: Any, expected: tuple[list[int], torch.Tensor]) -> None:
     assert answer.ids.tolist() == expected[0]
-    assert torch.allclose(answer.token_probabilities, expected[1], atol=1e-4)
+    # Some models generate by themselves; their probabilities include the suppressed tokens.
+    assert torch.allclose(answer.token_probabilities, expected[1], atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("family", EXTENDED)
@@ -139,12 +140,12 @@ def test_with_the_cells_alone_a_follow_up_equals_the_question_alone_about_all_ce
     second = ask(vlm, "And the cat?", first, seed=1, history="cells", cache=cache)
     third = ask(vlm, "And the dog?", second, seed=2, history="cells", cache=cache)
     if cache == "rebuild":
-        alone = vlm.ask(picture(), "And the dog?", allocation=third.allocation, **SHORT)
+        alone = ask(vlm, "And the dog?", images=picture(), allocation=third.allocation)
         assert third.ids.tolist() == alone.ids.tolist()
         again = ask(
             vlm, "And the cat?", third, history="cells", budget=0
         )  # continued: the cells' keys are those of the third
-        alone = vlm.ask(picture(), "And the cat?", allocation=third.allocation, **SHORT)
+        alone = ask(vlm, "And the cat?", images=picture(), allocation=third.allocation)
         assert torch.allclose(again.token_probabilities, alone.token_probabilities, atol=1e-4)
         return
     shown, count = third.turn.shown, len(third.ids)

@@ -58,7 +58,7 @@ def test_every_other_family_takes_views(family: str) -> None:
     pictures = shown(vlm, image)
     some = vlm.prepare(image, QUESTION, detail="views", budget="50%").allocations
     assert sum(a.k for a in some) == -(-sum(a.n for a in some) // 2)
-    answer = vlm.ask(image, QUESTION, detail="views", **GREEDY)
+    answer = vlm.ask(image, QUESTION, detail="views", budget="all", glance="all", **GREEDY)
     assert len(answer.allocations) == len(pictures) >= 1
     assert (
         answer.ids.tolist()

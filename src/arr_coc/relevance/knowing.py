@@ -67,7 +67,7 @@ def know(selection: SelectionInput) -> CellScores:
     supplied = {
         name: score_cells(selection, lambda texture, view, name=name: pool_channels(texture, view, (name,))[0])  # type: ignore[misc]
         for name in SUPPLIED
-        if name not in absent
+        if name not in absent and all(name in texture.names for texture in frames)
     }
     information, salience, text = cached_scores(selection, "scores", texture_scores)
     background = max(one.once("background", partial(background_share, one)) for one in frames)

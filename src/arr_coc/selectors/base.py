@@ -160,7 +160,9 @@ class SelectionInput:
     @property
     def is_gazed(self) -> bool:
         """Whether it is known where a person looks (`texture["gaze"]`)."""
-        return self.source is not None and any("gaze" not in texture.absent for texture in self.textures)
+        return self.source is not None and any(
+            "gaze" in texture.names and "gaze" not in texture.absent for texture in self.textures
+        )
 
     @property
     def embedding_scores(self) -> torch.Tensor:

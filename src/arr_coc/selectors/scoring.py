@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import torch
@@ -47,8 +46,11 @@ def pool_channels(texture: TextureArray, view: Grid, names: tuple[str, ...]) -> 
     if view.area == WHOLE and texture.device.type != "cpu":
         return texture.grid(view.h, view.w, names).float()  # one kernel for all
     if view.area == WHOLE:  # scores and layers read the same channels: each is pooled once
-        one = {name: partial(texture.grid, view.h, view.w, (name,)) for name in names}
-        return torch.cat([texture.once(f"cells {name} {view.h} {view.w}", one[name]) for name in names]).float()
+        known: dict[str, torch.Tensor] = texture.once(f"cells {view.h} {view.w}", dict)
+        missing = tuple(name for name in dict.fromkeys(names) if name not in known)
+        if missing:
+            known.update(zip(missing, texture.grid(view.h, view.w, missing), strict=True))
+        return torch.stack([known[name] for name in names]).float()
     return torch.stack([area_mean(texture[name], view) for name in names]).float()  # tiles may exceed the image
 
 

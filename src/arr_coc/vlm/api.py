@@ -14,8 +14,8 @@ from arr_coc import reader
 from arr_coc.adapters.loading import find_model, load_model, load_processor
 from arr_coc.embedding.embeddings import Embeddings
 from arr_coc.embedding.encoder import Encoder
-from arr_coc.errors import AllocationError, ArrCocError
-from arr_coc.hub import HubOptions, split_options
+from arr_coc.errors import AllocationError, ArrCocError, ModelError
+from arr_coc.hub import HubOptions, fetch, split_options
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.inference import LayerPredictor
 from arr_coc.layer.model import find_layer
@@ -31,6 +31,7 @@ from arr_coc.types.gaze import Gaze, foveal_map
 from arr_coc.types.grid import Grid
 from arr_coc.types.image import ImageLike
 from arr_coc.types.question import check_question
+from arr_coc.vlm.confidence import FILE as CALIBRATION
 from arr_coc.vlm.look import Look
 from arr_coc.vlm.model import VLM
 
@@ -96,6 +97,8 @@ def load(
         name = reader.WEIGHTS
         chosen = {"dtype": "float32"} | chosen  # stored in half precision, which is slow on CPUs
     source, hub = find_model(name, split_options(chosen))
+    if not Path(name).is_dir():
+        fetch(str(name), CALIBRATION, ModelError, hub)  # into `source`, where the hub has one
     model = load_model(name, trust_remote_code, hub, **chosen)
     processor = load_processor(name, model.config.model_type, trust_remote_code, hub)
     if layer == "auto":

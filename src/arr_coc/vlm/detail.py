@@ -49,7 +49,9 @@ EVERYTHING = "whole: the question is about all of the image, so all of it is sho
 
 def show_views(vlm: VLM, request: Request, watch: Stopwatch) -> Request:
     """The request with every large image replaced by its views, in `images` and in the conversations."""
-    if request.detail == "off" or not any(request.images):
+    if request.detail == "off" or not any(
+        _may_have_views(one, request.detail) for row in request.images for one in row
+    ):
         return request
     assert request.questions is not None
     rows, talks, number = [], [], 0
@@ -84,11 +86,11 @@ def views_of(
 
     Without a question (a look), only the texture decides.
     """
-    room, own, cell = view_pixels(vlm)
-    size = image_size(image)
-    if size is None or (detail == "auto" and size[0] * size[1] <= LARGE):
+    if not _may_have_views(image, detail):
         return None
+    room, own, cell = view_pixels(vlm)
     pyramid = Pyramid(image)
+    size = pyramid.size
     reduced = pyramid.level(pyramid.level_for(REDUCED / max(size)))
     page = find_page(TextureArray.from_image(reduced, embeddings=vlm.embeddings), pyramid.size)
     if page is None and detail == "auto":
@@ -115,6 +117,12 @@ def views_of(
     if several and region.view.region != whole:
         views.insert(0, maker.make(whole, "overview", min(room, OVERVIEW_CELLS * cell**2)))
     return _within_budget(views, budget)
+
+
+def _may_have_views(image: Any, detail: str) -> bool:
+    """Whether an image is of a kind that has a size, and large enough."""
+    size = image_size(image)
+    return size is not None and (detail != "auto" or size[0] * size[1] > LARGE)
 
 
 def view_pixels(vlm: VLM) -> tuple[float, float, int]:

@@ -91,6 +91,8 @@ def generate(
     copies = len(result.sequences) // len(prepared.source)
     several = (adapter.generation_option(options, "num_beams") or 1) > 1  # beams change places between steps
     chances = None if several else recorder.probabilities(result.sequences)
+    if chances is None and not several:  # some models generate by themselves and call no processor
+        chances = _probabilities_from_logits(result, prepared.length)
     answers = []
     for number, sequence in enumerate(result.sequences):
         row = number // copies
@@ -118,6 +120,15 @@ def generate(
             )
         )
     return answers
+
+
+def _probabilities_from_logits(result: Any, length: int) -> torch.Tensor | None:
+    """The probability `[B, T]` of each new token; None without `output_logits=True`."""
+    logits = getattr(result, "logits", None)
+    if not logits:
+        return None
+    new = result.sequences[:, length : length + len(logits), None]
+    return torch.stack([step.float() for step in logits], 1).softmax(-1).gather(2, new)[..., 0].cpu()
 
 
 def timed_generate(

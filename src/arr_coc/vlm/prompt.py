@@ -103,6 +103,7 @@ def context(
         sources=sources,
         questions=asked,
         request=split_budgets(selection, visuals, sources, can_glance),
+        asked=selection,
         watch=watch,
         layer=vlm.layer,
         universal=vlm.universal,
@@ -133,8 +134,9 @@ def context_for_inputs(vlm: VLM, request: Request, watch: Stopwatch) -> PromptCo
         sources = [original_source(one, vlm.embeddings) for one in request.originals]
     sources = _with_gaze(sources, visuals, request.selection)
     questions = [Question(text, row, adapter.embed) for text, row in zip(texts, rows, strict=True)]
+    asked = request.selection
     return PromptContext(
-        adapter, inputs, visuals, sources, questions, request.selection, watch, vlm.layer, vlm.universal, vlm.codec
+        adapter, inputs, visuals, sources, questions, asked, asked, watch, vlm.layer, vlm.universal, vlm.codec
     )
 
 
@@ -225,7 +227,7 @@ def build(context: PromptContext, result: StageResult) -> PrunedPrompt:
     return PrunedPrompt(
         packed, kept, tuple(result.allocations), places, context.conversations, context.prompts,
         shown=lambda: Shown(
-            context.look, context.request, context.inputs["input_ids"], read_features(result, keeps),
+            context.look, context.asked, context.inputs["input_ids"], read_features(result, keeps),
             context.questions[0].text,
         ),
     )  # fmt: skip

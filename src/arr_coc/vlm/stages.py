@@ -43,7 +43,8 @@ class PromptContext:
     visuals: list[Visual]
     sources: Sequence[ImageSource | None]  # originals of the visuals; None: only the inputs are known
     questions: Sequence[Question]  # by row
-    request: SelectionRequest
+    request: SelectionRequest  # views of one image have a budget each
+    asked: SelectionRequest  # as the caller wrote it
     watch: Stopwatch
     layer: ArrCocLayer | None = None
     universal: LayerPredictor | None = None
