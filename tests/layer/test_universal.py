@@ -17,6 +17,7 @@ from arr_coc.layer.inference import LayerPredictor, predict
 from arr_coc.layer.universal import MAX_BYTES, WEIGHTS, UniversalLayer, question_bytes, shipped_layer
 from arr_coc.relevance import coupling
 from arr_coc.relevance.realizing import RelevanceSettings, couple, realized
+from arr_coc.relevance.selector import ArrCoc
 from arr_coc.selectors.base import ImageSource, LayerPrediction, SelectionInput
 from tests.adapters import families
 from tests.adapters.tiny_vlm import wrapped
@@ -190,3 +191,20 @@ def test_long_and_empty_questions() -> None:
     assert len(long) == MAX_BYTES
     assert (long[0, 0], long[-1, 0]) == (ord("a"), ord("b"))
     assert question_bytes("  ").tolist() == [[32.0]]
+
+
+def test_auto_does_not_ask_it_about_photographs() -> None:
+    """There is no text on an even background, so a prediction would cost more than it could save."""
+    calls: list[SelectionInput] = []
+
+    def counted(seen: SelectionInput) -> LayerPrediction:
+        calls.append(seen)
+        return fixed(found=0.9)(seen)
+
+    photo = asked(TextureArray.from_image(arr_coc.pictures.scene()), "Where is the dog?", universal=counted)
+    chosen = ArrCoc().before_encoding(photo)
+    assert chosen.rule == "everything"
+    assert not calls
+    page = ArrCoc().before_encoding(page_selection(k=None, probe=None, universal=counted))
+    assert page.coupled_by == coupling.UNIVERSAL
+    assert calls

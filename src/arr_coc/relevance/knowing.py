@@ -74,6 +74,13 @@ def know(selection: SelectionInput) -> CellScores:
     return CellScores(information, salience, None, text, background=background, supplied=supplied)
 
 
+def page_likeness(selection: SelectionInput) -> float:
+    """Share of cells with text times the share of the background: what `CellScores.is_page` compares. It costs little."""
+    text = score_cells(selection, lambda texture, view: pool_channels(texture, view, ("text",))[0].cpu())
+    background = max(one.once("background", partial(background_share, one)) for one in selection.textures)
+    return float((text > TEXT_THRESHOLD).float().mean()) * background if len(text) else 0.0
+
+
 def texture_scores(texture: TextureArray, view: Grid) -> torch.Tensor:
     """Information, salience and text likelihood of the cells of one frame of `view`: `[3, h, w]`."""
     channels = pooled_channels(texture, view)

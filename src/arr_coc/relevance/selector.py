@@ -13,11 +13,15 @@ from arr_coc.layer.inference import LayerPredictor
 from arr_coc.relevance.attending import auto_count
 from arr_coc.relevance.coupling import IMAGE_UNFAMILIAR, UNIVERSAL
 from arr_coc.relevance.frame_budget import share_budget
+from arr_coc.relevance.knowing import page_likeness
 from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.relevance.strategy import FOLLOW_QUESTION
 from arr_coc.selectors.base import Choice, SelectionInput, Selector
 
 LAYER = "layer"  # source of the coupling: the model's own layer
+MIN_PAGE = (
+    0.06  # page likeness below which `auto` does not ask the universal layer: documents have .08 and more, photos .03
+)
 AUTO_GLANCE = 0.6  # share of the cells encoded under glance="auto"
 KEEP_ALL = (
     "everything: nothing cheap relates cells to this question, so all encoded cells are read; a budget prunes anyway"
@@ -96,6 +100,8 @@ class ArrCoc(Selector):
             None if isinstance(one, LayerPredictor) and one.is_unfamiliar(selection, IMAGE_UNFAMILIAR) else one
             for one in (selection.layer, selection.universal)
         )
+        if universal is not None and page_likeness(selection) < MIN_PAGE:
+            universal = None
         return replace(selection, layer=own, universal=universal)
 
     @property
