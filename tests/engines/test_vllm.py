@@ -178,12 +178,12 @@ def test_the_choice_is_the_packages_own(pair: Pair) -> None:
         assert difference(output, pair.expected(ONE, [expected])) < CLOSE
 
 
-def test_a_second_question_without_a_layer_costs_no_encoding(pair: Pair) -> None:
-    """The texture alone does not read the question: the choice and all caches serve the next one."""
+def test_a_second_question_encodes_its_own_cells_and_the_same_one_none(pair: Pair) -> None:
+    """The universal layer reads the question, so the choice differs; the caches serve a question that was asked before."""
     image, patches = [picture(128, 96, 11)], pair.encoded()
-    for question in (QUESTION, "Who sold this, and when?"):
+    for question in (QUESTION, "Who sold this, and when?", QUESTION):
         pair.run([pair.prompt(image, question, budget="25%")])
-    assert patches == [48 * 4]
+    assert patches == [48 * 4] * 2
 
 
 @pytest.mark.parametrize(
