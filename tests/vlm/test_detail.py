@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import arr_coc
-from arr_coc.errors import ArrCocError, BudgetError
+from arr_coc.errors import ArrCocError, BudgetError, PromptError
 from arr_coc.vlm import detail
 from tests.adapters import families, more_processors, tiny_vlm
 from tests.adapters.oracle import at_source, masked, real, sparse
@@ -285,3 +285,21 @@ def test_a_batch_and_a_follow_up_with_views() -> None:
     assert [a.view for a in second.allocations] == [a.view for a in first.allocations]
     with pytest.raises(ArrCocError, match="detail cannot change now"):
         vlm.ask(None, "And?", after=first, detail="off")
+
+
+def test_views_with_looking_again_given_cells_and_gaze() -> None:
+    """Features that meet on a large image: each either works on its views, or turns them off."""
+    vlm, (image, _) = wrapped("qwen2_5_vl"), printed()
+    again = vlm.ask(image, QUESTION, budget=80, sure=1.0, **GREEDY)
+    assert [one.kept for one in again.tried][:2] == [80, min(160, sum(a.n for a in again.allocations))]
+    assert all(a.view is not None for a in again.allocations)
+    both = vlm.ask(image, [QUESTION, "And the date?"], detail="views", budget=64, **GREEDY)
+    assert all(a.view is not None for answer in both for a in answer.allocations)
+    look = vlm.look(image, detail="views")
+    cells = [torch.arange(4) for _ in both[0].allocations]
+    assert [a.k for a in vlm.prepare(look=look, text=QUESTION, allocation=cells).allocations] == [4] * len(cells)
+    looked = vlm.ask(image, QUESTION, gaze=(3.0, 3.0), sure=0.0, budget=20, **GREEDY)
+    assert looked.allocation.view is None
+    assert 0 in looked.allocation.keep
+    with pytest.raises(PromptError, match="expected an image as it is for a gaze"):
+        vlm.ask(look, QUESTION, gaze=(3.0, 3.0), budget=20)

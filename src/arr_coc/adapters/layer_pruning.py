@@ -209,6 +209,7 @@ class LayerPruner:
                     relevance=None if scores is None else scores[start:end],
                     scores={} if choice is None else choice.scores,
                     tensions={} if choice is None else choice.tensions,
+                    confidence=1.0 if len(kept) == allocation.n else None if choice is None else choice.confidence,
                     fallback="; ".join(filter(None, [allocation.fallback, self.reasons.get(row)])),
                     notes=(*allocation.notes, *filter(None, [self.limits[row].note])),
                 )

@@ -48,7 +48,10 @@ def add_parser(commands: Any) -> None:
         help="how a large image is shown: views (the part with text, larger), off, or auto: views for small text (auto)",
     )
     add(
-        "--sure", type=float, metavar="P", help="read more tokens where the confidence is below this, from 0 to 1 (off)"
+        "--sure",
+        type=float,
+        metavar="P",
+        help="read more tokens where the confidence is below this, from 0 to 1; for the first question (off)",
     )
     console.add_gaze(parser)
     add(
@@ -106,12 +109,13 @@ def run(arguments: argparse.Namespace) -> int:
             prepared = vlm.prepare(arguments.image, arguments.question, detail=arguments.detail, **options)
             answer = vlm.generate(prepared, remember=remember, max_new_tokens=arguments.tokens)[0]
         else:
-            look = vlm.look(arguments.image, detail=arguments.detail)
+            look = vlm.look(arguments.image, detail="off" if arguments.gaze else arguments.detail)
             answer = vlm.ask(
                 look, arguments.question, sure=arguments.sure, remember=remember, max_new_tokens=arguments.tokens,
                 **options,
             )  # fmt: skip
-            prepared = vlm.prepare(look=look, text=arguments.question, allocation=list(answer.allocations))
+            if arguments.where is not None:
+                prepared = vlm.prepare(look=look, text=arguments.question, allocation=list(answer.allocations))
         turns = [answer]
         for question in arguments.then:
             turns.append(vlm.ask(None, question, after=turns[-1], max_new_tokens=arguments.tokens))

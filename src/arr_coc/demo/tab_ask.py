@@ -163,7 +163,8 @@ class Rounds:
 def _options(request: PageRequest, dense: bool = False) -> AskOptions:
     """The options of the answer that the page's settings ask for, or of the one from all tokens."""
     state = request.state
-    found: AskOptions = {"max_new_tokens": request.app.limits.tokens}
+    # The page draws cells on the image as it is, so large images are not shown as views.
+    found: AskOptions = {"max_new_tokens": request.app.limits.tokens, "detail": "off"}
     if dense:
         return found | {"budget": "all", "glance": "all"}
     found |= {"budget": state.budget, "glance": state.glance, "selector": state.selector}

@@ -64,7 +64,7 @@ class ArrCocPipeline(ImageTextToTextPipeline):
         if hasattr(self, "_prepare_generate_kwargs"):
             generate_kwargs = self._prepare_generate_kwargs(generate_kwargs, return_dict_in_generate=False)
         else:  # transformers before 5.20
-            generate_kwargs.setdefault("generation_config", self.generation_config)
+            generate_kwargs.setdefault("generation_config", vars(self)["generation_config"])
         prompt, (images, questions) = model_inputs.pop("text"), model_inputs.pop("arr_coc")
         ids = model_inputs["input_ids"]
         generate_kwargs.pop("return_dict_in_generate", None)

@@ -234,6 +234,7 @@ def _realize_texture(
         scores=choice.scores,
         tensions=choice.tensions,
         strategy=choice.strategy,
+        confidence=choice.confidence,
         notes=tuple(notes),
     )
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from arr_coc.adapters.base import Adapter
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.files import replacing
 from arr_coc.types.allocation import Allocation
@@ -125,13 +126,13 @@ def confidence(
 # Looking again: `ask(..., sure=...)`.
 
 
-def check_sure(sure: float, options: Mapping[str, Any]) -> None:
+def check_sure(sure: float, adapter: Adapter, options: Mapping[str, Any]) -> None:
     """Raise for a threshold that is no probability, and for generation without token probabilities."""
     if isinstance(sure, bool) or not isinstance(sure, int | float) or not 0 <= sure <= 1:
         raise PromptError(f"expected sure as a probability between 0 and 1, got {sure!r}")
     plain = {"num_beams": 1, "num_return_sequences": 1, "assistant_model": None, "prompt_lookup_num_tokens": None}
     for name, value in plain.items():
-        if (given := options.get(name)) is not None and given != value:
+        if (given := adapter.generation_option(options, name)) is not None and given != value:
             raise PromptError(
                 f"expected one plain sequence with sure, which needs its probabilities, got {name}={given!r}"
             )
@@ -155,7 +156,10 @@ def is_enough(attempts: Sequence[Answer], sure: float) -> bool:
 
 def wider_budgets(answer: Answer, shared: bool) -> Iterator[Budget | list[Budget]]:
     """What to read where an answer is not sure: twice its cells, four times, then all. Nothing if it read all."""
-    kept, cells = [one.k for one in answer.allocations], [one.n for one in answer.allocations]
+    images: dict[tuple[str, int], list[Allocation]] = {}  # views of one image share its budget
+    for number, one in enumerate(answer.allocations):
+        images.setdefault(("visual", number) if one.view is None else ("image", one.view.image), []).append(one)
+    kept, cells = ([sum(getattr(a, size) for a in some) for some in images.values()] for size in ("k", "n"))
     if kept == cells:
         return
     for times in WIDER:

@@ -233,7 +233,14 @@ def _choose(
     complete = all(len(read.cells) == visual.n for read, visual in zip(shown.read, context.visuals, strict=True))
     if (complete and not alone) or (request.budget == 0 and request.allocation is None):
         none = tuple(replace(read, cells=read.cells[:0]) for read in shown.read)
-        kept = tuple(replace(allocation, earlier=_seen(allocation)) for allocation in before)
+        kept = tuple(
+            replace(
+                allocation,
+                earlier=_seen(allocation),
+                confidence=allocation.confidence if vague or len(allocation.keep) == allocation.n else None,
+            )
+            for allocation in before
+        )  # the cells were chosen for the question before
         return Chosen(context, shown.read, none, kept)
     if vague:
         context = _look_again(context, turn, answer)

@@ -69,13 +69,13 @@ def show_views(vlm: VLM, request: Request, watch: Stopwatch) -> Request:
     return replace(request, images=tuple(rows), conversations=tuple(talks))
 
 
-def of_look(vlm: VLM, images: Sequence[Any], detail: str) -> tuple[Any, ...]:
-    """What a look shows of its images, for any question."""
+def of_look(vlm: VLM, images: Sequence[Any], detail: str, question: str = "", budget: Any = "auto") -> tuple[Any, ...]:
+    """What a look shows of its images: for one question, or for any."""
     if detail not in DETAILS:
         raise PromptError(f"expected detail as one of {', '.join(DETAILS)}, got {detail!r}")
     if detail == "off":
         return tuple(images)
-    found = [views_of(vlm, image, detail, number=number) for number, image in enumerate(images)]
+    found = [views_of(vlm, image, detail, question, budget, number) for number, image in enumerate(images)]
     return tuple(one for image, views in zip(images, found, strict=True) for one in (views or [image]))
 
 
@@ -230,7 +230,7 @@ def split_budgets(
     selector cannot choose before encoding.
     """
     views = [None if source is None else source.view for source in sources]
-    if not any(views) or selection.shared:
+    if not any(views) or selection.shared or selection.allocation is not None:
         return selection
     groups: dict[tuple[str, int], list[int]] = {}
     for index, view in enumerate(views):
@@ -257,7 +257,10 @@ def split_budgets(
                 encode = keep if automatic and can_glance else max(encode, keep) if isinstance(encode, int) else encode
             found[i] = keep, encode
     order = range(len(visuals))
-    return replace(selection, budget=[found[i][0] for i in order], glance=[found[i][1] for i in order])
+    each = [found[i][0] for i in order]
+    if selection.selector.early:  # it spends its budget before encoding
+        return replace(selection, budget=each)
+    return replace(selection, budget=each, glance=[found[i][1] for i in order])
 
 
 def _parts(whole: Limit, given: Budget, sizes: list[int], views: Sequence[View]) -> list[Budget]:

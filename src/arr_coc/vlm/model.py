@@ -47,7 +47,16 @@ from arr_coc.vlm.continuation import Continued, Deferred
 from arr_coc.vlm.generation import AnswerStream, GenerationOptions
 from arr_coc.vlm.look import Look, TokenCodec, take_look
 from arr_coc.vlm.prompt import PrunedPrompt
-from arr_coc.vlm.request import Request, RequestOptions, SelectionRequest, is_image, is_video, listed, parse_request
+from arr_coc.vlm.request import (
+    Request,
+    RequestOptions,
+    SelectionRequest,
+    check_detail,
+    is_image,
+    is_video,
+    listed,
+    parse_request,
+)
 
 DEFAULT_SELECTOR = ArrCoc.name
 Images: TypeAlias = "ImageLike | Look | Sequence[ImageLike] | None"
@@ -111,6 +120,11 @@ class VLM:
     @property
     def device(self) -> torch.device:
         return self.adapter.device
+
+    @property
+    def own_layer(self) -> ArrCocLayer | None:
+        """The layer that belongs to this model: trained for it, or a universal one that was passed; None: the shipped one."""
+        return self.layer if self.layer is not None else self._universal
 
     @property
     def universal(self) -> LayerPredictor | None:
@@ -228,7 +242,7 @@ class VLM:
         if late := [name for name, value in (("history", history), ("cache", cache)) if value not in (None, "auto")]:
             raise PromptError(f"expected {late[0]} only for a follow-up: pass after=answer")
         if sure is not None:
-            check_sure(sure, options)
+            check_sure(sure, self.adapter, options)
             if allocation is not None:
                 raise PromptError(
                     "expected sure or an allocation, got both: given cells leave nothing to look at again"
@@ -236,8 +250,18 @@ class VLM:
         several = not isinstance(question, str)
         look = images if isinstance(images, Look) else None
         if look is None and (several or sure is not None):
-            look = self.look(images, videos=videos, video=video, fps=fps, frames=frames, detail=detail)
+            chosen = selector_of(selector)
+            asked = SelectionRequest(chosen, chosen, allocation=allocation, gaze=gaze)
+            shown = views.of_look(
+                self,
+                listed(images, is_image),
+                check_detail(detail, asked, raw=raw),
+                "" if several else question,
+                budget,
+            )
+            look = self.look(shown, videos=videos, video=video, fps=fps, frames=frames)
             videos = video = fps = frames = None
+            detail = "off"
         request = parse_request(
             None if look is not None else images, question, look=look, videos=videos, video=video, fps=fps, frames=frames,
             budget=budget, glance=glance, selector=selector, glance_selector=glance_selector, allocation=allocation,
@@ -464,7 +488,11 @@ class VLM:
                 conversations=(request.conversations[row],),
             )
             attempts += self._answer(again, remember, options)
-        return surest(attempts)
+        found = surest(attempts)
+        if found.turn is None:
+            return found
+        shown = replace(found.turn.shown, request=request.selection)  # follow-ups inherit what the caller asked for
+        return replace(found, turn=replace(found.turn, shown=shown))
 
     def _prepare(
         self, request: Request, gradients: bool = False, waiting: dict[int, Deferred] | None = None
@@ -536,6 +564,8 @@ def _continues(adapter: Adapter, request: Request, remember: bool, options: Mapp
     selection = request.selection
     if not selection.selector.continues or remember or selection.shared or selection.selector.depths:
         return False
+    if isinstance(selection.budget, list | tuple):
+        return False  # budgets by image: a large image may be shown as several
     try:
         layer_pruning.check_options(adapter, selection.selector, options)
     except SelectorError:

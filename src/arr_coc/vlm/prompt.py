@@ -146,6 +146,10 @@ def _with_gaze(
     """The originals of the visuals, with the falloff around the fixations where a gaze is given."""
     if selection.gaze is None:
         return list(sources)
+    if any(source is not None and source.view is not None for source in sources):
+        raise PromptError(
+            "expected an image as it is for a gaze, got one that is shown as views: ask with detail='off'"
+        )
     source = sources[0] if len(sources) == 1 else None
     if source is None or source.size is None or visuals[0].kind != "image":
         kinds = ", ".join(visual.kind for visual in visuals) or "none"

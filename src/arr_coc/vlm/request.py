@@ -128,10 +128,6 @@ def parse_request(
     chosen = selector_of(selector)
     glancing = chosen if glance_selector is None else selector_of(glance_selector)
     selection = SelectionRequest(chosen, glancing, budget, glance, allocation, shared, seed, gaze)
-    if gaze is not None and detail == "auto":
-        detail = "off"  # a gaze is on the image as it is
-    elif gaze is not None and detail != "off":
-        raise PromptError("expected detail='off' with a gaze, which is on the image as it is, got detail='views'")
     detail = check_detail(detail, selection, inputs is not None, look is not None, raw)
     if video is not None and not isinstance(text, str):
         raise PromptError("expected one question with video=: for several, take vlm.look(video=...) first")
@@ -186,6 +182,8 @@ def check_detail(
         why = "a raw prompt, whose image tokens are fixed: pass the question alone"
     elif selection.allocation is not None:
         why = "an allocation, which is for the whole image: leave one of the two out"
+    elif selection.gaze is not None:
+        why = "a gaze, which is on the image as it is: leave one of the two out"
     elif selector.early or selector.depths:
         why = f"selector {selector.name!r}, which does not choose among encoded cells: choose another one"
     if why and detail == "views":

@@ -36,7 +36,7 @@ def save(vlm: VLM, folder: Path) -> None:
         )
     if vlm.processor is None:
         raise ModelError("expected a processor to save with the model: it was wrapped without one")
-    if vlm.layer is None and (folder / SUBFOLDER / WEIGHTS).exists():
+    if vlm.own_layer is None and (folder / SUBFOLDER / WEIGHTS).exists():
         raise ModelError(f"{str(folder)!r} holds the layer of another model: expected a new folder")
     with raise_as(ModelError, f"cannot write {str(folder)!r}"), replacing_files(folder, MODEL_FILES) as temporary:
         vlm.model.save_pretrained(temporary)
@@ -46,8 +46,10 @@ def save(vlm: VLM, folder: Path) -> None:
             copy_processor(vlm.source, temporary)
         if vlm.calibration is not None:
             vlm.calibration.save(temporary)
-        if vlm.layer is not None:
-            vlm.layer.save_pretrained(temporary / SUBFOLDER)
+        if (layer := vlm.own_layer) is not None:
+            layer.save_pretrained(temporary / SUBFOLDER)
+    if vlm.calibration is None:
+        (folder / confidence.FILE).unlink(missing_ok=True)  # of the model that was here before
 
 
 def copy_processor(source: Path, folder: Path) -> None:
