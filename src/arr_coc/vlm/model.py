@@ -256,7 +256,7 @@ class VLM:
                 self,
                 listed(images, is_image),
                 check_detail(detail, asked, raw=raw),
-                "" if several else question,
+                question if isinstance(question, str) else "",
                 budget,
             )
             look = self.look(shown, videos=videos, video=video, fps=fps, frames=frames)
