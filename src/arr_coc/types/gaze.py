@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from arr_coc.errors import ArrCocError
@@ -33,7 +34,7 @@ def check_gaze(gaze: Any, size: tuple[int, int] | None = None) -> tuple[Point, .
         raise wrong
     try:
         values = list(gaze)
-        points = [values] if values and not isinstance(values[0], Sequence | torch.Tensor) else values
+        points = [values] if values and np.ndim(values[0]) == 0 else values  # lists, tuples, arrays, tensors
         found = [tuple(float(value) for value in point) for point in points]
     except (TypeError, ValueError):
         raise wrong from None
