@@ -54,6 +54,7 @@ def run(request: PageRequest) -> Iterator[Output]:
         options |= {"remember": True}
     if talk is not None:
         shown, options = None, options | {"after": talk.answer}
+        del options["detail"]  # the look is kept
     with vlm.stream(shown, question, **options) as stream:
         for piece in stream:
             text += piece
