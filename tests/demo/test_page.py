@@ -218,6 +218,7 @@ def test_back_returns_to_the_last_view(new_user: NewUser) -> None:
     page.locator("[role=tab][aria-selected=true]", has_text="Ask").wait_for()
     page.locator("#question textarea").wait_for()
     assert page.locator("#ask-answer output").inner_text() == "12/03/2026"
+    page.wait_for_timeout(1000)  # a person's second press comes after the page is drawn
     page.go_back()
     page.wait_for_function("document.querySelector('#question textarea').value === 'What is the total amount?'")
     page.locator("#ask-answer output", has_text="37.40").wait_for()
