@@ -807,7 +807,7 @@ def misspell(rng: random.Random, word: str) -> str:
 
 
 def _typed(rng: random.Random, template: str) -> str:
-    """The template as somebody types it in a hurry: lower case, no punctuation, a greeting, a misspelt word."""
+    """The template as typed in a hurry: lower case, no punctuation, a greeting, a misspelt word."""
     style = rng.random()
     if style < 0.25:
         return template.lower()
