@@ -69,23 +69,24 @@ class Oracle:
         return said, chances
 
 
-def check(answer: Any, expected: tuple[list[int], torch.Tensor]) -> None:
+def check(answer: Any, expected: tuple[list[int], torch.Tensor], within: float = 0.0) -> None:
+    """Same tokens, and probabilities within 1e-4, plus the share `within`."""
     assert answer.ids.tolist() == expected[0]
-    # Some models generate by themselves; their probabilities include the suppressed tokens.
-    assert torch.allclose(answer.token_probabilities, expected[1], atol=1e-4, rtol=1e-3)
+    assert torch.allclose(answer.token_probabilities, expected[1], atol=1e-4, rtol=within)
 
 
 @pytest.mark.parametrize("family", EXTENDED)
 def test_an_extended_cache_equals_the_dense_conversation_as_of_each_turn(family: str) -> None:
     vlm = wrapped_family(family)
     oracle = Oracle(vlm)
+    within = 1e-3 if family == "janus" else 0.0  # it generates by itself: suppressed tokens keep their probability
     first = ask(vlm, "What?", images=picture(), budget="30%")
-    check(first, oracle.expect(first, 0))
+    check(first, oracle.expect(first, 0), within)
     second = ask(vlm, "And why?", first, seed=1, cache="extend")
     assert second.tokens["added"] > 0
-    check(second, oracle.expect(second, 1))
+    check(second, oracle.expect(second, 1), within)
     third = ask(vlm, "Sure?", second, seed=2, cache="extend")
-    check(third, oracle.expect(third, 2))
+    check(third, oracle.expect(third, 2), within)
     assert set(first.allocation.keep.tolist()) < set(third.allocation.keep.tolist())
 
 
