@@ -232,7 +232,9 @@ class Adapter(ABC):
     @property
     def device(self) -> torch.device:
         """Where the prompt goes: the device of the word embeddings."""
-        return execution_device(self.model.get_input_embeddings())
+        embeddings = self.model.get_input_embeddings()
+        device = embeddings.weight.device
+        return device if device.type != "meta" else execution_device(embeddings)  # offloaded weights
 
     def encoder_state(self) -> WeightsState:
         """Changes with everything that encodings depend on: all weights outside the language model."""
