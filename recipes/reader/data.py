@@ -8,15 +8,21 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from multiprocessing import Value
+from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from arr_coc.training.documents import form, notice, receipt, table
-from arr_coc.training.documents.page import Document, FontSet
+from arr_coc.training.documents.drawing import draw_document, enrich, fitting_kinds
+from arr_coc.training.documents.page import Document, FontSet, PageQuestion
+from arr_coc.training.documents.phrasings import say
+from arr_coc.training.documents.questions import NOT_FOUND
 from arr_coc.training.loop import ignore_first_signal
 from recipes.reader.batches import Batch, collate, make_row
 from recipes.reader.receipt_variants import FieldPieces, WordPieces, common_words, rerender, swap_fields, swap_words
@@ -25,6 +31,19 @@ from recipes.reader.recipe import DEFAULT_MIX, Grid, Mix, Settings, StepKind, pi
 
 _RUNNING, _PAUSED, _ENDED = range(3)
 _MAX_ASIDE = 16  # fresh batches that wait while another kind is wanted
+_OLD_KINDS = ("receipt", "form", "table", "notice")  # drawn by their own shares
+_ASKED_IN_VAIN = (
+    "total",
+    "date",
+    "company",
+    "address",
+    "heading",
+    "invoice number",
+    "due date",
+    "tax number",
+    "IBAN",
+    "sign",
+)
 
 
 @dataclass(frozen=True)
@@ -37,15 +56,18 @@ class Library:
     pieces: FieldPieces = field(default_factory=lambda: FieldPieces([]))
     words: WordPieces = field(default_factory=lambda: WordPieces([]))
     weights: tuple[float, ...] = ()  # how often each receipt is drawn
+    photos: tuple[Path, ...] = ()  # photographs without a document
     mix: Mix = DEFAULT_MIX
 
     @classmethod
-    def from_receipts(cls, fonts: FontSet, receipts: list[Receipt], mix: Mix = DEFAULT_MIX) -> "Library":
+    def from_receipts(
+        cls, fonts: FontSet, receipts: list[Receipt], mix: Mix = DEFAULT_MIX, photos: Sequence[Path] = ()
+    ) -> "Library":
         # A shop with many receipts is drawn more often, but not in proportion: its name would be memorised.
         shops = Counter(receipt.fields.get("company", "") for receipt in receipts)
         weights = tuple(shops[receipt.fields.get("company", "")] ** -0.5 for receipt in receipts)
         pieces = FieldPieces(receipts), WordPieces(receipts)
-        return cls(fonts, tuple(receipts), common_words(receipts), *pieces, weights, mix)
+        return cls(fonts, tuple(receipts), common_words(receipts), *pieces, weights, tuple(photos), mix)
 
     def _fitting(self, rng: random.Random, width: int, height: int) -> Receipt:
         """A receipt of about the canvas's proportions: the best of a few drawn at random."""
@@ -53,10 +75,25 @@ class Library:
         return min(drawn, key=lambda r: abs(r.image.width / r.image.height - width / height))
 
     def document(self, rng: random.Random, grid: Grid, progress: float, coloured: bool) -> Document:
-        """A document for a canvas of this grid."""
+        """A document for a canvas of this grid, at times with questions about what it does not show."""
         width, height = pixels(grid)
+        if rng.random() < self.mix.at("empty", progress):
+            return without_document(rng, width, height, self.photos)
+        if rng.random() < self.mix.at("papers", progress):
+            kinds = [kind for kind in fitting_kinds(width, height) if kind not in _OLD_KINDS]
+            if kinds:
+                return draw_document(rng, self.fonts, rng.choice(kinds), width, height, invented=rng.random() < 0.5)
+        document, family = self._first_families(rng, width, height, grid, progress, coloured)
+        if rng.random() < self.mix.at("enriched", progress):
+            return enrich(rng, document, family, rephrase=rng.random() < 0.5)
+        return document
+
+    def _first_families(
+        self, rng: random.Random, width: int, height: int, grid: Grid, progress: float, coloured: bool
+    ) -> tuple[Document, str]:
+        """A receipt, form, table or notice, and which of them it is."""
         if coloured and rng.random() < 0.65:
-            return notice.render(rng, self.fonts, width, height)
+            return notice.render(rng, self.fonts, width, height), "notice"
         page_like = grid[0] * grid[1] >= 700 and height >= width * 0.95
         if page_like and self.receipts:
             draw = rng.random()
@@ -64,13 +101,54 @@ class Library:
             if draw < scans:
                 chosen, kept = swap_words(rng, self._fitting(rng, width, height), self.words)
                 chosen = swap_fields(rng, chosen, self.pieces, kept=kept)
-                return scan(rng, chosen, width, height, Placement.varied(rng, chosen, width, height))
+                return scan(rng, chosen, width, height, Placement.varied(rng, chosen, width, height)), "receipt"
             if draw < scans + rerendered:
-                return rerender(rng, self.fonts, self._fitting(rng, width, height), self.common, width, height)
+                drawn = self._fitting(rng, width, height)
+                return rerender(rng, self.fonts, drawn, self.common, width, height), "receipt"
         family = rng.random()
         if height >= 400 and height >= width * 0.7 and family < (0.64 if page_like else 0.42):
-            return receipt.render(rng, self.fonts, width, height)
-        return (form if family < (0.80 if page_like else 0.68) else table).render(rng, self.fonts, width, height)
+            return receipt.render(rng, self.fonts, width, height), "receipt"
+        if family < (0.80 if page_like else 0.68):
+            return form.render(rng, self.fonts, width, height), "form"
+        return table.render(rng, self.fonts, width, height), "table"
+
+
+def _backdrop(rng: random.Random, width: int, height: int) -> np.ndarray:
+    """A blank page, a soft gradient, or noise of any grain: `[H, W, 3]` uint8."""
+    style = rng.random()
+    colours = np.array([[rng.uniform(0, 255) for _ in range(3)] for _ in range(2)])
+    if style < 0.3:
+        return np.full((height, width, 3), rng.choice((255, 250, rng.randint(0, 255))), np.uint8)
+    if style < 0.55:
+        share = (
+            np.linspace(0, 1, height)[:, None, None] * rng.random()
+            + np.linspace(0, 1, width)[None, :, None] * rng.random()
+        )
+        return (colours[0] + (colours[1] - colours[0]) * share / 2).clip(0, 255).astype(np.uint8)
+    grain = rng.choice((1, 2, 4, 9, 20, 60))
+    drawn = np.random.default_rng(rng.getrandbits(32)).normal(
+        0, rng.uniform(5, 90), (height // grain + 1, width // grain + 1, 3)
+    )
+    drawn = colours[0] + (drawn if rng.random() < 0.5 else drawn[..., :1])
+    picture = Image.fromarray(drawn.clip(0, 255).astype(np.uint8))
+    return np.asarray(picture.resize((width, height), rng.choice((Image.Resampling.NEAREST, Image.Resampling.BICUBIC))))
+
+
+def without_document(rng: random.Random, width: int, height: int, photos: Sequence[Path] = ()) -> Document:
+    """A picture with nothing to read, and questions about documents: all of them are asked in vain."""
+    if photos and rng.random() < 0.7:
+        with Image.open(rng.choice(photos)) as photo:
+            across, down = photo.size
+            scale = min(across / width, down / height) * rng.uniform(0.5, 1.0)
+            left, top = rng.uniform(0, across - width * scale), rng.uniform(0, down - height * scale)
+            box = (left, top, left + width * scale, top + height * scale)
+            image = np.asarray(photo.convert("RGB").resize((width, height), Image.Resampling.BILINEAR, box=box))
+        strays = 0  # it may show the things that these ask for
+    else:
+        image, strays = _backdrop(rng, width, height), 3
+    asked = [PageQuestion(kind, say(rng, kind), NOT_FOUND, absent=True) for kind in rng.sample(_ASKED_IN_VAIN, 5)]
+    document = Document(image, (), tuple(asked), summary="A picture without text.")
+    return enrich(rng, document, "backdrop", rephrase=False, strays=strays)
 
 
 class TrainingBatches(IterableDataset[Batch]):
@@ -98,12 +176,19 @@ class TrainingBatches(IterableDataset[Batch]):
     def kind(self, rng: random.Random, progress: float) -> StepKind:
         return rng.choices(self.kinds, step_shares(self.kinds, progress))[0]
 
+    def document(self, rng: random.Random, kind: StepKind, grid: Grid, progress: float, coloured: bool) -> Document:
+        """A document; where the step drops cells, without questions about all of it, which a part cannot answer."""
+        drawn = self.library.document(rng, grid, progress, coloured)
+        if kind.kept == kind.cells:
+            return drawn
+        return replace(drawn, questions=tuple(question for question in drawn.questions if not question.whole))
+
     def make(self, rng: random.Random, progress: float, kind: StepKind | None = None) -> Batch:
         kind = kind or self.kind(rng, progress)
         grid = rng.choices(kind.grids, kind.chances)[0]
         coloured = rng.random() < self.library.mix.at("coloured", progress) * (1.0 if kind.cells < 700 else 0.25)
         readings = rng.choice((2, 4, 6))
-        documents = [self.library.document(rng, grid, progress, coloured) for _ in range(kind.batch)]
+        documents = [self.document(rng, kind, grid, progress, coloured) for _ in range(kind.batch)]
         return collate(kind, grid, [make_row(rng, document, grid, kind.text, readings) for document in documents])
 
     def __iter__(self) -> Iterator[Batch]:

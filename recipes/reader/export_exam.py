@@ -20,7 +20,7 @@ from recipes.reader.receipts import Receipt, read_receipts, split
 from recipes.reader.validation import FAMILIES, draw_page, receipt_sheets
 
 _READING = ("place", "after")
-# Kinds of questions of each family. Only a notice with a single text allows `sign`: one in five.
+# Kinds of questions that each family must hold; others come as they are drawn. Only a notice with a single text allows `sign`: one in five.
 KINDS: dict[str, tuple[str, ...]] = {
     "receipt": ("total", "date", "company", "address", "price", *_READING, NOT_FOUND),
     "form": ("field", "heading", *_READING, NOT_FOUND),
@@ -38,9 +38,9 @@ def _draw_family(
     fonts: FontSet, family: str, count: int, least: int, held_out: bool
 ) -> Iterator[tuple[int, Document, list[PageQuestion]]]:
     """`count` drawings with all questions, then more with questions of kinds that are still rare."""
-    asked = Counter(dict.fromkeys(KINDS[family], 0))
+    asked = Counter(dict.fromkeys(KINDS.get(family, ()), 0))
     number = 0
-    while number < count or min(asked.values()) < least:
+    while number < count or min((asked[kind] for kind in KINDS.get(family, ())), default=least) < least:
         if number > count + _MAX_DRAWINGS * least:
             raise RuntimeError(f"{number} drawings of the family {family!r} do not hold {least} of each kind: {asked}")
         document, questions = draw_page(fonts, family, number, held_out)

@@ -139,16 +139,25 @@ def answer_loss(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
     return (wanted * weights).sum() / weights.sum().clamp(min=1e-6)
 
 
-def compute_losses(forward: ReaderForward, head: CellHead, batch: Batch) -> Losses:
-    """Forward pass of one batch, with cells dropped as its kind of step says."""
+def compute_losses(
+    forward: ReaderForward, head: CellHead, batch: Batch, half: bool | None = None, encoder: bool = True
+) -> Losses:
+    """Forward pass of one batch, with cells dropped as its kind of step says.
+
+    `half`: in bfloat16; None: on a GPU. `encoder=False`: no gradients for the vision encoder, and no losses of its cells.
+    """
     device = batch.images.device.type
     shown = show(batch)
     cells = shown.cells
-    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-        visual = forward.encode(shown.patches, cells, batch.grid[0])  # [B, encoded, width]
-        read, tinted = head(visual)
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda" if half is None else half):
+        with torch.set_grad_enabled(encoder):
+            visual = forward.encode(shown.patches, cells, batch.grid[0])  # [B, encoded, width]
         kept, kept_cells = shown.kept_tokens(visual)
         logits = forward.logits(kept, kept_cells, batch.grid, batch.tokens, batch.segment, batch.place)
+        if not encoder:
+            nothing = torch.zeros((), device=cells.device)
+            return Losses(answer_loss(logits, batch), cell=nothing, colour=nothing, accuracy=nothing)
+        read, tinted = head(visual)
     targets = take_cells(batch.cells, cells).long()
     return Losses(
         answer=answer_loss(logits, batch),

@@ -24,7 +24,7 @@ PAGE_GRIDS: tuple[Grid, ...] = ((20, 45), (25, 36), (18, 50), (30, 30), (36, 25)
 MEDIUM_GRIDS: tuple[Grid, ...] = ((16, 27), (18, 24), (24, 18), (12, 36), (27, 16), (36, 12))
 SMALL_GRIDS: tuple[Grid, ...] = ((12, 18), (18, 12), (9, 24), (24, 9), (27, 8), (36, 6))
 # The first page grids are those of scanned receipts.
-_PAGE_CHANCES = (0.42, 0.26, 0.12, 0.07, 0.05, 0.04, 0.04)
+_PAGE_CHANCES = (0.30, 0.26, 0.08, 0.13, 0.14, 0.04, 0.05)
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,15 @@ class Mix:
     scans: tuple[float, float] = (0.10, 0.45)  # scanned receipts among tall pages
     rerendered: tuple[float, float] = (0.25, 0.27)  # rerendered receipts among tall pages
     coloured: tuple[float, float] = (0.40, 0.50)  # coloured batches among small and medium canvases
+    papers: tuple[float, float] = (
+        0.35,
+        0.50,
+    )  # invoices, charts, screens and other drawings that are none of the first four kinds
+    empty: tuple[float, float] = (0.03, 0.05)  # pictures with nothing to read
+    enriched: tuple[float, float] = (
+        0.40,
+        0.50,
+    )  # of the first four kinds: richer phrasings, questions about absent things
 
     def at(self, name: str, progress: float) -> float:
         early, late = getattr(self, name)
@@ -122,6 +131,11 @@ def without_dropped_cells(kinds: tuple[StepKind, ...]) -> tuple[StepKind, ...]:
     )
 
 
+def with_batches(kinds: tuple[StepKind, ...], share: float) -> tuple[StepKind, ...]:
+    """The same kinds of steps with `share` of the pictures in a batch, at least two."""
+    return tuple(replace(kind, batch=max(2, round(kind.batch * share))) for kind in kinds)
+
+
 def pixels(grid: Grid) -> tuple[int, int]:
     """Width and height of a canvas."""
     return grid[0] * CELL, grid[1] * CELL
@@ -135,6 +149,10 @@ class Settings:
     schedule_seconds: float = SCHEDULE_SECONDS  # of training over all calls
     finish: bool = False  # end the schedule within `seconds`
     steps: int | None = None  # stop after so many even if there is time left
+    batch_share: float = 1.0  # of the pictures of a batch; a CPU takes small batches
+    encoder: bool = (
+        True  # train the vision encoder; False: the language model alone, on the tokens of a trained encoder
+    )
     lr: float = 2e-3
     warmup_steps: int = 200
     last_lr: float = 0.02  # share of `lr` at the end
@@ -152,10 +170,16 @@ class Settings:
     document_seed: int = 0
     device: str = "cuda"
     compiled: bool = True
+    bfloat16: bool = False  # also on a CPU, where that is faster (AVX-512 BF16)
 
     def __post_init__(self) -> None:
         if self.finish and self.seconds is None:
             raise ValueError("finish brings the schedule to its end within `seconds`, which must then be given")
+
+    @property
+    def half(self) -> bool:
+        """Whether the forward pass runs in bfloat16."""
+        return self.on_gpu or self.bfloat16
 
     @property
     def on_gpu(self) -> bool:

@@ -113,8 +113,8 @@ class ReaderTrainer:
     def backward(self, batch: Batch) -> Losses:
         """Compute this batch's gradients. Earlier ones are dropped."""
         self._zero_grad()
-        found = compute_losses(self.forward, self.run.head, batch)
         settings = self.settings
+        found = compute_losses(self.forward, self.run.head, batch, settings.half, settings.encoder)
         (found.answer + settings.cell_weight * found.cell + settings.colour_weight * found.colour).backward()
         return found
 

@@ -9,6 +9,7 @@ import torch
 
 from arr_coc.evaluation.metrics import similarity
 from arr_coc.training.documents import form, notice, receipt, table
+from arr_coc.training.documents.drawing import draw_document
 from arr_coc.training.documents.page import Document, FontSet, PageQuestion
 from arr_coc.training.documents.questions import HELD_OUT, NOT_FOUND, PLAIN, reading_questions
 from recipes.reader.augment import without_augmentation
@@ -22,12 +23,30 @@ from recipes.reader.recipe import PAGE_GRIDS, Grid, pixels
 _SEED = 7_000_000  # not among the seeds of training
 
 _Renderer = Callable[[random.Random, FontSet, int, int, bool], Document]
+
+
+def _drawn(kind: str) -> _Renderer:
+    def render(rng: random.Random, fonts: FontSet, width: int, height: int, held_out: bool) -> Document:
+        return draw_document(rng, fonts, kind, width, height, held_out, invented=True)
+
+    return render
+
+
 # Families of drawn pages, each on one canvas shape.
 FAMILIES: dict[str, tuple[_Renderer, Grid]] = {
     "receipt": (receipt.render, (20, 45)),
     "form": (form.render, (18, 24)),
     "table": (table.render, (24, 18)),
     "notice": (notice.render, (18, 12)),
+    "invoice": (_drawn("invoice"), (25, 36)),
+    "chart": (_drawn("chart"), (24, 18)),
+    "screen": (_drawn("screen"), (30, 30)),
+    "bank slip": (_drawn("bank slip"), (27, 16)),
+    "ticket": (_drawn("ticket"), (27, 16)),
+    "timetable": (_drawn("timetable"), (36, 25)),
+    "letter": (_drawn("letter"), (25, 36)),
+    "business card": (_drawn("business card"), (24, 18)),
+    "label": (_drawn("label"), (18, 24)),
 }
 
 

@@ -4,14 +4,17 @@ import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
+from arr_coc.training.documents.questions import NOT_FOUND
 from recipes.reader.batches import Batch
 from recipes.reader.data import BatchSupply, Library, TrainingBatches
 from recipes.reader.receipts import Receipt
-from recipes.reader.recipe import PAGE_GRIDS, STEP_KINDS, TINY_STEP_KINDS, pixels
+from recipes.reader.recipe import MEDIUM_GRIDS, PAGE_GRIDS, STEP_KINDS, TINY_STEP_KINDS, Mix, pixels
 from recipes.reader.validation import receipt_sheets
 from tests.recipes.reader import ranks
 
@@ -91,3 +94,31 @@ def test_ranks_draw_the_same_kinds_and_other_documents() -> None:
     assert not any(torch.equal(one.tokens, other.tokens) for one, other in pairs)
     alone = TrainingBatches(library, TINY_STEP_KINDS, seed=0).make(random.Random("0/0/0"), 0.0)
     assert torch.equal(alone.images, pairs[0][0].images)
+
+
+def test_pages_hold_all_kinds_of_drawings_and_pictures_without_documents(fonts, tmp_path: Path) -> None:
+    Image.new("RGB", (90, 60), (200, 40, 40)).save(tmp_path / "red.jpg")
+    library = Library(fonts, photos=(tmp_path / "red.jpg",), mix=Mix(papers=(0.5, 0.5), empty=(0.3, 0.3)))
+    drawn = [library.document(random.Random(n), grid, 1.0, False) for n in range(12) for grid in MEDIUM_GRIDS[:4]]
+    empty = [document for document in drawn if not document.lines]
+    assert 5 < len(empty) < 30
+    asked = [q for document in empty for q in document.questions if not q.whole]
+    assert {q.answer for q in asked} <= {NOT_FOUND, "no", "0"}
+    assert all(q.absent for q in asked)
+    red = [document for document in empty if document.image[0, 0].tolist() == [200, 40, 40]]
+    assert not {"is there", "count", "where"} & {q.kind for document in red for q in document.questions}
+    kinds = {q.kind for document in drawn for q in document.questions}
+    assert len(kinds) > 40  # the first four families alone ask 13
+
+
+def test_sparse_steps_ask_nothing_about_all_of_a_page(fonts) -> None:
+    library = Library(fonts, mix=Mix(papers=(1.0, 1.0), empty=(0.0, 0.0)))
+    dense, sparse = TINY_STEP_KINDS[0], replace(TINY_STEP_KINDS[0], kept=8)
+    batches = TrainingBatches(library, (dense, sparse), seed=0)
+    pages = [
+        [batches.document(random.Random(seed), kind, MEDIUM_GRIDS[2], 1.0, False) for seed in range(3)]
+        for kind in (dense, sparse)
+    ]
+    for whole, part in zip(*pages, strict=True):
+        assert part.questions == tuple(question for question in whole.questions if not question.whole)
+        assert len(part.questions) < len(whole.questions)

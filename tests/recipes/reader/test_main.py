@@ -72,6 +72,8 @@ def test_three_folders_are_the_whole_recipe(blank_receipts: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
+        (["--frozen-encoder"], "give --start-from"),
+        (["--photos", "/nowhere"], "expected a folder with .jpg photographs"),
         (["--finish"], "--finish brings the schedule to its end within --seconds"),
         (["--tensorboard"], "pip install 'arr-coc[training]'"),
         (["--device", "nowhere"], "there is no device"),

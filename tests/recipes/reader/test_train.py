@@ -73,6 +73,16 @@ def test_the_loss_falls_and_the_checkpoint_has_everything(fonts: FontSet, tmp_pa
     assert run.images == 30 * 6
 
 
+def test_with_a_frozen_encoder_only_the_language_model_learns(fonts: FontSet, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, steps=3, encoder=False, bfloat16=True)
+    trainer = ReaderTrainer(settings, TINY)
+    before = {name: value.clone() for name, value in trainer.run.model.state_dict().items()}
+    train(trainer, Library(fonts), [], tmp_path, TINY_STEP_KINDS)
+    changed = {name for name, value in trainer.run.model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed
+    assert not any(".visual." in name for name in changed)
+
+
 @pytest.mark.parametrize("request_", [signal.SIGTERM, signal.SIGINT])
 def test_a_call_that_is_stopped_saves_its_state(fonts: FontSet, tmp_path: Path, request_: signal.Signals):
     library = Library(fonts)

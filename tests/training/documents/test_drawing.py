@@ -10,10 +10,10 @@ import pytest
 
 from arr_coc.errors import ArrCocError
 from arr_coc.training.documents import KINDS, Drawing, DrawnQuestion, draw_any, mix
-from arr_coc.training.documents.drawing import NOT_IN_PICTURE, SCENE
+from arr_coc.training.documents.drawing import SCENE
 from arr_coc.training.documents.page import Line
 from arr_coc.training.documents.phrasings import PHRASINGS, templates
-from arr_coc.training.documents.questions import normalize_phrasing
+from arr_coc.training.documents.questions import NOT_FOUND, normalize_phrasing
 
 SEEDS = 12
 # Answers that are counted, compared or seen, and not written: they need not be in the evidence's text.
@@ -121,12 +121,12 @@ def test_what_is_absent_is_nowhere_else_in_the_drawing(kind: str) -> None:
         for question in drawing.questions:
             if not question.absent:
                 assert question.whole or question.evidence
-                assert question.answer != NOT_IN_PICTURE
+                assert question.answer != NOT_FOUND
                 continue
             asked += 1
             assert question.evidence == ()
             assert not question.whole
-            assert question.answer in (NOT_IN_PICTURE, "no", "0")
+            assert question.answer in (NOT_FOUND, "no", "0")
             same = [other for other in drawing.questions if other.text == question.text]
             assert all(other.absent for other in same), question
             if "{" not in "".join((*PHRASINGS[question.kind].asked, *PHRASINGS[question.kind].things)):

@@ -16,8 +16,6 @@ from arr_coc.training.documents.page import Box, Document, FontSet, Line, PageQu
 from arr_coc.training.documents.phrasings import say
 from arr_coc.training.documents.questions import NOT_FOUND
 
-NOT_IN_PICTURE = "not in the picture"
-
 Groups = tuple[tuple[Box, ...], ...]  # all boxes of a group are needed, any one group suffices
 
 
@@ -281,8 +279,9 @@ def _drawn(document: Document, question: PageQuestion, held_out: bool) -> DrawnQ
         evidence = None
     elif not question.absent:
         evidence = tuple(_boxes(document, group) for group in (question.evidence, *question.others))
-    answer = NOT_IN_PICTURE if question.answer == NOT_FOUND else question.answer
-    return DrawnQuestion(question.kind, question.text, answer, evidence, question.absent, question.whole, held_out)
+    return DrawnQuestion(
+        question.kind, question.text, question.answer, evidence, question.absent, question.whole, held_out
+    )
 
 
 def as_drawing(document: Document, kind: str, held_out: bool = False) -> Drawing:
@@ -297,6 +296,31 @@ def fitting_size(rng: random.Random, kind: str) -> tuple[int, int]:
     low, high = _FAMILIES[kind].aspects
     fitting = [size for size in SIZES if low - 0.1 <= size[1] / size[0] <= high + 0.1]
     return rng.choice(fitting or [min(SIZES, key=lambda size: abs(size[1] / size[0] - (low + high) / 2))])
+
+
+def fitting_kinds(width: int, height: int) -> tuple[str, ...]:
+    """The kinds of drawings that look right on a canvas of this size."""
+    aspect = height / width
+    return tuple(
+        kind
+        for kind, family in _FAMILIES.items()
+        if family.aspects[0] * 0.85 <= aspect <= family.aspects[1] * 1.15 and width >= family.widths[0] * 0.8
+    )
+
+
+def draw_document(
+    rng: random.Random,
+    fonts: FontSet,
+    kind: str,
+    width: int,
+    height: int,
+    held_out: bool = False,
+    invented: bool = False,
+) -> Document:
+    """A drawing of one of `KINDS` as a document, with questions about absent things and one about all of it."""
+    family = _FAMILIES[kind]
+    document = family.render(rng, fonts, width, height, held_out, invented)
+    return enrich(rng, document, kind, held_out, rephrase=family.rephrased)
 
 
 def draw_any(
@@ -327,5 +351,5 @@ def draw_any(
     width = rng.randint(*family.widths)
     height = round(width * rng.uniform(*family.aspects))
     width, height = size or (width, height)
-    document = family.render(rng, fonts or bundled_fonts(), width, height, held_out, invented)
-    return as_drawing(enrich(rng, document, kind, held_out, rephrase=family.rephrased), kind, held_out)
+    document = draw_document(rng, fonts or bundled_fonts(), kind, width, height, held_out, invented)
+    return as_drawing(document, kind, held_out)

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from arr_coc.training.documents.page import Document, PageQuestion
 
-NOT_FOUND = "not found"
+NOT_FOUND = "not in the picture"
 LONGEST_READING = 60  # characters of a line that is asked for
 
 
