@@ -12,7 +12,7 @@ STRAIGHT = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], np.float32)
 
 def random_warp(rng: random.Random, width: int, height: int) -> np.ndarray:
     """A random affine map `[2, 3]` from page pixels to shown pixels: a small rotation, shear and stretch."""
-    turn = math.radians(max(-3.0, min(3.0, rng.gauss(0, 0.8))))
+    turn = math.radians(max(-5.0, min(5.0, rng.gauss(0, 1.2))))
     shear, stretch = rng.gauss(0, 0.008), rng.uniform(0.97, 1.02)
     linear = np.array([[math.cos(turn) * stretch, -math.sin(turn) + shear], [math.sin(turn), math.cos(turn)]])
     middle = np.array([width / 2, height / 2])
@@ -82,8 +82,17 @@ def _vary_print(images: torch.Tensor) -> torch.Tensor:
     return images
 
 
+def _shadow(batch: int, down: torch.Tensor, across: torch.Tensor) -> torch.Tensor:
+    """Light `[B, 1, H, W]` up to 1 under the shadow of a hand or a phone: a straight border, hard or soft, on some pictures."""
+    device = down.device
+    angle = _each(batch, device, 0, 2 * math.pi)
+    distance = angle.cos() * across + angle.sin() * down - _each(batch, device, -0.6, 0.9)
+    depth = _each(batch, device, 0.15, 0.55) * _some(batch, device, 0.2)
+    return 1 - depth * torch.sigmoid(distance * _each(batch, device, 3, 40))
+
+
 def _vary_light(images: torch.Tensor) -> torch.Tensor:
-    """Contrast, brightness, uneven light and noise; at times a gray picture becomes a binary scan."""
+    """Contrast, brightness, uneven and low light, shadows and noise; at times a gray picture becomes a binary scan."""
     batch, _, height, width = images.shape
     device = images.device
     images = (images - 0.5) * _each(batch, device, 0.65, 1.2) + 0.5 + _each(batch, device, -0.12, 0.12)
@@ -91,6 +100,7 @@ def _vary_light(images: torch.Tensor) -> torch.Tensor:
     across = torch.linspace(-1, 1, width, device=device).view(1, 1, 1, -1)
     light = _each(batch, device, -0.12, 0.12) * down + _each(batch, device, -0.12, 0.12) * across
     images = images * (1 + _some(batch, device, 0.5) * light)
+    images = images * _shadow(batch, down, across) * (1 - _some(batch, device, 0.15) * _each(batch, device, 0.1, 0.65))
     if images.shape[1] == 1:
         hard = torch.sigmoid((images - _each(batch, device, 0.45, 0.7)) * _each(batch, device, 8, 25))
         images = images + _some(batch, device, 0.12) * (hard - images)
