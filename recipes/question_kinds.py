@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from arr_coc.relevance.question_kind import BUCKETS, KINDS, WEIGHTS, ngrams
 from arr_coc.training.documents.phrasings import PHRASINGS, say
 from arr_coc.training.documents.questions import _split
+from arr_coc.types.question import BUCKETS, KINDS, WEIGHTS, ngrams
 
 FIND = (
     "where",

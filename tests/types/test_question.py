@@ -1,4 +1,4 @@
-"""One check of a question, and the same sentence from every way in."""
+"""One check of a question, the same sentence from every way in, and the kind of a question."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ import pytest
 
 import arr_coc
 from arr_coc.errors import PromptError
-from arr_coc.types.question import MAX_CHARACTERS, check_question, check_question_tokens
+from arr_coc.types.question import (
+    KINDS,
+    MAX_CHARACTERS,
+    WEIGHTS,
+    check_question,
+    check_question_tokens,
+    probabilities,
+    question_kind,
+)
 from arr_coc.video.stream import watch
+from recipes.question_kinds import make_questions
 from tests.adapters.tiny_vlm import picture, wrapped
 
 BAD = {
@@ -63,3 +72,36 @@ def test_an_image_alone_is_a_message() -> None:
     bad = [{"role": "user", "content": [{"type": "text", "text": "\udce9"}]}]
     with pytest.raises(PromptError, match="valid Unicode"):
         wrapped("qwen2_vl").generate(messages=bad)
+
+
+@pytest.mark.parametrize(
+    ("question", "kind"),
+    [
+        ("What is the total amount?", "read"),
+        ("What is the date on the receipt?", "read"),
+        ("What is the name of the company?", "read"),
+        ("How many red discs are there?", "count"),
+        ("Which is the cheapest item?", "compare"),
+        ("Describe the scene", "describe"),
+        ("What is unusual here?", "odd"),
+        ("", "read"),
+        ("?!", "read"),
+        ("x" * 5000, "read"),
+    ],
+)
+def test_kinds(question: str, kind: str) -> None:
+    assert question_kind(question) == kind
+    assert probabilities(question).sum() == pytest.approx(1)
+
+
+def test_phrasings_kept_back_are_recognised_and_reading_is_rarely_taken_for_another_kind() -> None:
+    """Finding and reading are treated alike, so they count as one kind here."""
+    right: dict[str, list[bool]] = {kind: [] for kind in KINDS}
+    for question, kind in make_questions(held_out=True):
+        found = question_kind(question)
+        right[kind].append(found == kind or {found, kind} <= {"find", "read"})
+    shares = {kind: sum(some) / len(some) for kind, some in right.items()}
+    assert min(shares["find"], shares["read"]) > 0.95, shares
+    assert shares["describe"] > 0.65, shares
+    assert min(shares["count"], shares["compare"]) > 0.5, shares
+    assert WEIGHTS.stat().st_size < 8_000
