@@ -218,10 +218,42 @@ def test_back_returns_to_the_last_view(new_user: NewUser) -> None:
     page.locator("[role=tab][aria-selected=true]", has_text="Ask").wait_for()
     page.locator("#question textarea").wait_for()
     assert page.locator("#ask-answer output").inner_text() == "12/03/2026"
-    page.wait_for_timeout(1000)  # a person's second press comes after the page is drawn
     page.go_back()
     page.wait_for_function("document.querySelector('#question textarea').value === 'What is the total amount?'")
     page.locator("#ask-answer output", has_text="37.40").wait_for()
+
+
+def test_quick_presses_of_back_and_forward_end_at_the_last_one(new_user: NewUser) -> None:
+    """Presses come before the server has answered the one before. The page then shows what its address says."""
+    page = new_user().open()
+    wait_for_start(page)
+    page.locator("#dense input").uncheck()
+    answers = {"date": "12/03/2026", "company": "HARBOUR MILL BAKERY"}
+    for question in ("date", "company"):
+        page.locator(".chip", has_text=question).click()
+        page.wait_for_url(re.compile(rf"question=[^&]*{question}"))
+        page.locator("#ask-answer output", has_text=answers[question]).wait_for()
+    page.get_by_role("tab", name="Channels").click()
+    page.locator(".tile[data-channel=red]").wait_for()
+    entries, shown = page.evaluate("history.length"), "document.querySelector('#ask-answer output').innerText"
+    for steps, question in (
+        ((-1, -1), "date"),
+        ((1, -1, 1), "company"),
+        ((-2, 1, -1, 1), "date"),
+        ((-1,), "total amount"),
+    ):
+        page.evaluate(
+            "async (steps) => { for (const step of steps) { history.go(step); "
+            "await new Promise((done) => addEventListener('popstate', done, { once: true })); } }",
+            steps,
+        )
+        page.wait_for_function(
+            "(question) => arrcoc.restored === arrcoc.step && arrcoc.shown.ask.replaceAll('+', ' ').includes(question)",
+            arg=question,
+        )
+        page.wait_for_function(f"(answer) => {shown} === answer", arg=answers[question])
+        assert question in page.locator("#question textarea").input_value()
+        assert page.evaluate("history.length") == entries
 
 
 def test_security_headers_and_the_host_header(address: str) -> None:

@@ -17,8 +17,8 @@ from arr_coc.relevance.coupling import ATTENTION_FLOOR, PROBE_NO_PEAK, blur_alon
 from arr_coc.relevance.realizing import realized
 from arr_coc.relevance.selector import ArrCoc
 from arr_coc.selectors import selector
+from arr_coc.selectors.registry import call_gaze
 from arr_coc.training.examples import selection_input
-from arr_coc.vlm.fallback import call_gaze
 from arr_coc.vlm.model import VLM
 from tests.adapters.tiny_vlm import picture
 from tests.relevance.page import GRID, page_selection

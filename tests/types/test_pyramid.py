@@ -11,7 +11,8 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from arr_coc.errors import ImageError
-from arr_coc.types.pyramid import Pyramid, Region, View, image_size
+from arr_coc.types.image import image_size
+from arr_coc.types.pyramid import Pyramid, Region, View
 from tests.vlm.page import printed, scenery
 
 

@@ -30,10 +30,12 @@ class Packed:
     source: torch.Tensor  # [B, L] each token's index in the dense prompt; -1 for padding. Stays on the CPU.
 
     def on(self, device: torch.device) -> Packed:
-        ids, mask, positions = (
-            to_device(part, device) for part in (self.input_ids, self.attention_mask, self.position_ids)
+        return Packed(
+            to_device(self.input_ids, device),
+            to_device(self.attention_mask, device),
+            to_device(self.position_ids, device),
+            self.source,
         )
-        return Packed(ids, mask, positions, self.source)
 
 
 def assemble(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from arr_coc.adapters.base import Adapter
-from arr_coc.errors import ModelError, PromptError, first_line, raise_as
+from arr_coc.errors import ModelError, PromptError, first_line
 
 Message = Mapping[str, Any]
 TOKEN_COUNTS = "image_token_counts"  # among the tensors of `VisionInputs`: the image tokens of each picture
@@ -111,8 +111,10 @@ class PromptProcessor:
                 "this processor has no chat template: pass a whole prompt with the picture tokens "
                 f"({', '.join(self.placeholders.values())}) in it, and raw=True"
             )
-        with raise_as(PromptError, "the model's chat template failed"):
+        try:
             return str(self.processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+        except Exception as error:  # templates raise errors of many types
+            raise PromptError(f"the model's chat template failed: {first_line(error)}") from error
 
     def tokenize(self, texts: Sequence[str], vision: VisionInputs) -> dict[str, torch.Tensor]:
         """Prompts to ids and mask `[B, T]`, padded on the left, with every placeholder replaced by its picture's tokens."""
@@ -161,13 +163,24 @@ def assistant_message(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": [{"type": "text", "text": text}]}
 
 
-def logits_callback(callback: Callable[[Any, Any], None], others: Sequence[Any] | None = None) -> Any:
-    """A `LogitsProcessorList` that calls `callback(ids, scores)` at every step, and then runs `others`. No score changes."""
+def logits_callback(
+    first: Callable[[], None], each: Callable[[Any, Any], None] | None, others: Sequence[Any] | None = None
+) -> Any:
+    """A `LogitsProcessorList` that calls `first()` once and `each(ids, scores)` at every step, and then runs `others`.
+
+    No score changes.
+    """
     from transformers import LogitsProcessor, LogitsProcessorList
 
     class EachStep(LogitsProcessor):
+        started = False
+
         def __call__(self, ids: Any, scores: Any) -> Any:
-            callback(ids, scores)
+            if not self.started:
+                self.started = True
+                first()
+            if each is not None:
+                each(ids, scores)
             return scores
 
     return LogitsProcessorList([EachStep(), *(others or [])])

@@ -26,9 +26,10 @@ from typing import Any, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 
-from arr_coc.embedding.encoder import EXPECTED, fingerprint, subject
+from arr_coc.embedding.encoder import EXPECTED, fingerprint
 from arr_coc.embedding.windows import WindowedEncoder
 from arr_coc.errors import EncoderError, raise_as
+from arr_coc.types.question import subject
 
 CAPTION = "a photo of {}"
 

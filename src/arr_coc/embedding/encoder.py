@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
-import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,16 +30,6 @@ EXPECTED = (
     "expected 'labels', 'open_clip:FOLDER', 'vlm:NAME', 'module:Name', or the folder or hub id of a CLIP, SigLIP or "
     "SigLIP 2 checkpoint"
 )
-WORDS_THAT_ASK = """
-a an the this that these those there here some any
-is are was were be been being do does did has have had can could will would shall should may might must
-what which who whom whose where when why how many much
-i me my we us our you your he him his she her it its they them their
-of in on at to from by for with about as into onto and or
-see seen show shown tell describe find point locate please look
-picture image photo photograph
-"""
-STOP_WORDS = frozenset(WORDS_THAT_ASK.split())
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,19 +122,6 @@ def fingerprint(tensors: Mapping[str, torch.Tensor], settings: Iterable[object] 
     for setting in settings:
         digest.update(f"{setting}\n".encode())
     return digest.hexdigest()[:16]
-
-
-def subject(question: str) -> str:
-    """The words that a question is about, in lower case; the whole question if it has none but stop words.
-
-    Image-text encoders are trained on captions, so the words that only ask are removed.
-
-    >>> subject("Where is the stop sign?"), subject("What is this?")
-    ('stop sign', 'what is this')
-    """
-    words = re.findall(r"[^\W_]+(?:['’.,-][^\W_]+)*", question.lower())
-    kept = [word for word in words if word not in STOP_WORDS]
-    return " ".join(kept or words) or question.strip()
 
 
 # Opening an encoder by name

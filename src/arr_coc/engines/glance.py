@@ -28,10 +28,10 @@ from arr_coc.layer.model import ArrCocLayer, find_layer
 from arr_coc.selectors import selector as selector_of
 from arr_coc.selectors.base import Downscale, ImageSource, Question, SelectionInput, Selector
 from arr_coc.selectors.cues import EmbeddingScorer
+from arr_coc.selectors.registry import call_glance
 from arr_coc.types.allocation import check_cells
 from arr_coc.types.budget import limit
 from arr_coc.types.grid import Grid
-from arr_coc.vlm.fallback import call_glance
 from arr_coc.vlm.look import image_source
 
 CACHED_PICTURES = 4  # whose textures are kept for the next question

@@ -14,15 +14,14 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from arr_coc.embedding.encoder import STOP_WORDS, subject
 from arr_coc.errors import ArrCocError, SelectorError
 from arr_coc.relevance import attending, balancing, coupling, strategy
 from arr_coc.relevance.coupling import Coupled
 from arr_coc.relevance.knowing import CellScores, know
-from arr_coc.relevance.question_kind import KINDS, question_kind
 from arr_coc.selectors.base import Choice, SelectionInput
 from arr_coc.selectors.controls import Uniform
 from arr_coc.selectors.scoring import relevance_map, scatter_to_grid
+from arr_coc.types.question import KINDS, STOP_WORDS, question_kind, subject
 
 COUPLINGS = ("auto", "layer", "universal", "probe", "embeddings", "tokens", "none")
 CASCADES = ("auto", "on", "off")

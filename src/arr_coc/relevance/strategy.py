@@ -5,7 +5,7 @@
 | void: a wall, noise, marble, grass, sky, splatter | the statistics of the texture's channels (`void`) | evenly spaced cells |
 | vague question | no word names a thing, and no layer was trained on it | information, not coupling; round-robin over components |
 | nothing matches the question | the probe's attention has no peak | information and coupling; round-robin over components |
-| a question that describes | its kind (`question_kind.py`), or the universal layer says so | information, not coupling; round-robin over components |
+| a question that describes | its kind (`types/question.py`), or the universal layer says so | information, not coupling; round-robin over components |
 | a question for what is odd | its kind | salience and information, not coupling; round-robin over components |
 | a question that counts or compares | its kind | round-robin over the components that match; duplicates count |
 | camouflage: pale text next to bright colours | text lies where salience is low | salience does not count |
@@ -71,7 +71,7 @@ class Strategy:
 def decide(selection: SelectionInput, scores: CellScores, clear: bool = True, kind: str = "read") -> Strategy:
     """Check the statistics of the scores before they are used.
 
-    `clear`: the question says what it is about. `kind`: one of `question_kind.KINDS`, or "read" where a layer was trained on
+    `clear`: the question says what it is about. `kind`: one of `arr_coc.types.question.KINDS`, or "read" where a layer was trained on
     the question and does better than a rule.
     """
     if selection.source is None:

@@ -289,10 +289,11 @@ class TextureArray:
         size = check_grid(height, width)
         channels = self.channels if names is None else select_channels(names)
         planes = [self._plane(c.name) for c in channels]
-        pooled = kernels.pool_planes(planes, size, [c.pool for c in channels])
+        rules = [c.pool for c in channels]
+        pooled = kernels.pool_planes(planes, size, rules)
         if pooled is not None:
             return pooled
-        return torch.stack([filters.pool(plane, size, c.pool) for plane, c in zip(planes, channels, strict=True)])
+        return torch.stack(filters.pool_each(planes, size, rules))
 
     def boxes(self, height: int, width: int) -> torch.Tensor:
         """The grid's cells as (x0, y0, x1, y1) in original pixels: float64 `[height * width, 4]`, row by row."""

@@ -17,7 +17,7 @@ level equals pooling level 0 onto its size, also for odd sizes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import cv2
@@ -161,6 +161,11 @@ def pool(plane: torch.Tensor, size: tuple[int, int], rule: Pool) -> torch.Tensor
         return F.adaptive_max_pool2d(plane[None], size)[0]
     rows, columns = (_centres(n, m, plane.device) for n, m in zip(plane.shape, size, strict=True))
     return plane.index_select(0, rows).index_select(1, columns)
+
+
+def pool_each(planes: Sequence[torch.Tensor], size: tuple[int, int], rules: Sequence[Pool]) -> list[torch.Tensor]:
+    """Pool each plane to `size` by its own rule."""
+    return [pool(plane, size, rule) for plane, rule in zip(planes, rules, strict=True)]
 
 
 def pool_means(planes: Iterable[torch.Tensor], size: tuple[int, int]) -> list[torch.Tensor]:

@@ -115,8 +115,8 @@ def split_views(
 
 def check_grid(height: int, width: int) -> tuple[int, int]:
     """(rows, columns) as plain ints, each at least 1."""
-    rows, columns = whole_number(height), whole_number(width)
-    if rows is None or columns is None:
+    rows, columns = (side if type(side) is int else whole_number(side) or 0 for side in (height, width))
+    if min(rows, columns) < 1:
         raise ArrCocError(f"expected a grid of at least 1x1 cells in whole numbers, got {height!r} x {width!r}")
     if rows * columns > MAX_CELLS:
         raise ArrCocError(

@@ -37,6 +37,9 @@ DECODING_ERRORS = (
     struct.error, zlib.error, MemoryError,
 )  # fmt: skip
 
+EXIF_ORIENTATION = 0x0112
+TURNED = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
+
 ImageLike: TypeAlias = "str | os.PathLike[str] | Image.Image | np.ndarray | torch.Tensor"
 
 
@@ -103,8 +106,8 @@ def read_picture(image: ImageLike, *, max_side: int | None = 1024, device: torch
 
     The pixels are a copy without gradient.
     """
-    longest = None if max_side is None else whole_number(max_side)
-    if max_side is not None and longest is None:
+    longest = max_side if max_side is None or type(max_side) is int else whole_number(max_side) or 0
+    if longest is not None and longest < 1:
         raise ImageError(f"max_side must be a whole number of pixels, at least 1, or None; got {max_side!r}")
     place = check_device(device)
     notes: list[str] = []
@@ -313,3 +316,29 @@ def _check_boxes(boxes: Numbers) -> torch.Tensor:
     if given.ndim == 0 or given.shape[-1] not in (2, 4):
         raise ArrCocError(f"expected points [..., 2] or boxes [..., 4], got {list(given.shape)}")
     return given
+
+
+def image_size(image: object) -> tuple[int, int] | None:
+    """Width and height of an image, upright, without decoding it; None where it is no image."""
+    if isinstance(image, Image.Image):
+        turned = image.getexif().get(EXIF_ORIENTATION) in TURNED
+        return image.size[::-1] if turned else image.size
+    if isinstance(image, np.ndarray | torch.Tensor) and image.ndim in (2, 3):
+        sides = [int(side) for side in image.shape]
+        if len(sides) == 3:
+            sides = sides[1:] if isinstance(image, torch.Tensor) else sides[:2]
+        return sides[1], sides[0]
+    if isinstance(image, str | os.PathLike):
+        with open_image(image) as opened:
+            return image_size(opened)
+    return None
+
+
+def rgb_image(image: ImageLike) -> tuple[Image.Image, tuple[str, ...]]:
+    """The image in RGB, upright, transparency blended with white, and what was changed beyond reading it."""
+    plain = isinstance(image, Image.Image) and image.mode == "RGB" and getattr(image, "n_frames", 1) == 1
+    if isinstance(image, Image.Image) and plain and image.getexif().get(EXIF_ORIENTATION, 1) == 1:
+        return image, ()
+    read = read_picture(image, max_side=None)
+    pixels = read.pixels.mul(255).round().byte()  # [3, H, W]
+    return Image.fromarray(pixels.permute(1, 2, 0).contiguous().cpu().numpy()), read.notes

@@ -16,10 +16,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from arr_coc.types.image import ImageLike, open_image, read_picture
+from arr_coc.types.image import ImageLike, image_size, open_image, rgb_image
 
-EXIF_ORIENTATION = 0x0112
-TURNED = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
 MAX_LEVEL = 3  # 1/8, the smallest scale that libjpeg decodes to
 
 
@@ -159,29 +157,3 @@ class Pyramid:
 
     def _reduced(self, number: int) -> Image.Image:
         return self._levels[0].reduce(2**number)
-
-
-def image_size(image: object) -> tuple[int, int] | None:
-    """Width and height of an image, upright, without decoding it; None where it is no image."""
-    if isinstance(image, Image.Image):
-        turned = image.getexif().get(EXIF_ORIENTATION) in TURNED
-        return image.size[::-1] if turned else image.size
-    if isinstance(image, np.ndarray | torch.Tensor) and image.ndim in (2, 3):
-        sides = [int(side) for side in image.shape]
-        if len(sides) == 3:
-            sides = sides[1:] if isinstance(image, torch.Tensor) else sides[:2]
-        return sides[1], sides[0]
-    if isinstance(image, str | os.PathLike):
-        with open_image(image) as opened:
-            return image_size(opened)
-    return None
-
-
-def rgb_image(image: ImageLike) -> tuple[Image.Image, tuple[str, ...]]:
-    """The image in RGB, upright, transparency blended with white, and what was changed beyond reading it."""
-    plain = isinstance(image, Image.Image) and image.mode == "RGB" and getattr(image, "n_frames", 1) == 1
-    if isinstance(image, Image.Image) and plain and image.getexif().get(EXIF_ORIENTATION, 1) == 1:
-        return image, ()
-    read = read_picture(image, max_side=None)
-    pixels = read.pixels.mul(255).round().byte()  # [3, H, W]
-    return Image.fromarray(pixels.permute(1, 2, 0).contiguous().cpu().numpy()), read.notes

@@ -36,14 +36,13 @@ from arr_coc.adapters.packing import assemble, model_kwargs
 from arr_coc.adapters.processor import Message, user_message
 from arr_coc.adapters.wrapped import weights_state
 from arr_coc.devices import Stopwatch, to_device
-from arr_coc.embedding.encoder import STOP_WORDS, subject
 from arr_coc.errors import PromptError, SelectorError
 from arr_coc.relevance.coupling import blur_along_rows
 from arr_coc.relevance.knowing import scale_to_max
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.answer import Answer, Prepared, Turn
 from arr_coc.types.budget import limits
-from arr_coc.types.question import check_question, check_question_tokens
+from arr_coc.types.question import STOP_WORDS, check_question, check_question_tokens, subject
 from arr_coc.vlm import generation, prompt, stages
 from arr_coc.vlm.request import SelectionRequest
 

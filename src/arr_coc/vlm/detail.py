@@ -28,7 +28,8 @@ from arr_coc.selectors.cues import EmbeddingScorer
 from arr_coc.texture import TextureArray
 from arr_coc.types.budget import Budget, Limit, divide, limit
 from arr_coc.types.grid import Grid
-from arr_coc.types.pyramid import Pyramid, Region, View, image_size
+from arr_coc.types.image import image_size
+from arr_coc.types.pyramid import Pyramid, Region, View
 from arr_coc.vlm.request import DETAILS, Request, SelectionRequest
 
 if TYPE_CHECKING:

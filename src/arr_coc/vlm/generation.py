@@ -142,14 +142,9 @@ def timed_generate(
     start = watch.mark()
     first: list[Any] = []
     own = dict(options)
-
-    def at_step(ids: torch.Tensor, scores: torch.Tensor) -> None:
-        if not first:
-            first.append(watch.mark())
-        if recorder is not None:
-            recorder(ids, scores)
-
-    own["logits_processor"] = logits_callback(at_step, options.get("logits_processor"))
+    own["logits_processor"] = logits_callback(
+        lambda: first.append(watch.mark()), recorder, options.get("logits_processor")
+    )
     if own.get("generation_config") is not None:
         own["generation_config"] = copy.deepcopy(own["generation_config"])
         own["generation_config"].return_dict_in_generate = True

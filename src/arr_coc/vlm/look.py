@@ -19,8 +19,7 @@ from arr_coc.errors import ImageError, PromptError
 from arr_coc.frames.clip import Clip
 from arr_coc.selectors.base import ImageSource
 from arr_coc.texture import TextureArray
-from arr_coc.types.image import ImageLike
-from arr_coc.types.pyramid import rgb_image
+from arr_coc.types.image import ImageLike, rgb_image
 
 
 class TokenCodec(Protocol):

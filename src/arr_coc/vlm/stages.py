@@ -23,10 +23,10 @@ from arr_coc.layer.inference import LayerPredictor
 from arr_coc.layer.model import ArrCocLayer
 from arr_coc.selectors.base import Choice, Downscale, ImageSource, Question, SelectionInput
 from arr_coc.selectors.cues import EmbeddingScorer
+from arr_coc.selectors.registry import call_gaze, call_glance, call_relevance
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.budget import Limit, divide, limits, rows
 from arr_coc.vlm.continuation import Deferred, ProbeDeferred, can_defer
-from arr_coc.vlm.fallback import call_gaze, call_glance, call_relevance
 from arr_coc.vlm.look import Encoding, Look, TokenCodec
 from arr_coc.vlm.request import SelectionRequest, given_cells
 

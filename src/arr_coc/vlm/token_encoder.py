@@ -6,9 +6,10 @@ import torch
 
 from arr_coc.adapters.base import Encoded
 from arr_coc.adapters.wrapped import WeightsState, weights_state
-from arr_coc.embedding.encoder import Encoder, Mode, fingerprint, subject
+from arr_coc.embedding.encoder import Encoder, Mode, fingerprint
 from arr_coc.types.grid import Cells
 from arr_coc.types.image import ImageLike
+from arr_coc.types.question import subject
 from arr_coc.vlm.api import load
 from arr_coc.vlm.model import VLM
 

@@ -9,7 +9,7 @@ from skimage.color import rgb2lab
 from skimage.transform import resize
 
 from arr_coc import TextureArray
-from arr_coc.texture.channels.saliency import centre_surround_pairs
+from arr_coc.texture.channels.edges import centre_surround_pairs
 
 from ...conftest import noise
 

@@ -151,7 +151,7 @@ def connect_tabs(events: PageEvents, tabs: dict[str, Any]) -> None:
         events.run_on(parts[f"{name}_go"].click, name, **public)
         tabs[name].select(None, None, [events.tab], js=f"() => arrcoc.open('{name}')")
     for name in ("channels", "knowing"):
-        events.run_on(tabs[name].select, name, show_progress="minimal")
+        events.run_on(tabs[name].select, name, opened=True, show_progress="minimal")
 
     def list_reports() -> list[Any]:
         return [gr.update(choices=["", *find_reports(events.app.root)])] * 2
@@ -282,15 +282,19 @@ def connect_actions(events: PageEvents) -> None:
 def connect_links(events: PageEvents, bar: Any) -> None:
     """Restore the state of a link when the page is opened or left by Back: controls, image, tab; then run the tab."""
     controls, parts = events.controls, events.parts
-    wanted = gr.Textbox("", visible=False)  # the tab to run
+    wanted, restored = gr.Textbox("", visible=False), gr.Textbox("", visible=False)  # the tab to run; the step
     names = ("picture", "compare_board", "picture_message", "questions")
-    outputs = [*controls.inputs(), *(parts[name] for name in names), bar, events.tab, wanted]
+    outputs = [*controls.inputs(), *(parts[name] for name in names), bar, events.tab, wanted, restored]
 
     def load(request: gr.Request) -> dict[Any, Any]:
         query = dict(request.query_params) if request.query_params is not None else {}
         found, state = _restore(events, query, request)
         found[bar] = gr.update(selected=state.tab)
-        return found | {events.tab: state.tab, wanted: "" if found[parts["picture_message"]] else state.tab}
+        return found | {
+            events.tab: state.tab,
+            restored: "",
+            wanted: "" if found[parts["picture_message"]] else state.tab,
+        }
 
     def go_back(request: gr.Request, event: gr.EventData) -> dict[Any, Any]:
         link = str(event._data.get("query") or "")
@@ -298,7 +302,8 @@ def connect_links(events: PageEvents, bar: Any) -> None:
         known = event._data.get("shown") or {}
         shown = isinstance(known, dict) and known.get(state.tab) == link
         found[bar] = gr.update(selected=state.tab)
-        return found | {events.tab: state.tab, wanted: "" if shown or found[parts["picture_message"]] else state.tab}
+        found |= {events.tab: state.tab, restored: str(event._data.get("step") or "0")}
+        return found | {wanted: "" if shown or found[parts["picture_message"]] else state.tab}
 
     def start(request: gr.Request, tab: str, *values: Any) -> Iterator[Any]:
         """Run the tab that the page opens with. The start without a link is the same for all users."""
@@ -324,9 +329,12 @@ def connect_links(events: PageEvents, bar: Any) -> None:
     )
     noted = ran.then(None, [wanted, *events.links], None, js=note)
     noted.then(start_timing, [wanted, parts["ask_link"]], events.outputs("ask"), **MODEL, **HIDDEN)
-    # Back twice while the first one waits for the model: gradio would drop the second.
-    back = parts["bridge"].select(go_back, None, outputs, trigger_mode="multiple", **HIDDEN)
-    events.run_named_on(back.then, wanted, trigger_mode="multiple")
+    # Back twice while the first one waits for the model: gradio would drop the second. One at a time keeps their order, and
+    # the page knows which press was the last one.
+    in_order: dict[str, Any] = {"trigger_mode": "multiple", "concurrency_limit": 1, "concurrency_id": "back"}
+    back = parts["bridge"].select(go_back, None, outputs, **in_order, **HIDDEN)
+    seen = back.then(None, [restored], None, js="(step) => { arrcoc.restored = +step; }")
+    events.run_named_on(seen.then, wanted, trigger_mode="multiple", js=events.begin_restored)
 
     def interrupt(request: gr.Request) -> None:
         events.app.sessions.get(request.session_hash).interrupts += 1

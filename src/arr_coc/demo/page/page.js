@@ -4,15 +4,38 @@ window.arrcoc = {
   runs: {},   // the settings that it was made with
   loaded: false,
   limit: Infinity,
+  target: null,     // the link that Back or Forward leads to, until the user asks for something else
+  step: 0,          // the number of the last such press
+  restored: 0,      // the press whose settings the page last got from the server
+  queued: 0,        // the press that a result was asked for
 
   // The address bar shows the link of the last result. Another tab, image or question is a new entry of the history.
   visit(query) {
     if (!query) return;
+    if (this.target !== null && query !== this.target) return this.settle(query);  // Back was pressed meanwhile
     const wanted = new URLSearchParams(query), now = new URLSearchParams(location.search);
     const before = now.has("question") || now.has("image") ? now : new URLSearchParams(this.shown[now.get("tab") || "ask"] || "");
     const same = ["tab", "image", "question"].every((name) => !before.has(name) || before.get(name) === wanted.get(name));
     this.note(query);
     this.put(wanted, !same);
+  },
+
+  // A result was shown while the page went back. Another press may have come first: then it is not what the user wants.
+  settle(query) {
+    if (!query) return;
+    this.note(query);
+    const last = this.restored === this.step && this.queued !== this.step;
+    if (last && this.target !== null && query !== this.target) this.restore();
+  },
+
+  isShown() {
+    return this.shown[new URLSearchParams(this.target).get("tab") || "ask"] === this.target;
+  },
+
+  restore() {
+    this.step += 1;
+    this.wasShown = this.isShown();
+    this.trigger("select", { query: this.target, shown: this.shown, step: this.step });
   },
 
   note(query) {
@@ -31,6 +54,7 @@ window.arrcoc = {
   // A tab was opened, by a click or by a link. Before the link is read, gradio opens the first one.
   open(tab) {
     if (!this.loaded) return tab;
+    if (this.restored !== this.step) return tab;  // not by the user
     document.documentElement.dataset.tab = tab;
     if ((new URLSearchParams(location.search).get("tab") || "ask") !== tab) {
       this.put(new URLSearchParams(this.shown[tab] || "?tab=" + tab), true);
@@ -52,9 +76,9 @@ window.arrcoc = {
     window.addEventListener("popstate", () => {
       const wanted = new URLSearchParams(location.search);
       wanted.delete("__theme");
-      const query = "?" + wanted.toString();
+      this.target = "?" + wanted.toString();
       document.documentElement.dataset.tab = wanted.get("tab") || "ask";
-      this.trigger("select", { query, shown: this.shown });
+      this.restore();
     });
     const refuse = (event, files) => {
       const large = [...(files || [])].find((file) => file.size > this.limit);
@@ -73,7 +97,18 @@ window.arrcoc = {
   // Stale results. `places`: which of the values a result depends on.
   sign: (values, places) => JSON.stringify(places.map((place) => values[place])),
 
-  begin(tab, values, places) {
+  // After Back: only the last press starts a run, and only one.
+  beginRestored(tab, values, places) {
+    if (this.restored !== this.step || this.queued === this.step) return ["", ...values];
+    if (!tab && this.wasShown && !this.isShown()) this.restore();  // it was replaced while the server was asked
+    if (!tab) return ["", ...values];
+    this.queued = this.step;
+    return [tab, ...this.begin(tab, values, places, true)];
+  },
+
+  // What the user starts ends a way back. `opened`: a tab that runs because it was opened, perhaps by Back itself.
+  begin(tab, values, places, opened) {
+    if (!opened) this.target = null;
     if (places) {
       this.runs[tab] = this.sign(values, places);
       if (tab === "ask") this.runs.pictures = this.runs[tab];

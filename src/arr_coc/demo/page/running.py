@@ -173,11 +173,18 @@ class PageEvents:
         """A script that marks the result of the named tab as new; the values of all controls follow the name."""
         return f"(tab, ...values) => [tab, ...arrcoc.begin(tab, values, ({self.all_places})[tab])]"
 
-    def run_on(self, event: Any, tab: str, function: RunTab | None = None, **options: Any) -> Any:
-        """Run a tab at an event, and put its link into the address bar."""
+    @property
+    def begin_restored(self) -> str:
+        """The same after Back: it runs nothing where another press has come meanwhile."""
+        return f"(tab, ...values) => arrcoc.beginRestored(tab, values, ({self.all_places})[tab])"
+
+    def run_on(
+        self, event: Any, tab: str, function: RunTab | None = None, *, opened: bool = False, **options: Any
+    ) -> Any:
+        """Run a tab at an event (`opened`: because it was opened), and put its link into the address bar."""
         names = self.controls.names(tab)
         places = [number for number, name in enumerate(names) if name in _decisive(self.controls, tab)]
-        begin = f"(...values) => arrcoc.begin('{tab}', values, {json.dumps(places)})"
+        begin = f"(...values) => arrcoc.begin('{tab}', values, {json.dumps(places)}, {json.dumps(opened)})"
         handler, outputs = self.handler(tab, function), self.outputs(tab)
         done = event(handler, self.controls.inputs(tab), outputs, js=begin, **MODEL, **(HIDDEN | options))
         shown = done.then(None, [self.parts[f"{tab}_link"]], None, js=SHOW_LINK)
@@ -189,7 +196,8 @@ class PageEvents:
         """Run the tab that the component `name` names, at an event."""
         options = {**MODEL, **HIDDEN, "show_progress": "minimal", "js": self.begin_named, **options}
         done = event(self.handler(), [name, *self.controls.inputs()], self.outputs(*RUN_TAB), **options)
-        show = f"(tab, ...links) => {{ arrcoc.visit(links[{list(RUN_TAB)}.indexOf(tab)]); }}"
+        shows = "settle" if options["js"] == self.begin_restored else "visit"
+        show = f"(tab, ...links) => {{ arrcoc.{shows}(links[{list(RUN_TAB)}.indexOf(tab)]); }}"
         shown = done.then(None, [name, *self.links], None, js=show)
         self._time(shown)
         return done

@@ -1,7 +1,11 @@
-"""Edges and detail from luma, and the distance to the nearest edge.
+"""Contrast: edges and detail from luma, the distance to the nearest edge, and saliency.
 
 The gradient's magnitude m is split by polarity: a pixel darker than its surroundings belongs to dark ink, a lighter one to
 light ink. Dark-on-light and light-on-dark text separate although both have the same m.
+
+Saliency is how much a pixel differs from its surroundings in colour and brightness, at several scales: centre-surround
+differences over a pyramid in CIE Lab, a fine level minus an enlarged coarse one. The pyramid averages areas; Lab is computed
+at the finest centre, which has a sixteenth of the pixels.
 """
 
 from __future__ import annotations
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
 SURROUNDINGS = 2.0  # px, sigma; wide enough to reach across a stroke of small print
 COARSE = 4.0  # px, sigma
 TOP = 5**0.5 / 2  # m at the sharpest corner; a straight step of height 1 has m = 1
+CENTRES = (2, 3, 4)  # pyramid levels
+SURROUNDS = (3, 4)  # levels above the centre
+FLAT = 1e-3  # Lab units; a smaller range is rounding, not contrast
 IS_EDGE = 0.1  # of m: a step of a tenth of the range from black to white
 
 
@@ -42,7 +49,8 @@ def gradient(texture: TextureArray) -> tuple[torch.Tensor, torch.Tensor, torch.T
 
 def polarity(texture: TextureArray) -> torch.Tensor:
     """True where a pixel is darker than its surroundings, shared by the channels: bool `[H, W]`."""
-    return texture.once("polarity", lambda: luma(texture) < filters.gaussian(luma(texture), SURROUNDINGS))
+    light = luma(texture)
+    return texture.once("polarity", lambda: light < filters.gaussian(light, SURROUNDINGS))
 
 
 def _register(name: str, meaning: str, by_torch: Callable[[TextureArray], torch.Tensor], **options: Any) -> None:
@@ -85,6 +93,44 @@ def distance(texture: TextureArray) -> torch.Tensor:
     height, width = texture.size
     half_diagonal = (height**2 + width**2) ** 0.5 / 2
     return distance_to(edge).div_(half_diagonal).clamp_(max=1)
+
+
+@channel(
+    "saliency",
+    family="saliency",
+    cost="moderate",
+    meaning="contrast to the surroundings in colour and brightness, over several scales",
+)
+def saliency(texture: TextureArray) -> torch.Tensor:
+    pairs = centre_surround_pairs(texture.levels)
+    if not pairs:
+        return texture.constant(0.0)
+    made = kernels.saliency_plane(texture)
+    if made is not None:
+        return made
+    finest, coarsest = pairs[0][0], max(surround for _, surround in pairs)
+    sizes = texture.level_sizes
+    small = torch.stack(filters.pool_means(texture.pixels, sizes[finest]))
+    levels = {finest: list(filters.rgb_to_lab(small))}
+    for number in range(finest + 1, coarsest + 1):
+        levels[number] = filters.pool_means(levels[number - 1], sizes[number])
+    total = torch.zeros(sizes[finest], device=texture.device)
+    for centre, surround in pairs:
+        for fine, coarse in zip(levels[centre], levels[surround], strict=True):
+            contrast = (fine - filters.resize(coarse, sizes[centre])).abs()
+            total += filters.resize(contrast, sizes[finest])
+    full = filters.resize(total, texture.size)
+    low, high = torch.aminmax(full)
+    if float(high - low) < FLAT:
+        return texture.constant(0.0)
+    return (full - low).div_(high - low)
+
+
+def centre_surround_pairs(levels: int) -> list[tuple[int, int]]:
+    """The (centre, surround) levels that fit into a pyramid of `levels`; small images start at finer centres."""
+    top = levels - 1
+    pairs = [(c, c + s) for c in CENTRES for s in SURROUNDS if c + s <= top]
+    return pairs or [(c, top) for c in (0, 1) if c < top]
 
 
 def distance_to(mask: torch.Tensor) -> torch.Tensor:

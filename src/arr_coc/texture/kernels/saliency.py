@@ -1,6 +1,6 @@
 """Kernels for saliency: Lab at the finest centre, its pyramid, all centre-surround differences, their sum, stretched to [0, 1].
 
-The same as `texture/channels/saliency.py` except for the order of the sums: each difference is summed over L, a and b at its
+The same as `texture/channels/edges.py` except for the order of the sums: each difference is summed over L, a and b at its
 own size and enlarged once. The minimum and maximum of the enlarged map are found by blocks on the device and read by the
 kernel that writes it, so that the host never waits. `write_lab` also serves superpixels.
 """
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from arr_coc.devices import to_device
-from arr_coc.texture.channels.saliency import FLAT, centre_surround_pairs
+from arr_coc.texture.channels.edges import FLAT, centre_surround_pairs
 from arr_coc.texture.filters import level_count, level_size
 from arr_coc.texture.kernels.pooling import _part, needs_int64, plane_table, rule_codes, touched_pixels, write_cells
 
