@@ -111,16 +111,18 @@ def positions(
     plain = {name: value for name, value in inputs.items() if name != LEVELS}
     sizes = _common_sizes(inputs[SIZES], inputs[LEVELS], merge)
     found = own({**plain, "input_ids": common, "attention_mask": seen, SIZES: sizes})
-    out = found.new_zeros(3, *ids.shape)
+    inside = {
+        id(one): one.positions(torch.arange(one.n)) for one in inputs[LEVELS] if one is not None
+    }  # row and column of each cell
+    whole = not any(one.is_floating_point() for one in inside.values())
+    out = torch.zeros(3, *ids.shape, dtype=found.dtype if whole else torch.float32)
     for row, (one, places, starts) in enumerate(rows):
         first, known = width - len(one), places >= 0
-        out[:, row, known] = found[:, row, places[known] + first]
+        out[:, row, known] = found[:, row, places[known] + first].to(out.dtype)
         for visual, start in starts:
-            assert isinstance(visual.grid, Levels)
-            inside = visual.grid.positions(torch.arange(visual.n))
-            inside = torch.cat([torch.zeros_like(inside[:, :1]), inside], 1).T  # time, row and column
-            out = out.to(torch.promote_types(out.dtype, inside.dtype))
-            out[:, row, visual.places] = (found[:, row, first + start, None] + inside).to(out.dtype)
+            origin, own_places = found[:, row, first + start, None], inside[id(visual.grid)].T
+            out[:, row, visual.places] = origin.to(out.dtype)
+            out[1:, row, visual.places] += own_places.to(out.dtype)
     return out
 
 

@@ -99,5 +99,8 @@ class Levels(Mosaic):
         inside = (at - start).clamp(0, length)
         return (at - inside) * outside + inside * self.step
 
+    def to_dict(self) -> dict[str, float]:
+        return {name: getattr(self, name) for name in ("height", "width", "top", "left", "step")}
+
     def __repr__(self) -> str:
         return f"Levels({self})"

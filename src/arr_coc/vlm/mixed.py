@@ -31,7 +31,7 @@ from arr_coc.types.budget import Budget, limit
 from arr_coc.types.grid import Grid
 from arr_coc.types.levels import Levels
 from arr_coc.types.pyramid import Pyramid, Region, View
-from arr_coc.vlm.detail import EVERYTHING, LEGIBLE, MAX_SCALE, REDUCED, _ViewMaker, view_pixels
+from arr_coc.vlm.detail import EVERYTHING, LEGIBLE, MAX_SCALE, MIN_GAIN, REDUCED, _ViewMaker, view_pixels
 from arr_coc.vlm.fallback import call_glance
 from arr_coc.vlm.request import SelectionRequest
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 ROLE = "mixed"  # of its view
 MAX_FINER = 2.0  # how much larger than in a view the page is shown at most
 MIN_FINER = 1.2  # larger by less than this is not worth a level
-MOST = 0.8  # share of the image from which its page is taken to be all of it
 COARSEST = 32  # cells: of the coarsest level, which shows all of the image
 MAX_COARSER = 4  # levels: 1/2, 1/4, 1/8 and 1/16 of the finest
 MAX_POSITIONS = 96  # along a side of the page: beyond, its finest cells are less than 1 apart
@@ -270,16 +269,16 @@ def _page_frame(
     size = pyramid.size
     reduced = pyramid.level(pyramid.level_for(REDUCED / max(size)))
     page = find_page(TextureArray.from_image(reduced, embeddings=vlm.embeddings), size)
-    share = 0.0 if page is None else math.prod(page.region.size) / math.prod(size)
-    if page is None or (share >= MOST and not page.region.angle):
+    own_scale = min(own[1] * cell / size[0], own[0] * cell / size[1])
+    reference = None
+    if page is not None:
+        reference = _ViewMaker(vlm, pyramid, cell, number).make(page.region, "region", view_pixels(vlm)[0])
+    if reference is None or reference.view is None or reference.view.scale < MIN_GAIN * own_scale:
         picture = pyramid.crop(Region.whole(size), (own[1] * cell, own[0] * cell))
         reference = ImageSource(picture, size, vlm.embeddings)
-        scale = min(own[1] * cell / size[0], own[0] * cell / size[1])
-        finer = _finer(reference, scale, page is not None)
+        finer = _finer(reference, own_scale, page is not None)
         frame = _Frame.all_of(size, round(own[0] * finer), round(own[1] * finer))
         return frame, reference, finer, 1.0 if page is not None else 1 / finer
-    reference = _ViewMaker(vlm, pyramid, cell, number).make(page.region, "region", view_pixels(vlm)[0])
-    assert reference.view is not None
     finer = _finer(reference, reference.view.scale, True)
     columns, rows = (math.ceil(side / cell * finer - 1e-6) for side in reference.picture.size)
     frame = _Frame.around(reference.view.region, cell / (reference.view.scale * finer), rows, columns)
