@@ -31,7 +31,7 @@ from arr_coc.types.budget import Budget, limit
 from arr_coc.types.grid import Grid
 from arr_coc.types.levels import Levels
 from arr_coc.types.pyramid import Pyramid, Region, View
-from arr_coc.vlm.detail import EVERYTHING, LEGIBLE, MAX_SCALE, MIN_GAIN, REDUCED, _ViewMaker, view_pixels
+from arr_coc.vlm.detail import EVERYTHING, LEGIBLE, MIN_GAIN, REDUCED, _ViewMaker, view_pixels
 from arr_coc.vlm.fallback import call_glance
 from arr_coc.vlm.request import SelectionRequest
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 ROLE = "mixed"  # of its view
 MAX_FINER = 2.0  # how much larger than in a view the page is shown at most
+MAX_MAGNIFIED = 1.0  # pixels shown per original pixel
 MIN_FINER = 1.2  # larger by less than this is not worth a level
 COARSEST = 32  # cells: of the coarsest level, which shows all of the image
 MAX_COARSER = 4  # levels: 1/2, 1/4, 1/8 and 1/16 of the finest
@@ -249,17 +250,27 @@ def mixed_source(vlm: VLM, image: Any, question: str = "", budget: Any = "auto",
     while max(frame.page[2:]) * step > MAX_POSITIONS:
         step /= 2
     levels = Levels.make(frame.height, frame.width, frame.page, frame.coarser, step)
-    pictures = []
-    for level, view in enumerate(levels.views):
-        top, left = frame.page[:2] if level == 0 else (0, 0)
-        shown = frame.part(top, left, view.h * 2**level, view.w * 2**level)
-        pictures.append(pyramid.crop(shown, (view.w * cell, view.h * cell)))
+    pictures = _pictures(pyramid, frame, levels, cell)
     whole = frame.part(0, 0, frame.height, frame.width)
     view = View(whole, (frame.width * cell, frame.height * cell), ROLE, number, EVERYTHING if about_all else "")
     return MixedSource(
         levels, pictures, reference, finer, _inside(frame, whole), own[0] * own[1], view,
         (*pyramid.notes, f"shown as {view}"),
     )  # fmt: skip
+
+
+def _pictures(pyramid: Pyramid, frame: _Frame, levels: Levels, cell: int) -> list[Image.Image]:
+    """One picture of whole cells for each level. Those beyond the second are reduced from it."""
+    found = []
+    for level, view in enumerate(levels.views[:2]):
+        top, left = frame.page[:2] if level == 0 else (0, 0)
+        shown = frame.part(top, left, view.h * 2**level, view.w * 2**level)
+        found.append(pyramid.crop(shown, (view.w * cell, view.h * cell)))
+    for level, view in enumerate(levels.views[2:], start=1):
+        pixels, side = np.asarray(found[1]), 2**level
+        missing = [(0, count * side * cell - have) for count, have in zip((view.h, view.w), pixels.shape, strict=False)]
+        found.append(Image.fromarray(np.pad(pixels, (*missing, (0, 0)), "edge")).reduce(side))
+    return found
 
 
 def _page_frame(
@@ -291,7 +302,7 @@ def _finer(reference: ImageSource, scale: float, has_text: bool) -> float:
     if has_text:
         letters = letter_height(np.asarray(reference.picture.convert("L"), np.float32) / 255)
         wanted = min(MAX_FINER, LEGIBLE / (letters or LEGIBLE))
-    finer = min(wanted, MAX_SCALE / scale)
+    finer = min(wanted, MAX_MAGNIFIED / scale)
     return finer if finer >= MIN_FINER else 1.0
 
 
