@@ -137,18 +137,19 @@ def _common_row(
     for visual in mixed:
         stays[visual.places] = False
     places, parts, starts, at, length = torch.full(ids.shape, -1), [], [], 0, 0
-    for visual in (*mixed, None):
-        end = len(ids) if visual is None else int(visual.places[0])
+    ends = [*(int(visual.places[0]) for visual in mixed), len(ids)]
+    for number, end in enumerate(ends):
         kept = at + stays[at:end].nonzero()[:, 0]
         places[kept] = length + torch.arange(len(kept))
         parts.append(ids[kept])
         length += len(kept)
-        if visual is not None:
-            assert isinstance(visual.grid, Levels)
-            starts.append((visual, length))
-            parts.append(ids.new_full((math.prod(visual.grid.extent),), token))
+        if number < len(mixed):
+            grid = mixed[number].grid
+            assert isinstance(grid, Levels)
+            starts.append((mixed[number], length))
+            parts.append(ids.new_full((math.prod(grid.extent),), token))
             length += len(parts[-1])
-            at = int(visual.places[-1]) + 1
+            at = int(mixed[number].places[-1]) + 1
     return torch.cat(parts), places, starts
 
 

@@ -180,7 +180,7 @@ class Allocation:
         try:
             views = given["grid"] if isinstance(given["grid"][0], list) else [given["grid"]]
             areas = given.get("areas") or [WHOLE] * len(views)
-            grids = tuple(Grid(*view, tuple(area)) for view, area in zip(views, areas, strict=True))
+            grids = tuple(Grid(t, h, w, tuple(area)) for (t, h, w), area in zip(views, areas, strict=True))
             size = tuple(given["size"]) if "size" in given else None
             grid: Cells = grids[0] if len(grids) == 1 else Mosaic(grids)
             if "levels" in given:
@@ -190,7 +190,7 @@ class Allocation:
                 keep=torch.tensor(given["keep"], dtype=torch.long),
                 encoded=torch.tensor(given["encoded"]) if "encoded" in given else torch.arange(grid.n),
                 size=size,  # type: ignore[arg-type]
-                view=View.from_dict(given["view"], size) if "view" in given else None,  # type: ignore[arg-type]
+                view=View.from_dict(given["view"], given["size"]) if "view" in given else None,
                 notes=tuple(given["notes"]),
                 **{
                     name: given[name]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -106,10 +106,10 @@ class View:
         }
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any], original: tuple[int, int]) -> View:
+    def from_dict(cls, given: Mapping[str, Any], original: Sequence[int]) -> View:
         """What `to_dict` made, of an image of `original` size."""
         (x, y), (width, height) = given["centre"], given["size"]
-        region = Region((x, y), (width, height), given["angle"], original)
+        region = Region((x, y), (width, height), given["angle"], (original[0], original[1]))
         return cls(region, (given["shown"][0], given["shown"][1]), given["role"], given["image"], given["why"])
 
     def __str__(self) -> str:

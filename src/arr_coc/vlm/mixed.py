@@ -376,7 +376,7 @@ def _of(given: Budget | Sequence[Budget], number: int, count: int, what: str) ->
         return given  # type: ignore[return-value]
     if len(given) != count:
         raise BudgetError(f"expected one {what} for each of the {count} pictures, got {len(given)}")
-    return given[number]  # type: ignore[no-any-return]
+    return given[number]
 
 
 def _count(given: Budget, usual: int, most: int, what: str) -> Budget:
