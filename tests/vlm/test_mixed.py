@@ -13,7 +13,7 @@ from PIL import Image
 
 import arr_coc
 from arr_coc.cli import main
-from arr_coc.errors import ArrCocError, BudgetError, PromptError, SelectorError
+from arr_coc.errors import ArrCocError, BudgetError, FallbackWarning, PromptError, SelectorError
 from arr_coc.types.levels import Levels
 from arr_coc.vlm.detail import EVERYTHING
 from arr_coc.vlm.mixed import MixedSource, mixed_source
@@ -245,6 +245,25 @@ def test_a_budget_below_the_overview_leaves_holes_and_says_so(reader: Any) -> No
     assert any("nothing of this picture was read" in note for note in none.notes)
 
 
+def test_relevance_stays_where_it_was_found(reader: Any) -> None:
+    """On level 0, on all levels, and none of it in the row and the column that level 0 may have beyond the page."""
+    odd = 0
+    for height in (2000, 1930, 1850):
+        source = source_of(reader, printed(1500, height)[0])
+        page, grid = source.levels.views[0], source.grid
+        assert source.finer == 1.0
+        values = torch.rand(grid.n, generator=torch.Generator().manual_seed(1))
+        found = source.on_page(values)
+        assert torch.allclose(found[: grid.h, : grid.w].float(), values.view(grid.h, grid.w), atol=1e-6)
+        assert float(found.sum()) == pytest.approx(float(values.sum()), rel=1e-5)
+        odd += page.n > grid.n
+        spread = source.on_levels(found)
+        level = source.levels.level(torch.arange(source.levels.n))
+        for one in range(source.levels.coarser + 1):
+            assert float(spread[level == one].sum()) * 4**one == pytest.approx(float(values.sum()), rel=1e-4)
+    assert odd  # the case is there
+
+
 def test_glance_lowers_the_price_and_lists_are_by_image(reader: Any) -> None:
     image = printed()[0]
     (one,) = reader.prepare(image, QUESTION, budget=64, glance=32, detail="mixed").allocations
@@ -313,6 +332,16 @@ def test_selectors_without_scores_choose_too(reader: Any) -> None:
         (found,) = reader.prepare(printed()[0], QUESTION, budget=40, detail="mixed", selector=name).allocations
         assert found.k == 40
         assert found.selector == name
+
+
+def test_a_selector_that_fails_is_replaced_and_the_strategy_says_so(reader: Any) -> None:
+    def broken(selection: Any) -> Any:
+        raise ValueError("no idea")
+
+    with pytest.warns(FallbackWarning, match="evenly spaced cells are kept instead"):
+        (found,) = reader.prepare(printed()[0], QUESTION, budget=40, detail="mixed", selector=broken).allocations
+    assert found.k == 40
+    assert "replaced (ValueError: no idea)" in found.strategy
 
 
 def test_the_command_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

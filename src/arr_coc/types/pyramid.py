@@ -115,6 +115,8 @@ class View:
     def __str__(self) -> str:
         width, height = (round(side) for side in self.region.size)
         turned = f", turned by {self.region.angle:.1f} degrees" if self.region.angle else ""
+        if self.role == "mixed":
+            return f"mixed: the whole image{turned}, at scale {self.scale:.2f} and coarser"
         return f"{self.role}: {width} x {height} px{turned}, shown at scale {self.scale:.2f}"
 
 

@@ -89,7 +89,8 @@ class MixedSource(ImageSource):
         ]
         y, x = torch.meshgrid(*axes, indexing="ij")
         places = torch.stack([x, y], -1)[None]
-        return F.grid_sample(plane, places, mode="bilinear", padding_mode="border", align_corners=False)[0, 0]
+        found = F.grid_sample(plane, places, mode="bilinear", padding_mode="border", align_corners=False)[0, 0]
+        return torch.where((x < 1) & (y < 1), found, 0.0)  # level 0 may be a row or a column larger than the page
 
     def on_levels(self, page: torch.Tensor) -> torch.Tensor:
         """Values `[h, w]` of level 0 as those of all cells `[N]`: the mean of what a cell covers, 0 outside the page."""
