@@ -8,6 +8,7 @@
 one of them, enlarged to 12 megapixels, blurred or with the grain of a table. It is a third to a half of the image's width,
 rotated by up to 8 degrees, unevenly lit, with noise of a sensor. `run` asks every contestant the same questions; the same
 command continues an interrupted run. `dense, native size` reads 15,000 tokens of a photo: choose it with --only on a GPU.
+Contestants with a share are for scans as they are: `run RECEIPTS --only dense "one scale, 25%" "mixed, 25%"`.
 """
 
 from __future__ import annotations
@@ -204,8 +205,12 @@ CONTESTANTS = {
     "one scale": Contestant({"budget": 256, "glance": 256, "detail": "off"}),
     "views": Contestant({"budget": 256, "glance": 256, "detail": "auto"}),
     "views, auto": Contestant({"detail": "auto"}),
+    "mixed": Contestant({"budget": 256, "glance": 256, "detail": "mixed"}),
+    "one scale, 25%": Contestant({"budget": "25%", "detail": "off"}),
+    "views, 25%": Contestant({"budget": "25%", "detail": "views"}),
+    "mixed, 25%": Contestant({"budget": "25%", "detail": "mixed"}),
 }
-FEASIBLE = [name for name in CONTESTANTS if name not in ("dense, native size", "dense, 2 MP")]
+FEASIBLE = [name for name in CONTESTANTS if name not in ("dense, native size", "dense, 2 MP") and "%" not in name]
 
 
 def run(folder: Path, out: Path, names: list[str], model: str, limit: int | None) -> None:
@@ -214,6 +219,7 @@ def run(folder: Path, out: Path, names: list[str], model: str, limit: int | None
     if out.exists():
         done = {(r["contestant"], r["image"], r["question"]) for r in map(json.loads, out.read_text().splitlines())}
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    samples = [sample for sample in samples if sample["kind"] in (*KINDS, "field")]
     images = list(dict.fromkeys(sample["image"] for sample in samples))[:limit]
     for name in names:
         entry = CONTESTANTS[name]
@@ -225,7 +231,7 @@ def run(folder: Path, out: Path, names: list[str], model: str, limit: int | None
         for sample in samples:
             if sample["image"] not in images or (name, sample["image"], sample["question"]) in done:
                 continue
-            start = time.perf_counter()
+            start, spent = time.perf_counter(), time.process_time()
             answer = vlm.ask(folder / sample["image"], sample["question"], **entry.options)
             row = {
                 "contestant": name,
@@ -234,6 +240,7 @@ def run(folder: Path, out: Path, names: list[str], model: str, limit: int | None
                 "right": exact(answer.text, [sample["answer"]]),
                 "tokens": answer.tokens,
                 "ms": round(1e3 * (time.perf_counter() - start)),
+                "cpu_ms": round(1e3 * (time.process_time() - spent)),
                 "views": [str(allocation.view) for allocation in answer.allocations if allocation.view is not None],
             }
             with out.open("a") as file:

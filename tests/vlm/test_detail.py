@@ -252,7 +252,7 @@ def test_a_file_is_decoded_no_further_than_needed(reader: Any, tmp_path: Path) -
         ({"detail": "views", "selector": "resize", "budget": 9}, "selector 'resize'"),
         ({"detail": "views", "allocation": [1, 2]}, "an allocation"),
         ({"detail": "views", "raw": True}, "a raw prompt"),
-        ({"detail": "fine"}, "expected detail as one of auto, off, views, got 'fine'"),
+        ({"detail": "fine"}, "expected detail as one of auto, off, views, mixed, got 'fine'"),
         ({"detail": None}, "expected detail as one of"),
     ],
 )

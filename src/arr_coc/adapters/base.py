@@ -101,6 +101,7 @@ class Adapter(ABC):
     readable: ClassVar[bool] = (
         True  # whether language attention follows from a layer's input, projections and rotary tables
     )
+    mixes: ClassVar[bool] = False  # whether one image may have cells of different sizes: positions are rows and columns
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values",)  # inputs that hold pixels
     kinds: ClassVar[tuple[str, ...]] = ("image",)
     other_placeholder: ClassVar[bool] = False  # whether a prompt marks a picture by another token than those it becomes

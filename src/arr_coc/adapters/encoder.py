@@ -25,6 +25,7 @@ from arr_coc.adapters.base import pre_hooks
 from arr_coc.types.grid import Grid
 
 SLICE = 1024  # queries at a time
+FEW = 8  # segments: of so many, each may have its own call
 LONG_SEGMENT = 1024  # patches: from this mean length on, one call per segment is faster
 
 
@@ -93,6 +94,8 @@ class Segments:
         self.packed = device.type == "cuda" and dtype in (torch.float16, torch.bfloat16) and _varlen() is not None
         if self.packed:
             self.ends = boundaries(lengths, device)
+        elif self.count <= FEW and self.count * self.longest**2 > 2 * sum(length**2 for length in self.lengths):
+            self.apart = True  # scales of one picture: padding the small ones to the largest would cost more than the calls
         elif not self.even:
             within = torch.arange(self.longest)
             real = within < lengths[:, None]  # [S, L]

@@ -21,6 +21,7 @@ class Glm4v(Qwen2VL):
     processor: ClassVar[str] = "Glm4vProcessor"
     # Frames of a video are image tokens between other borders, which are not looked for here.
     kinds: ClassVar[tuple[str, ...]] = ("image",)
+    mixes: ClassVar[bool] = False
     records: ClassVar[bool] = False
     readable: ClassVar[bool] = False
 

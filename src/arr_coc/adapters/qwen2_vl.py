@@ -28,7 +28,7 @@ from arr_coc.adapters.encoder import (
 )
 from arr_coc.adapters.wrapped import is_spread
 from arr_coc.errors import PromptError
-from arr_coc.types.grid import Cells, Grid
+from arr_coc.types.grid import Cells, Grid, split_cells
 
 PIXELS = {"image": ("pixel_values", "image_grid_thw"), "video": ("pixel_values_videos", "video_grid_thw")}
 
@@ -39,6 +39,7 @@ class Qwen2VL(Adapter):
     processor: ClassVar[str] = "Qwen2VLProcessor"
     kinds: ClassVar[tuple[str, ...]] = ("image", "video")
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values", "pixel_values_videos")
+    mixes: ClassVar[bool] = True
 
     @property
     def encoder(self) -> Any:
@@ -50,9 +51,20 @@ class Qwen2VL(Adapter):
 
     def grids(self, inputs: Inputs, kind: str, sizes: Sequence[tuple[int, int]] | None) -> list[Cells]:
         thw = inputs.get(PIXELS[kind][1])
-        return [] if thw is None else [Grid(t, h // self.merge, w // self.merge) for t, h, w in thw.tolist()]
+        made: list[Cells] = (
+            [] if thw is None else [Grid(t, h // self.merge, w // self.merge) for t, h, w in thw.tolist()]
+        )
+        if kind == "image" and "image_levels" in inputs:  # cells of different sizes
+            from arr_coc.adapters.mixed import LEVELS, join_levels
+
+            return join_levels(made, inputs[LEVELS])
+        return made
 
     def positions(self, inputs: Inputs) -> torch.Tensor:
+        if "image_levels" in inputs:
+            from arr_coc.adapters import mixed
+
+            return mixed.positions(inputs, self.visuals(inputs), self.merge, self.token_id("image"), self.positions)
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         grids = {key: inputs[key] for _, key in PIXELS.values() if inputs.get(key) is not None}
         if not grids:
@@ -76,9 +88,9 @@ class Qwen2VL(Adapter):
         pixels, thw = (inputs.get(key) for key in PIXELS[kind])
         if pixels is None or thw is None:
             raise PromptError(f"expected {PIXELS[kind][0]} along with {PIXELS[kind][1]}, got none: pass both")
-        dense, grids = cells is None, [visual.grid.views[0] for visual in visuals]
+        dense, grids = cells is None, [view for visual in visuals for view in visual.grid.views]
         encoder, device = self.encoder, self.device
-        cells = [torch.arange(grid.n) for grid in grids] if cells is None else cells
+        cells = [torch.arange(visual.n) for visual in visuals] if cells is None else cells
         counts = [len(chosen) for chosen in cells]
         if sum(counts) == 0:
             none = torch.zeros(0, self.width, device=device, dtype=encoder.dtype)
@@ -86,7 +98,12 @@ class Qwen2VL(Adapter):
                 Encoded(chosen, none, (none,) * self.deep_layers, attention=dict.fromkeys(depths, none[:, 0]))
                 for chosen in cells
             ]
-        patches = self._index(grids, cells)
+        by_grid = [
+            part
+            for visual, chosen in zip(visuals, cells, strict=True)
+            for part in split_cells(visual.grid.views, chosen)
+        ]
+        patches = self._index(grids, by_grid)
         # Only the patches that are encoded travel to the device.
         pixels = pixels if dense else pixels[patches.rows.to(pixels.device)]
         pixels = pixels.to(device, encoder.dtype)
@@ -96,7 +113,7 @@ class Qwen2VL(Adapter):
         else:
             keywords = {} if dense else self._encoder_kwargs(patches)
             with recorder.attached():
-                sizes = self._segment_sizes(thw, grids, cells, dense).to(device)
+                sizes = self._segment_sizes(thw, grids, by_grid, dense).to(device)
                 answer = encoder(pixels, grid_thw=sizes, return_dict=True, **keywords)
             tokens, deep = answer.pooler_output, tuple(getattr(answer, "deepstack_features", None) or ())
         received = {depth: self._by_cell(values, patches).split(counts) for depth, values in recorder.cells().items()}

@@ -45,7 +45,8 @@ def add_parser(commands: Any) -> None:
         "--detail",
         default="auto",
         metavar="HOW",
-        help="how a large image is shown: views (the part with text, larger), off, or auto: views for small text (auto)",
+        help="how a large image is shown: views (the part with text, larger), mixed (one image, its cells small where it "
+        "matters; Qwen models), off, or auto: views for small text (auto)",
     )
     add(
         "--sure",

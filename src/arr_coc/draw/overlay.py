@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from PIL import Image, ImageFont
+from PIL import Image, ImageDraw, ImageFont
 
 # Each map is a few colours from low to high, interpolated linearly. Low values are close to black.
 RAMPS: dict[str, tuple[str, ...]] = {
@@ -48,6 +48,7 @@ Piece = tuple[
 
 
 OUTSIDE = 0.08  # brightness of what was not shown at all
+BORDER = (255, 176, 0, 170)  # of outlined cells
 
 
 class Placement(Protocol):
@@ -65,6 +66,15 @@ def lit(pixels: torch.Tensor, pieces: list[Piece], region: Placement | None = No
     """An image `[3, H, W]` with the brightness of each cell set by its value in [0, 1]; what is outside a region is dark."""
     brightness = plane(pieces, pixels.shape[-2:], region)
     return _image(_unit(pixels) * (brightness if region is None else brightness.clamp_min(OUTSIDE)))
+
+
+def outlined(image: Image.Image, corners: torch.Tensor) -> Image.Image:
+    """The image with the borders of quadrilaterals `[K, 4, 2]` (x, y), in pixels."""
+    drawn = image.copy()
+    pen = ImageDraw.Draw(drawn, "RGBA")
+    for points in corners.tolist():
+        pen.polygon([tuple(point) for point in points], outline=BORDER)
+    return drawn
 
 
 def heated(pixels: torch.Tensor, pieces: list[Piece], region: Placement | None = None) -> Image.Image:

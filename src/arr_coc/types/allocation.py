@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from PIL import Image
 
-from arr_coc.draw.overlay import Piece, heated, lit
+from arr_coc.draw.overlay import Piece, heated, lit, outlined
 from arr_coc.errors import AllocationError
-from arr_coc.types.grid import Cells, split_views
+from arr_coc.types.grid import WHOLE, Cells, Grid, Mosaic, split_views
 from arr_coc.types.image import ImageLike, read_picture
+from arr_coc.types.levels import Levels
 from arr_coc.types.pyramid import Region, View
 
 NOT_KEPT, NOT_ENCODED = 0.35, 0.15  # brightness of such cells in an overlay
+COARSER = 0.8  # brightness of a cell that is twice as large as another
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +93,14 @@ class Allocation:
         return None if self.view is None else self.view.scale
 
     @property
+    def cell_scales(self) -> torch.Tensor | None:
+        """`[K]`: `scale` of each kept cell, which differ where one image has cells of different sizes."""
+        if self.view is None:
+            return None
+        scales = torch.full((self.k,), self.view.scale)
+        return scales / 2 ** self.grid.level(self.keep) if isinstance(self.grid, Levels) else scales
+
+    @property
     def _in_region(self) -> torch.Tensor:
         assert self.view is not None
         unit = self.grid.boxes(self.keep, (1, 1))
@@ -101,7 +111,13 @@ class Allocation:
         light = torch.full((self.n,), NOT_ENCODED)
         light[self.encoded] = NOT_KEPT
         light[self.keep] = 1.0
-        return lit(read_picture(image).pixels, self.pieces(light, frame), self.region)
+        if not isinstance(self.grid, Levels):
+            return lit(read_picture(image).pixels, self.pieces(light, frame), self.region)
+        # Larger cells are a little darker, and all have their borders drawn.
+        light[self.keep] = COARSER ** self.grid.level(self.keep).float()
+        drawn = lit(read_picture(image).pixels, self.pieces(light, frame), self.region)
+        assert self.size is not None
+        return outlined(drawn, self.corners * (torch.tensor(drawn.size) / torch.tensor(self.size)))
 
     def heat(self, image: ImageLike, values: torch.Tensor, frame: int = 0) -> Image.Image:
         """The image with a heat map of `values` `[N]` in [0, 1]."""
@@ -123,12 +139,11 @@ class Allocation:
 
     def to_dict(self) -> dict[str, Any]:
         views = [[view.t, view.h, view.w] for view in self.grid.views]
-        added = {} if self.earlier is None else {"added": len(self.added)}
-        return {
+        made: dict[str, Any] = {
             "kind": self.kind,
             "row": self.row,
             "grid": views[0] if len(views) == 1 else views,
-            "tokens": {"all": self.n, "encoded": len(self.encoded), "kept": self.k, **added},
+            "tokens": {"all": self.n, "encoded": len(self.encoded), "kept": self.k},
             "keep": self.keep.tolist(),
             "selector": self.selector,
             "semantics": self.semantics,
@@ -137,14 +152,72 @@ class Allocation:
             "fallback": self.fallback,
             "tensions": {name: float(value) for name, value in self.tensions.items()},
             "notes": list(self.notes),
-            **(
-                {}
-                if self.view is None
-                else {
-                    "view": {"role": self.view.role, **self.view.region.to_dict(), "scale": round(self.view.scale, 3)}
-                }
-            ),
         }
+        if self.earlier is not None:
+            made["tokens"]["added"] = len(self.added)
+        if len(self.encoded) < self.n:
+            made["encoded"] = self.encoded.tolist()
+        if self.size is not None:
+            made["size"] = list(self.size)
+        if any(view.area != WHOLE for view in self.grid.views):
+            made["areas"] = [list(view.area) for view in self.grid.views]
+        if self.view is not None:
+            made["view"] = self.view.to_dict()
+        if isinstance(self.grid, Levels):
+            made["levels"] = self.grid.to_dict()
+            made["cells"] = [
+                {"scale": round(scale, 4), "row": row, "column": column, "box": [round(side, 1) for side in box]}
+                for scale, (_, row, column), box in zip(
+                    self.cell_scales.tolist() if self.cell_scales is not None else [], self.thw.tolist(),
+                    self.boxes.tolist(), strict=True,
+                )
+            ]  # fmt: skip
+        return made
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Allocation:
+        """What `to_dict` made: the cells and how they were chosen, without the maps of scores."""
+        try:
+            views = given["grid"] if isinstance(given["grid"][0], list) else [given["grid"]]
+            areas = given.get("areas") or [WHOLE] * len(views)
+            grids = tuple(Grid(t, h, w, tuple(area)) for (t, h, w), area in zip(views, areas, strict=True))
+            size = tuple(given["size"]) if "size" in given else None
+            grid: Cells = grids[0] if len(grids) == 1 else Mosaic(grids)
+            if "levels" in given:
+                grid = Levels(grids, **given["levels"])
+            return cls(
+                grid=grid,
+                keep=torch.tensor(given["keep"], dtype=torch.long),
+                encoded=torch.tensor(given["encoded"]) if "encoded" in given else torch.arange(grid.n),
+                size=size,  # type: ignore[arg-type]
+                view=View.from_dict(given["view"], given["size"]) if "view" in given else None,
+                notes=tuple(given["notes"]),
+                **{
+                    name: given[name]
+                    for name in (
+                        "kind",
+                        "row",
+                        "selector",
+                        "semantics",
+                        "strategy",
+                        "confidence",
+                        "fallback",
+                        "tensions",
+                    )
+                },
+            )
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise AllocationError(
+                f"expected an allocation as to_dict writes it, got one that does not fit ({type(error).__name__}: {error})"
+            ) from None
+
+    @classmethod
+    def from_json(cls, text: str) -> Allocation:
+        """What `to_json` made; see `from_dict`."""
+        try:
+            return cls.from_dict(json.loads(text))
+        except json.JSONDecodeError as error:
+            raise AllocationError(f"expected an allocation as JSON, got text that is none ({error})") from None
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict())

@@ -159,6 +159,7 @@ class Answer:
             "fallback": self.fallback,
             "grid": only.get("grid", [a.to_dict()["grid"] for a in self.allocations]),
             "keep": only.get("keep", [a.keep.tolist() for a in self.allocations]),
+            **({"cells": only["cells"]} if "cells" in only else {}),
             "notes": [note for a in self.allocations for note in a.notes],
         }
 

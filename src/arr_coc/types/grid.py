@@ -113,6 +113,15 @@ def split_views(
     return [(one.area, some.view(one.t, one.h, one.w)[frame]) for one, some in zip(grid.views, parts, strict=True)]
 
 
+def split_cells(views: Sequence[Grid], cells: torch.Tensor) -> list[torch.Tensor]:
+    """Sorted cells of several grids, numbered one grid after another, as cells of each grid."""
+    if len(views) == 1:
+        return [cells]
+    starts = torch.tensor([0, *(view.n for view in views)]).cumsum(0)
+    ends = torch.searchsorted(cells, starts).tolist()
+    return [cells[ends[i] : ends[i + 1]] - starts[i] for i in range(len(views))]
+
+
 def check_grid(height: int, width: int) -> tuple[int, int]:
     """(rows, columns) as plain ints, each at least 1."""
     rows, columns = (side if type(side) is int else whole_number(side) or 0 for side in (height, width))

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import cv2
 import numpy as np
@@ -70,9 +72,9 @@ class Region:
 
     def to_dict(self) -> dict[str, object]:
         return {
-            "centre": [round(v, 1) for v in self.centre],
-            "size": [round(v, 1) for v in self.size],
-            "angle": round(self.angle, 2),
+            "centre": [round(v, 3) for v in self.centre],
+            "size": [round(v, 3) for v in self.size],
+            "angle": round(self.angle, 4),
         }
 
 
@@ -82,7 +84,7 @@ class View:
 
     region: Region
     size: tuple[int, int]  # width and height of the image that is shown
-    role: str  # "overview" or "region"
+    role: str  # "overview", "region", or "mixed": cells of different sizes, `size` counted in the finest
     image: int  # number of the large image among all images of the batch
     why: str = ""  # replaces the strategy of its allocation
 
@@ -91,9 +93,28 @@ class View:
         """Pixels that are shown for each pixel of the original, along one side."""
         return self.size[0] / self.region.size[0]
 
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "role": self.role,
+            **self.region.to_dict(),
+            "scale": round(self.scale, 3),
+            "shown": list(self.size),
+            "image": self.image,
+            "why": self.why,
+        }
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any], original: Sequence[int]) -> View:
+        """What `to_dict` made, of an image of `original` size."""
+        (x, y), (width, height) = given["centre"], given["size"]
+        region = Region((x, y), (width, height), given["angle"], (original[0], original[1]))
+        return cls(region, (given["shown"][0], given["shown"][1]), given["role"], given["image"], given["why"])
+
     def __str__(self) -> str:
         width, height = (round(side) for side in self.region.size)
         turned = f", turned by {self.region.angle:.1f} degrees" if self.region.angle else ""
+        if self.role == "mixed":
+            return f"mixed: the whole image{turned}, at scale {self.scale:.2f} and coarser"
         return f"{self.role}: {width} x {height} px{turned}, shown at scale {self.scale:.2f}"
 
 

@@ -89,6 +89,11 @@ def views_of(
     """
     if not _may_have_views(image, detail):
         return None
+    if detail == "mixed":
+        from arr_coc.vlm.mixed import mixed_source
+
+        mixed = mixed_source(vlm, image, question, budget, number)
+        return None if mixed is None else [mixed]
     room, own, cell = view_pixels(vlm)
     pyramid = Pyramid(image)
     size = pyramid.size

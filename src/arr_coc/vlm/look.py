@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,6 +60,11 @@ class Look:
     def rows(self) -> int:
         return len(self.images)
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether an image is shown with cells of different sizes."""
+        return any(source.view is not None and source.view.role == "mixed" for source in self.sources("image"))
+
     def sources(self, kind: str) -> list[ImageSource]:
         """All originals of a kind ("image" or "video"), in the order of the batch."""
         return [source for row in (self.images if kind == "image" else self.videos) for source in row]
@@ -83,7 +88,12 @@ def take_look(
     with watch.stage("preprocess"):
         still = tuple(tuple(image_source(image, embeddings) for image in row) for row in images)
         moving = tuple(tuple(video_source(video, embeddings) for video in row) for row in videos)
-        return Look(preprocess(prompter, still, moving, fps), still, moving, fps, model)
+        look = Look(VisionInputs({}), still, moving, fps, model)
+        if look.is_mixed:
+            from arr_coc.vlm.mixed import preprocess_mixed
+
+            return replace(look, vision=preprocess_mixed(prompter, still, moving, fps))
+        return replace(look, vision=preprocess(prompter, still, moving, fps))
 
 
 def preprocess(

@@ -214,8 +214,9 @@ class VLM:
             gaze: Where a person looks: (x, y) in pixels of the picture, or a list of such points. More of the budget goes there.
             raw: `question` is a whole prompt that contains the image tokens.
             detail: How a large image is shown: "views" (the part with text at a larger scale, and for models that read
-                several images an overview), "off" (as the model's processor scales it), or "auto" (the default): views
-                for a large image with small text.
+                several images an overview), "mixed" (one image whose cells are small where it matters and large elsewhere;
+                Qwen models), "off" (as the model's processor scales it), or "auto" (the default): views for a large image
+                with small text.
             remember: Keep the KV cache in the answer, for follow-up questions.
             sure: Look again where the confidence is below this: read twice the cells, four times, then all, until it is sure
                 or two readings agree. The pictures are encoded once, whole. The answer is the surest one; `answer.tried`

@@ -96,13 +96,19 @@ def context(
         check_question_tokens(len(question.ids), adapter.max_positions)
     originals = {kind: look.sources(kind) for kind in ("image", "video")}
     sources = _with_gaze([originals[visual.kind][visual.number] for visual in visuals], visuals, selection)
+    if look.is_mixed:
+        from arr_coc.vlm.mixed import tiled
+
+        request = tiled(selection, visuals, sources)
+    else:
+        request = split_budgets(selection, visuals, sources, can_glance)
     return PromptContext(
         adapter=adapter,
         inputs=inputs,
         visuals=visuals,
         sources=sources,
         questions=asked,
-        request=split_budgets(selection, visuals, sources, can_glance),
+        request=request,
         asked=selection,
         watch=watch,
         layer=vlm.layer,

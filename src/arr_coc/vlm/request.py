@@ -25,7 +25,7 @@ from arr_coc.types.question import check_question, check_text
 from arr_coc.vlm.look import Look
 
 Rows = tuple[tuple[Any, ...], ...]  # images or videos of each row of the batch
-DETAILS = ("auto", "off", "views")
+DETAILS = ("auto", "off", "views", "mixed")
 
 
 class RequestOptions(TypedDict, total=False):
@@ -177,17 +177,17 @@ def check_detail(
     if inputs:
         why = "model inputs: pass the image itself"
     elif look:
-        why = 'a look, which has its views already: call look(..., detail="views")'
+        why = f"a look, which has its views already: call look(..., detail={detail!r})"
     elif raw:
         why = "a raw prompt, whose image tokens are fixed: pass the question alone"
-    elif selection.allocation is not None:
+    elif selection.allocation is not None and detail != "mixed":
         why = "an allocation, which is for the whole image: leave one of the two out"
     elif selection.gaze is not None:
         why = "a gaze, which is on the image as it is: leave one of the two out"
     elif selector.early or selector.depths:
         why = f"selector {selector.name!r}, which does not choose among encoded cells: choose another one"
-    if why and detail == "views":
-        raise PromptError(f"expected an image and a selector of cells with detail='views', got {why}")
+    if why and detail in ("views", "mixed"):
+        raise PromptError(f"expected an image and a selector of cells with detail={detail!r}, got {why}")
     return "off" if why else detail
 
 
