@@ -233,7 +233,7 @@ def train(run: Run, library: Library, receipts: list[Receipt], out: Path, settin
     """Train until the schedule ends or a signal asks to stop; resumes from `out/checkpoint.pt`.
 
     Writes the checkpoint, the log and the model folder `reader` to `out`. `receipts`: scans to validate on, measured at the
-    start, every `measure_every` seconds and at the end.
+    start, every `measure_every` seconds and at the end. With no seconds the start itself is measured and written.
     """
     if (out / "checkpoint.pt").is_file():
         run.load(out / "checkpoint.pt")
@@ -247,6 +247,6 @@ def train(run: Run, library: Library, receipts: list[Receipt], out: Path, settin
         clock = Clock(settings.seconds, steps=settings.steps, before=run.seconds, every=every)
         ended = run_steps(task, clock, stop)
         task.save()
-        if ended and receipts:
+        if ended and receipts and run.step:
             task.validate()
     return run
