@@ -16,7 +16,6 @@ from arr_coc.training.documents.page import UNNAMED_COLOUR, Document, PageQuesti
 from arr_coc.training.documents.questions import reading_questions
 from recipes.reader import vocabulary
 from recipes.reader.augment import STRAIGHT, random_warp, warp_points
-from recipes.reader.model import CELL
 from recipes.reader.recipe import Grid, StepKind
 from recipes.reader.vocabulary import FIRST_CHARACTER, LAST_CHARACTER
 
@@ -150,9 +149,10 @@ def _line_cells(points: np.ndarray, lengths: list[int], grid: Grid, wanted: set[
 
 
 def make_row(rng: random.Random, document: Document, grid: Grid, room: int, readings: int) -> Row:
-    """One document as arrays: warped text places, dense targets, packed questions."""
+    """One document as arrays: warped text places, dense targets, packed questions. The picture is `grid` cells of any size."""
     columns, rows = grid
-    warp = STRAIGHT if rng.random() < 0.25 else random_warp(rng, columns * CELL, rows * CELL)
+    cell = document.image.shape[1] // columns
+    warp = STRAIGHT if rng.random() < 0.25 else random_warp(rng, columns * cell, rows * cell)
     # Reading order within a cell: line by line from the top, left to right.
     lines = document.lines
     order = sorted(range(len(lines)), key=lambda index: lines[index].box[1])
@@ -160,7 +160,7 @@ def make_row(rng: random.Random, document: Document, grid: Grid, room: int, read
     xs = [line.middles for line in lines]
     ys = [np.full(len(line.text), (line.box[1] + line.box[3]) / 2) for line in lines]
     flat = np.stack([np.concatenate(xs), np.concatenate(ys)], 1) if lines else np.empty((0, 2))
-    points = warp_points(warp, flat) / CELL  # [characters, 2], in cells
+    points = warp_points(warp, flat) / cell  # [characters, 2], in cells
     starts = np.cumsum([0, *lengths])
     sequence = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in order]) if lines else np.empty(0, np.int64)
     codes = np.frombuffer("".join(line.text for line in lines).encode("ascii", "replace"), np.uint8).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Writing the reader as a model folder that `transformers` loads without this package.
+"""Writing a reader as a model folder that `transformers` loads without this package.
 
 The folder holds the configuration, half-precision weights, a character-level tokenizer, the image processor's settings,
 the chat template and generation defaults.
@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import Qwen2VLForConditionalGeneration
+from transformers import Qwen2VLForConditionalGeneration, Qwen3VLForConditionalGeneration
 
 from recipes.reader import vocabulary
-from recipes.reader.model import CELL, PATCH
 
 # White paper becomes 0.83 and black ink -2.5: most of a page is near one value, and ink differs strongly from it.
 IMAGE_MEAN, IMAGE_STD = 0.75, 0.3
@@ -29,19 +28,6 @@ NAMED_TOKENS = {
     "user_token": "<|user|>",
     "assistant_token": "<|assistant|>",
     "system_token": "<|system|>",
-}
-IMAGE_PROCESSOR = {
-    "image_processor_type": "Qwen2VLImageProcessor",
-    "processor_class": "Qwen2VLProcessor",
-    "size": {"shortest_edge": MIN_CELLS * CELL**2, "longest_edge": MAX_CELLS * CELL**2},
-    "image_mean": [IMAGE_MEAN] * 3,
-    "image_std": [IMAGE_STD] * 3,
-    "rescale_factor": 1 / 255,
-    "resample": 3,
-    "do_convert_rgb": True,
-    "patch_size": PATCH,
-    "temporal_patch_size": 2,
-    "merge_size": CELL // PATCH,
 }
 GENERATION = {
     "bos_token_id": vocabulary.USER,
@@ -79,19 +65,44 @@ def _tokenizer_config() -> dict[str, Any]:
     }
 
 
-def write(model: Qwen2VLForConditionalGeneration, folder: Path, dtype: torch.dtype = torch.float16) -> Path:
-    """Write `model` to `folder`, its weights in `dtype`; returns the folder."""
+def _image_processor(vision: Any, processor: str, max_cells: int) -> dict[str, Any]:
+    """The image processor's settings, for an encoder with the configuration `vision`."""
+    cell = vision.patch_size * vision.spatial_merge_size
+    return {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "processor_class": processor,
+        "size": {"shortest_edge": MIN_CELLS * cell**2, "longest_edge": max_cells * cell**2},
+        "image_mean": [IMAGE_MEAN] * 3,
+        "image_std": [IMAGE_STD] * 3,
+        "rescale_factor": 1 / 255,
+        "resample": 3,
+        "do_convert_rgb": True,
+        "patch_size": vision.patch_size,
+        "temporal_patch_size": vision.temporal_patch_size,
+        "merge_size": vision.spatial_merge_size,
+    }
+
+
+def write(
+    model: Qwen2VLForConditionalGeneration | Qwen3VLForConditionalGeneration,
+    folder: Path,
+    dtype: torch.dtype = torch.float16,
+    max_cells: int = MAX_CELLS,
+) -> Path:
+    """Write `model` to `folder`, its weights in `dtype`; larger pictures are shrunk to `max_cells`. Returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
+    architecture = type(model).__name__
+    processor = architecture.replace("ForConditionalGeneration", "Processor")
     config: dict[str, Any] = {
         "dtype": str(dtype).removeprefix("torch."),
-        "architectures": ["Qwen2VLForConditionalGeneration"],
+        "architectures": [architecture],
         "max_images": 1,  # of a prompt: it was trained on single images
         "single_turn": True,  # trained on single questions: `ask(..., after=)` asks each by itself
     }
     for name, content in (
         ("config.json", model.config.to_dict() | config),
         ("tokenizer_config.json", _tokenizer_config()),
-        ("preprocessor_config.json", IMAGE_PROCESSOR),
+        ("preprocessor_config.json", _image_processor(model.config.vision_config, processor, max_cells)),
         ("generation_config.json", GENERATION),
     ):
         (folder / name).write_text(json.dumps(content, indent=2) + "\n")

@@ -1,26 +1,29 @@
-"""The reader's forward pass for training and validation: whole batches, dropped cells, several questions per picture.
+"""The readers' forward pass for training and validation: whole batches, dropped cells, several questions per picture.
 
-It runs on the modules of the `transformers` model and computes exactly what that model computes for one question at a
-time (a test compares the two). The difference: the pictures of a batch go through the encoder as one tensor, any cells may be
+It runs on the modules of the `transformers` model, a Qwen2-VL or a Qwen3-VL, and computes exactly what that model computes
+for one question at a time (tests compare the two). The difference: the pictures of a batch go through the encoder as one tensor, any cells may be
 dropped, and the questions of a picture share its keys and values. Blocks are compiled one by one, so that all of them share
 the same few compiled kernels. `answer` decodes greedily with a key-value cache.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from transformers import Qwen2VLForConditionalGeneration
+from transformers import Qwen2VLForConditionalGeneration, Qwen3VLForConditionalGeneration
 
 from recipes.reader import vocabulary
 from recipes.reader.folder import IMAGE_MEAN, IMAGE_STD
-from recipes.reader.model import CELL, PATCH, ROPE_THETA, mrope_section
+from recipes.reader.model import PATCH, ROPE_THETA
 
 PREFIX_EXTRA = 3  # <|user|> and <|vision_start|> before the picture, <|vision_end|> behind it
+MERGE = 2  # patches per side of a cell
 _FIRST_CELL = 2  # position of the picture in the sequence
 
 Module = Any  # a block of the transformers model: its parts are found by name
+Model = Qwen2VLForConditionalGeneration | Qwen3VLForConditionalGeneration
 
 
 @dataclass(frozen=True)
@@ -31,14 +34,14 @@ class Rotation:
     sin: torch.Tensor
 
 
-def to_patches(images: torch.Tensor) -> torch.Tensor:
-    """Pictures `[B, 3, H, W]` from 0 to 1 as the encoder's input `[B, N, 4, 3 * PATCH * PATCH]`, cell by cell."""
+def to_patches(images: torch.Tensor, patch: int = PATCH) -> torch.Tensor:
+    """Pictures `[B, 3, H, W]` from 0 to 1 as the encoder's input `[B, N, 4, 3 * patch * patch]`, cell by cell."""
     batch, channels, height, width = images.shape
-    merge = CELL // PATCH
+    cell = MERGE * patch
     split = ((images - IMAGE_MEAN) / IMAGE_STD).view(
-        batch, channels, height // CELL, merge, PATCH, width // CELL, merge, PATCH
+        batch, channels, height // cell, MERGE, patch, width // cell, MERGE, patch
     )
-    return split.permute(0, 2, 5, 3, 6, 1, 4, 7).reshape(batch, -1, merge * merge, channels * PATCH * PATCH)
+    return split.permute(0, 2, 5, 3, 6, 1, 4, 7).reshape(batch, -1, MERGE * MERGE, channels * patch * patch)
 
 
 def take_cells(values: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
@@ -47,22 +50,54 @@ def take_cells(values: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
     return values.gather(1, index)
 
 
+def patch_positions(cells: torch.Tensor, columns: int) -> torch.Tensor:
+    """Row and column of the four patches of each cell: `cells` [B, M] -> [B, 4M, 2]."""
+    offset = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]], device=cells.device)
+    corner = torch.stack([cells // columns, cells % columns], -1) * MERGE  # [B, M, 2]
+    return (corner[:, :, None] + offset).flatten(1, 2)
+
+
+def learned_positions(table: torch.Tensor, positions: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
+    """Qwen3-VL's position embeddings `[B, 4M, width]`: `table` [side^2, width] stretched over the picture's patches."""
+    side = math.isqrt(len(table))
+    longest = torch.tensor([grid[1] * MERGE - 1, grid[0] * MERGE - 1], device=positions.device).clamp(min=1)
+    exact = positions * ((side - 1) / longest)  # [B, 4M, 2] row and column in the table
+    low = exact.floor().clamp(max=side - 1).long()
+    share = exact - low
+    row, column = low.unbind(-1)
+    found = torch.zeros((), device=table.device)
+    for down in (0, 1):
+        for right in (0, 1):
+            weight = (share[..., 0] if down else 1 - share[..., 0]) * (share[..., 1] if right else 1 - share[..., 1])
+            place = (row + down).clamp(max=side - 1) * side + (column + right).clamp(max=side - 1)
+            found = found + table[place] * weight[..., None]
+    return found
+
+
 def vision_rotation(cells: torch.Tensor, columns: int, head_width: int) -> Rotation:
     """Rotation of the four patches of each cell: `cells` [B, M] -> [B, 4M, head_width]."""
-    offset = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]], device=cells.device)
-    corner = torch.stack([cells // columns, cells % columns], -1) * (CELL // PATCH)  # [B, M, 2]
-    positions = (corner[:, :, None] + offset).flatten(1, 2)  # [B, 4M, 2]
+    positions = patch_positions(cells, columns)
     quarter = head_width // 4
     frequencies = ROPE_THETA ** -(torch.arange(quarter, device=cells.device) / quarter)
     angles = (positions[..., None] * frequencies).flatten(2).repeat(1, 1, 2)  # [B, 4M, head_width]
     return Rotation(angles.cos(), angles.sin())
 
 
-def text_rotation(positions: torch.Tensor, head_width: int) -> Rotation:
-    """Rotation for positions `[B, L, 3]` of time, row and column."""
-    half = head_width // 2
-    frequencies = ROPE_THETA ** -(torch.arange(half, device=positions.device) / half)
-    axis = torch.repeat_interleave(torch.arange(3), torch.tensor(mrope_section(head_width))).to(positions.device)
+def rotation_axes(section: list[int], interleaved: bool) -> torch.Tensor:
+    """Which of time (0), row (1) and column (2) turns each frequency: `[head_width / 2]`.
+
+    Qwen2-VL gives each a run of frequencies; Qwen3-VL takes turns, and time has what is left.
+    """
+    if not interleaved:
+        return torch.repeat_interleave(torch.arange(3), torch.tensor(section))
+    axis = torch.zeros(sum(section), dtype=torch.long)
+    for number in (1, 2):
+        axis[number : 3 * section[number] : 3] = number
+    return axis
+
+
+def text_rotation(positions: torch.Tensor, frequencies: torch.Tensor, axis: torch.Tensor) -> Rotation:
+    """Rotation for positions `[B, L, 3]` of time, row and column; frequencies and their axes `[head_width / 2]`."""
     angles = (positions[..., axis] * frequencies).repeat(1, 1, 2)  # [B, L, head_width]
     return Rotation(angles.cos(), angles.sin())
 
@@ -96,10 +131,22 @@ def _rotate(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     return turned.to(x.dtype)
 
 
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, causal: bool = False
+) -> torch.Tensor:
+    """Attention `[B, heads, L, head_width]`. In bfloat16 on a CPU plain products take half the time of torch's kernel."""
+    if q.device.type != "cpu" or q.dtype != torch.bfloat16:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+    logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+    if causal:
+        mask = torch.ones(logits.shape[-2:], dtype=torch.bool).tril()
+    return (logits if mask is None else logits.masked_fill(~mask, -torch.inf)).softmax(-1) @ v
+
+
 def vision_block(block: Module, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     rotation = Rotation(cos, sin)
     q, k, v = block.attn.qkv(block.norm1(x)).unflatten(-1, (3, block.attn.num_heads, -1)).permute(2, 0, 3, 1, 4)
-    seen = F.scaled_dot_product_attention(_rotate(q, rotation), _rotate(k, rotation), v)
+    seen = attend(_rotate(q, rotation), _rotate(k, rotation), v)
     x = x + block.attn.proj(seen.transpose(1, 2).flatten(2))
     return x + block.mlp(block.norm2(x))
 
@@ -110,6 +157,8 @@ def project(layer: Module, x: torch.Tensor, rotation: Rotation) -> tuple[torch.T
     y = layer.input_layernorm(x)
     heads = (attention.q_proj(y), attention.k_proj(y), attention.v_proj(y))
     q, k, v = (part.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2) for part in heads)
+    if hasattr(attention, "q_norm"):  # Qwen3-VL
+        q, k = attention.q_norm(q).to(v.dtype), attention.k_norm(k).to(v.dtype)
     repeats = q.shape[1] // k.shape[1]
     k, v = _rotate(k, rotation).repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
     return _rotate(q, rotation), k, v
@@ -127,8 +176,8 @@ def language_layer(
     """One layer over picture and text, `x` [B, P + T, width]; `mask` [B, 1, T, P + T] is for the text's queries."""
     q, k, v = project(layer, x, Rotation(cos, sin))
     prefix = x.shape[1] - mask.shape[2]
-    picture = F.scaled_dot_product_attention(q[:, :, :prefix], k[:, :, :prefix], v[:, :, :prefix], is_causal=True)
-    text = F.scaled_dot_product_attention(q[:, :, prefix:], k, v, attn_mask=mask)
+    picture = attend(q[:, :, :prefix], k[:, :, :prefix], v[:, :, :prefix], causal=True)
+    text = attend(q[:, :, prefix:], k, v, mask)
     return finish_layer(layer, x, torch.cat([picture, text], 2))
 
 
@@ -139,31 +188,56 @@ def all_cells(batch: int, cells: int, device: torch.device) -> torch.Tensor:
 class ReaderForward:
     """Runs a reader on batches; `compiled` speeds it up after a first slow step per shape."""
 
-    def __init__(self, model: Qwen2VLForConditionalGeneration, compiled: bool = False):
+    def __init__(self, model: Model, compiled: bool = False):
         self.model = model
         self.vision, self.language = model.model.visual, model.model.language_model
+        self.patch = int(model.config.vision_config.patch_size)
+        self.width = int(model.config.text_config.hidden_size)
+        qwen3 = isinstance(model, Qwen3VLForConditionalGeneration)
+        self.deepened = tuple(self.vision.deepstack_visual_indexes) if qwen3 else ()
+        self._axes = rotation_axes(self.language.config.rope_parameters["mrope_section"], interleaved=qwen3)
         wrap = (lambda function: torch.compile(function, dynamic=False)) if compiled else (lambda function: function)
         self._vision_block, self._language_layer = wrap(vision_block), wrap(language_layer)
 
-    def encode(self, patches: torch.Tensor, cells: torch.Tensor, columns: int) -> torch.Tensor:
-        """Visual tokens `[B, M, width]` of `patches` [B, M, 4, 588], at `cells` [B, M]."""
+    def encode(self, patches: torch.Tensor, cells: torch.Tensor, columns: int, rows: int | None = None) -> torch.Tensor:
+        """Visual tokens `[B, M, width]` of `patches` [B, M, 4, 3 * patch^2], at `cells` [B, M].
+
+        Qwen3-VL's learned positions need the picture's `rows`. Behind each of its tokens come those of its DeepStack:
+        `[B, M, width * (1 + D)]`.
+        """
         # A still picture fills both frames of the encoder's input, so the weights of the frames can be added.
-        weight = self.vision.patch_embed.proj.weight.sum(2).flatten(1)  # [width, 588]
-        x = F.linear(patches.flatten(1, 2), weight)
-        block = self.vision.blocks[0]
-        rotation = vision_rotation(cells, columns, block.attn.head_dim)
-        for block in self.vision.blocks:
+        weight = self.vision.patch_embed.proj.weight.sum(2).flatten(1)  # [width, 3 * patch^2]
+        x = F.linear(patches.flatten(1, 2), weight, self.vision.patch_embed.proj.bias)
+        if hasattr(self.vision, "pos_embed"):
+            if rows is None:
+                raise ValueError("this encoder has learned positions: expected the rows of the grid, got None")
+            places = patch_positions(cells, columns)
+            x = x + learned_positions(self.vision.pos_embed.weight, places, (columns, rows)).to(x.dtype)
+        rotation = vision_rotation(cells, columns, self.vision.blocks[0].attn.head_dim)
+        found = []
+        for number, block in enumerate(self.vision.blocks):
             x = self._vision_block(block, x, rotation.cos, rotation.sin)
-        return self.vision.merger(x.flatten(0, 1)).view(*cells.shape, -1)
+            if number in self.deepened:
+                merger = self.vision.deepstack_merger_list[self.deepened.index(number)]
+                found.append(merger(x.flatten(0, 1)))
+        return torch.cat([self.vision.merger(x.flatten(0, 1)), *found], -1).view(*cells.shape, -1)
 
     def prefix(self, visual: torch.Tensor) -> torch.Tensor:
         """The picture between its marks, `[B, M + PREFIX_EXTRA, width]`."""
         marks = torch.tensor([vocabulary.USER, vocabulary.VISION_START, vocabulary.VISION_END], device=visual.device)
         embedded = self.language.embed_tokens(marks).to(visual.dtype)[None].expand(len(visual), -1, -1)
-        return torch.cat([embedded[:, :2], visual, embedded[:, 2:]], 1)
+        return torch.cat([embedded[:, :2], visual[..., : self.width], embedded[:, 2:]], 1)
+
+    def deepen(self, number: int, x: torch.Tensor, visual: torch.Tensor) -> torch.Tensor:
+        """`x` [B, L, width] behind a language layer, with the picture's features that DeepStack adds there."""
+        if number >= len(self.deepened):
+            return x
+        features = visual[..., self.width * (number + 1) : self.width * (number + 2)]
+        return x + F.pad(features, (0, 0, _FIRST_CELL, x.shape[1] - _FIRST_CELL - features.shape[1])).to(x.dtype)
 
     def rotation(self, positions: torch.Tensor) -> Rotation:
-        return text_rotation(positions, self.language.layers[0].self_attn.head_dim)
+        frequencies = self.language.rotary_emb.inv_freq.float().to(positions.device)
+        return text_rotation(positions, frequencies, self._axes.to(positions.device))
 
     def logits(
         self,
@@ -179,8 +253,9 @@ class ReaderForward:
         x = torch.cat([start, self.language.embed_tokens(tokens).to(start.dtype)], 1)  # [B, P + T, width]
         rotation = self.rotation(torch.cat([prefix_positions(cells, grid), text_positions(place, grid)], 1))
         mask = segment_mask(segment, start.shape[1])
-        for layer in self.language.layers:
+        for number, layer in enumerate(self.language.layers):
             x = self._language_layer(layer, x, rotation.cos, rotation.sin, mask)
+            x = self.deepen(number, x, visual)
         return self.model.lm_head(self.language.norm(x[:, start.shape[1] :]))
 
 
@@ -212,13 +287,15 @@ def _encode_pictures(
     forward: ReaderForward, patches: torch.Tensor, cells: torch.Tensor, grid: tuple[int, int]
 ) -> _KeysAndValues:
     """Keys and values of the pictures, layer by layer."""
-    x = forward.prefix(forward.encode(patches, cells, grid[0]))
+    visual = forward.encode(patches, cells, *grid)
+    x = forward.prefix(visual)
     rotation = forward.rotation(prefix_positions(cells, grid))
     prefix = []
-    for layer in forward.language.layers:
+    for number, layer in enumerate(forward.language.layers):
         q, k, v = project(layer, x, rotation)
         prefix.append((k, v))
-        x = finish_layer(layer, x, F.scaled_dot_product_attention(q, k, v, is_causal=True))
+        x = finish_layer(layer, x, attend(q, k, v, causal=True))
+        x = forward.deepen(number, x, visual)
     return prefix
 
 
@@ -230,7 +307,7 @@ def _step(
     for number, layer in enumerate(forward.language.layers):
         q, k, v = project(layer, x, rotation)
         k, v = cache.extend(number, k, v)
-        x = finish_layer(layer, x, F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+        x = finish_layer(layer, x, attend(q, k, v, mask))
     cache.used += tokens.shape[1]
     return forward.model.lm_head(forward.language.norm(x[:, -1]))
 
@@ -244,7 +321,7 @@ def answer(
     cells: torch.Tensor | None = None,
     longest: int = 130,
 ) -> list[list[str]]:
-    """Answers to `questions[i]` about picture i of `patches` [B, M, 4, 588], all of one `grid`.
+    """Answers to `questions[i]` about picture i of `patches` [B, M, 4, 3 * patch^2], all of one `grid`.
 
     `cells` [B, M] are the patches' cells when some are dropped; without it they are the whole picture.
     """

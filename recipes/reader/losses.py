@@ -15,7 +15,7 @@ from arr_coc.training.documents.notice import COLOUR_NAMES
 from arr_coc.training.documents.page import UNNAMED_COLOUR
 from recipes.reader.augment import augment
 from recipes.reader.batches import NO_TARGET, SLOTS, Batch
-from recipes.reader.forward import ReaderForward, all_cells, take_cells, to_patches
+from recipes.reader.forward import MERGE, ReaderForward, all_cells, take_cells, to_patches
 from recipes.reader.model import CELL
 from recipes.reader.vocabulary import VOCABULARY_SIZE
 
@@ -71,15 +71,15 @@ def cell_accuracy(logits: torch.Tensor, targets: torch.Tensor, caseless: torch.T
     return (right & shown).sum() / shown.sum().clamp(min=1)
 
 
-def ink(images: torch.Tensor) -> torch.Tensor:
+def ink(images: torch.Tensor, cell: int = CELL) -> torch.Tensor:
     """Contrast of each cell, `[B, N]` from 0 to 1, of pictures `[B, C, H, W]`."""
     gray = images.float().mean(1, keepdim=True)
-    mean, square = F.avg_pool2d(gray, CELL), F.avg_pool2d(gray**2, CELL)
+    mean, square = F.avg_pool2d(gray, cell), F.avg_pool2d(gray**2, cell)
     spread = (square - mean**2).clamp(min=0).sqrt().flatten(1)
     return spread / spread.amax(1, keepdim=True).clamp(min=1e-3)
 
 
-def choose_cells(images: torch.Tensor, evidence: torch.Tensor, count: int) -> torch.Tensor:
+def choose_cells(images: torch.Tensor, evidence: torch.Tensor, count: int, cell: int = CELL) -> torch.Tensor:
     """Indices `[B, count]` of the kept cells, in reading order: evidence, then cells with ink, then random ones.
 
     Evidence is always kept. An answer that cannot be seen would only teach guessing.
@@ -89,7 +89,7 @@ def choose_cells(images: torch.Tensor, evidence: torch.Tensor, count: int) -> to
         return all_cells(batch, cells, images.device)
     # Between a choice by ink and a nearly random one, different for each picture.
     chance = torch.rand(batch, 1, device=images.device) ** 2 * 3
-    score = ink(images) + chance * torch.rand(batch, cells, device=images.device) + _EVIDENCE_SCORE * evidence
+    score = ink(images, cell) + chance * torch.rand(batch, cells, device=images.device) + _EVIDENCE_SCORE * evidence
     return score.topk(count, 1).indices.sort(1).values
 
 
@@ -120,14 +120,15 @@ class Shown:
 def show(batch: Batch) -> Shown:
     """Augment the pictures and choose cells, as the batch's kind of step says."""
     kind = batch.kind
+    cell = batch.images.shape[-1] // batch.grid[0]
     shown = augment(batch.images, batch.warps)
-    cells = choose_cells(shown, batch.evidence, kind.encoded)  # [B, encoded]
-    patches = take_cells(to_patches(shown), cells)
+    cells = choose_cells(shown, batch.evidence, kind.encoded, cell)  # [B, encoded]
+    patches = take_cells(to_patches(shown, cell // MERGE), cells)
     if kind.kept == kind.encoded:
         return Shown(patches, cells, None)
     if kind.encoded != kind.cells:
         raise ValueError(f"step kind {kind.name!r} drops cells both before and after the encoder; choose one")
-    return Shown(patches, cells, choose_cells(shown, batch.evidence, kind.kept))
+    return Shown(patches, cells, choose_cells(shown, batch.evidence, kind.kept, cell))
 
 
 def answer_loss(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -151,13 +152,13 @@ def compute_losses(
     cells = shown.cells
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda" if half is None else half):
         with torch.set_grad_enabled(encoder):
-            visual = forward.encode(shown.patches, cells, batch.grid[0])  # [B, encoded, width]
+            visual = forward.encode(shown.patches, cells, *batch.grid)  # [B, encoded, width], and DeepStack's behind it
         kept, kept_cells = shown.kept_tokens(visual)
         logits = forward.logits(kept, kept_cells, batch.grid, batch.tokens, batch.segment, batch.place)
         if not encoder:
             nothing = torch.zeros((), device=cells.device)
             return Losses(answer_loss(logits, batch), cell=nothing, colour=nothing, accuracy=nothing)
-        read, tinted = head(visual)
+        read, tinted = head(visual[..., : forward.width])
     targets = take_cells(batch.cells, cells).long()
     return Losses(
         answer=answer_loss(logits, batch),

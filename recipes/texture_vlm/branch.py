@@ -90,8 +90,8 @@ class TextureForward(ReaderForward):
         with torch.autocast(visual.device.type, enabled=False):
             return self.lift(self.projection.transform(visual.flatten(0, 1))).view(visual.shape)
 
-    def encode(self, patches: torch.Tensor, cells: torch.Tensor, columns: int) -> torch.Tensor:
-        visual = super().encode(patches, cells, columns)
+    def encode(self, patches: torch.Tensor, cells: torch.Tensor, columns: int, rows: int | None = None) -> torch.Tensor:
+        visual = super().encode(patches, cells, columns, rows)
         return self.restore(visual).to(visual.dtype)
 
 

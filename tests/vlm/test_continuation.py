@@ -211,7 +211,7 @@ def test_a_selector_that_probes_other_cells_the_second_time_is_refused() -> None
 def test_arr_coc_keeps_the_same_cells_either_way() -> None:
     vlm = build("qwen2_vl")
     for budget in (5, COUNT, "25%"):
-        separate = vlm.ask(picture(), "What is it?", budget=budget, selector=Untrained(), **GREEDY)
+        separate = vlm.ask(picture(), "What is it?", budget=budget, selector=Untrained(continues=False), **GREEDY)
         once = vlm.ask(picture(), "What is it?", budget=budget, selector=Untrained(continues=True), **GREEDY)
         assert "probe" in separate.timings
         assert "probe" not in once.timings
@@ -219,3 +219,13 @@ def test_arr_coc_keeps_the_same_cells_either_way() -> None:
         assert once.allocation.strategy.startswith(separate.allocation.strategy)
         assert set(once.allocation.scores) == set(separate.allocation.scores)
         assert once.allocation.tensions["trust"] == pytest.approx(separate.allocation.tensions["trust"], abs=1e-3)
+
+
+def test_on_small_pages_arr_coc_continues_by_itself() -> None:
+    """There the probe reads every cell: to run its layers again would make the answer slower than one from all tokens."""
+    vlm, chosen = build("qwen2_vl"), Untrained()
+    small = vlm.ask(picture(), "What is it?", budget="25%", selector=chosen, **GREEDY)
+    chosen.continues_up_to = small.allocation.n - 1
+    large = vlm.ask(picture(), "What is it?", budget="25%", selector=chosen, **GREEDY)
+    assert ("probe" in small.timings, "probe" in large.timings) == (False, True)
+    assert small.allocation.keep.tolist() == large.allocation.keep.tolist()

@@ -110,7 +110,8 @@ class TimedSelector(Selector):
     def __init__(self, inner: Selector, device: torch.device) -> None:
         self.inner, self.device = inner, device
         self.name, self.attention_at = inner.name, inner.attention_at
-        self.early, self.depths, self.continues = inner.early, inner.depths, inner.continues
+        self.early, self.depths = inner.early, inner.depths
+        self.continues, self.continues_up_to = inner.continues, inner.continues_up_to
         self.select_ms: list[float] = []  # calls of `select` or `before_encoding`
         self.layer_ms: list[float] = []  # calls of `at_layer`
 

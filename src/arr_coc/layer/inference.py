@@ -228,10 +228,19 @@ def texture_features(frames: Sequence[TextureArray], view: Grid, config: LayerCo
     fine = replace(view, h=view.h * config.pixels, w=view.w * config.pixels)
     channels, pixels = [], []
     for step in frames_by_step(tuple(frames), view.t):
-        channels.append(torch.stack([pool_channels(texture, view, config.channels) for texture in step]).mean(0))
-        colours = torch.stack([pool_channels(texture, fine, COLOURS) for texture in step])
-        pixels.append(F.pixel_unshuffle(colours, config.pixels).mean(0))  # [3 pixels^2, h, w]
-    return CellFeatures(torch.stack(channels), torch.stack(pixels))
+        channels.append(_mean([pool_channels(texture, view, config.channels) for texture in step]))
+        colours = _mean([pool_channels(texture, fine, COLOURS) for texture in step])
+        pixels.append(F.pixel_unshuffle(colours, config.pixels))  # [3 pixels^2, h, w]
+    return CellFeatures(_stack(channels), _stack(pixels))
+
+
+def _mean(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Their mean; a single one as it is: copies of an image's pixels take as long as a block of the layer."""
+    return values[0] if len(values) == 1 else torch.stack(list(values)).mean(0)
+
+
+def _stack(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    return values[0][None] if len(values) == 1 else torch.stack(list(values))
 
 
 def selection_features(selection: SelectionInput, config: LayerConfig) -> list[CellFeatures]:

@@ -182,8 +182,15 @@ def _convolve(words: torch.Tensor, convolution: nn.Module) -> torch.Tensor:
 
 def entropy(pixels: torch.Tensor) -> torch.Tensor:
     """Entropy of the tones of a cell's pixels `[B, P, h, w]`, 0 (one tone) to 1 (all equally frequent): `[B, 1, h, w]`."""
-    tone = (pixels.clamp(0, 1) * (TONES - 1)).round().to(torch.uint8)  # uint8: it is read once per tone
-    share = torch.stack([(tone == level).float().mean(1) for level in range(TONES)], dim=1)
+    tones = (pixels.clamp(0, 1) * (TONES - 1)).round()
+    if pixels.device.type == "cpu":  # counted in one pass; elsewhere this would wait for the device
+        batch, count, high, wide = pixels.shape
+        place = torch.arange(batch * high * wide, dtype=torch.int32).view(batch, 1, high, wide) * TONES
+        found = torch.bincount((tones.detach().int() + place).flatten(), minlength=batch * high * wide * TONES)
+        share = found.view(batch, high, wide, TONES).permute(0, 3, 1, 2) / count
+    else:
+        tone = tones.to(torch.uint8)  # it is read once per tone
+        share = torch.stack([(tone == level).float().mean(1) for level in range(TONES)], dim=1)
     return -(share * share.clamp(min=1e-9).log()).sum(1, keepdim=True) / math.log(TONES)
 
 

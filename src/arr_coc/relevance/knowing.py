@@ -25,6 +25,7 @@ NEAR_CELLS = 2.0  # distance in cells beyond which an edge is not near
 TEXT_THRESHOLD = 0.25  # text likelihood from which a cell contains text
 PAGE_THRESHOLD = 0.12  # (share of text cells) x (share of the background) from which an image is a page
 TONE_BINS = 32
+BLURRED = 2  # px: of the blurred picture one in so many along each side is counted
 CHANNELS = ("edges", "edges_inverted", "highpass", "distance", "saliency", "eccentricity", "text")
 SUPPLIED = ("previous_relevance", "fixation", "current_attention", "previous_attention", "gaze")
 
@@ -116,7 +117,10 @@ def edge_energy(texture: TextureArray, view: Grid) -> torch.Tensor:
 
 def background_share(texture: TextureArray) -> float:
     """Share of the image whose tone is within one bin of the most frequent tone."""
-    tones = torch.histc(texture["lowpass"].float(), TONE_BINS, 0, 1)
+    lowpass = texture["lowpass"]
+    if min(texture.size) > BLURRED * TONE_BINS:  # it is blurred: neighbours have the same tone
+        lowpass = lowpass[::BLURRED, ::BLURRED]
+    tones = torch.histc(lowpass.float(), TONE_BINS, 0, 1)
     windows = torch.nn.functional.pad(tones, (1, 1)).unfold(0, 3, 1).sum(1)
     return float(windows.max() / tones.sum().clamp(min=1))
 

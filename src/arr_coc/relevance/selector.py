@@ -11,7 +11,7 @@ import torch
 from arr_coc.errors import SelectorError
 from arr_coc.layer.inference import LayerPredictor
 from arr_coc.relevance.attending import auto_count
-from arr_coc.relevance.coupling import IMAGE_UNFAMILIAR, UNIVERSAL
+from arr_coc.relevance.coupling import IMAGE_UNFAMILIAR, PROBED_MIN, UNIVERSAL
 from arr_coc.relevance.frame_budget import share_budget
 from arr_coc.relevance.knowing import page_likeness
 from arr_coc.relevance.realizing import RelevanceSettings, realized
@@ -33,7 +33,8 @@ class ArrCoc(Selector):
     """Knowing, balancing, attending: `arr_coc.relevance.realizing` is the whole story on one screen.
 
     Keyword arguments are those of `RelevanceSettings`. `continues`: where the language model is probed, `ask` and `generate`
-    continue the prefill from there instead of starting again (`arr_coc.vlm.continuation`). On a video, content repeated across frames is kept once
+    continue the prefill from there instead of starting again (`arr_coc.vlm.continuation`). None: they do so where few cells are
+    encoded, since the probe reads all of those. On a video, content repeated across frames is kept once
     (`arr_coc.relevance.frame_budget`).
 
     Needs: pixels. For the question: a trained layer, the language model itself, or an image-text encoder.
@@ -43,8 +44,8 @@ class ArrCoc(Selector):
     glances = True
     reads_gaze = True
 
-    def __init__(self, *, continues: bool = False, **settings: Any) -> None:
-        self.continues = continues
+    def __init__(self, *, continues: bool | None = None, **settings: Any) -> None:
+        self.continues, self.continues_up_to = bool(continues), PROBED_MIN if continues is None else 0
         if settings.get("cascade") == "on":
             raise SelectorError("the cascade is for arr_coc.realize with embeddings in native mode: leave it out here")
         self.settings = RelevanceSettings(**settings)
@@ -144,5 +145,5 @@ class Untrained(ArrCoc):
 
     name = "arr-coc-untrained"
 
-    def __init__(self, *, continues: bool = False, **settings: Any) -> None:
+    def __init__(self, *, continues: bool | None = None, **settings: Any) -> None:
         super().__init__(continues=continues, **{"learned": False} | settings)

@@ -127,24 +127,26 @@ def void(texture: TextureArray) -> str:
     rows, columns = (min(VOID_CELLS[1], round(side / VOID_CELL)) for side in (height, width))
     if min(rows, columns) < VOID_CELLS[0]:
         return ""  # too few cells for statistics
-    red, green, blue = (texture[name].float() for name in ("red", "green", "blue"))
-    luma = filters.luma(torch.stack([red, green, blue]))
+    # Documents, the most frequent case, are settled by their edges alone: what only others need is computed below.
     detail = texture["edges"].float() + texture["edges_inverted"].float()
-    means = filters.pool_means((detail, luma, luma * luma, red - blue, red - green), (rows, columns))
-    edges, mean, square, *chroma = (plane.double().cpu() for plane in means)
-    contrast = (square - mean * mean).clamp(min=0).sqrt()
+    edges = filters.pool(detail, (rows, columns), "mean").double().cpu()
     if float(edges.max()) < FAINT_EDGES / 2:
         return "flat"
     median = float(edges.median())
     quiet = float(edges.quantile(0.1)) / (median + 0.02)
-    peaks = _kurtosis(texture.grid(rows, columns, ["saliency"])[0].double().cpu())
     if quiet < 0.1:  # paper between lines
         return ""
+    peaks = _kurtosis(texture.grid(rows, columns, ["saliency"])[0].double().cpu())
     likely = float(texture.grid(rows, columns, ["text"]).max())
     if float(edges.max()) < SOFT_EDGES and likely < SOFT_TEXT and peaks < 16:
         return "soft"
     if peaks > 9:  # something stands out
         return ""
+    colours = [texture[name].float() for name in ("red", "green", "blue")]
+    luma = filters.luma(colours)
+    *means, square = (plane.double().cpu() for plane in filters.pool_means((*colours, luma * luma), (rows, columns)))
+    mean, chroma = filters.luma(means), (means[0] - means[2], means[0] - means[1])
+    contrast = (square - mean * mean).clamp(min=0).sqrt()
     sharpest, roughest = _outlier(edges, 0.03), _outlier(contrast, 0.01)
     if roughest > 4:
         return ""

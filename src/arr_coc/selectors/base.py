@@ -267,6 +267,7 @@ class Selector:
     sets_budget: bool = True  # can decide how many cells to keep (budget "auto")
     asks_embeddings: bool = False  # requires an image-text encoder
     continues: bool = False  # where it probes the language model, the prefill continues from there
+    continues_up_to: int = 0  # encoded cells up to which it does so anyway: there a separate probe costs more than it saves
     reads_gaze: bool = False  # uses where a person looks
 
     def select(self, selection: SelectionInput) -> Choice | torch.Tensor:

@@ -32,8 +32,8 @@ MAX_FLOAT32_SUM = 256  # pixels of a cell up to which a float32 sum is exact eno
 MAX_MATRIX = 1 << 17  # elements; a product with a larger matrix costs more than the other ways
 
 
-def luma(pixels: torch.Tensor) -> torch.Tensor:
-    """RGB `[3, H, W]` to luma `[H, W]`, with the weights of LUMA_WEIGHTS."""
+def luma(pixels: torch.Tensor | Sequence[torch.Tensor]) -> torch.Tensor:
+    """RGB `[3, H, W]`, or three planes, to luma `[H, W]`, with the weights of LUMA_WEIGHTS."""
     red, green, blue = LUMA_WEIGHTS
     return (red * pixels[0]).add_(pixels[1], alpha=green).add_(pixels[2], alpha=blue)
 
@@ -155,6 +155,10 @@ def pool(plane: torch.Tensor, size: tuple[int, int], rule: Pool) -> torch.Tensor
         return plane
     if plane.stride() == (0, 0):  # a constant, e.g. a channel without a supplied map
         return plane[:1, :1].expand(size)
+    if rule == "mean" and plane.stride(0) == 0:  # every row is the same, e.g. x
+        return _mean(plane[:1], (1, size[1])).expand(size)
+    if rule == "mean" and plane.stride(1) == 0:
+        return _mean(plane[:, :1], (size[0], 1)).expand(size)
     if rule == "mean":
         return _mean(plane, size)
     if rule == "max":

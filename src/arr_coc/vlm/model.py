@@ -563,7 +563,8 @@ def _split_layer_pruning(
 def _continues(adapter: Adapter, request: Request, remember: bool, options: Mapping[str, Any]) -> bool:
     """Whether the prefill may continue from a probe: the selector wants it, and nothing speaks against dropping inside."""
     selection = request.selection
-    if not selection.selector.continues or remember or selection.shared or selection.selector.depths:
+    chosen = selection.selector
+    if not (chosen.continues or chosen.continues_up_to) or remember or selection.shared or chosen.depths:
         return False
     if isinstance(selection.budget, list | tuple):
         return False  # budgets by image: a large image may be shown as several

@@ -322,7 +322,9 @@ def _choose(
             choices.append(_everything(plan, number, tokens))
             continue
         selection = selection_input(context, number, bound, tokens, probes[number])
-        if context.defer and _can_wait(context, number):
+        selector = context.request.selector
+        wanted = selector.continues or len(tokens.cells) <= selector.continues_up_to
+        if wanted and context.defer and _can_wait(context, number):
             probes[number].k = bound.k
         try:
             choice, why = call_gaze(context.request.selector, selection)

@@ -74,7 +74,7 @@ def eccentricity(texture: TextureArray) -> torch.Tensor:
         return texture.constant(0.0)
     across = (pixel_centres(width, texture.device) - 0.5) * (width / farthest)
     down = (pixel_centres(height, texture.device) - 0.5) * (height / farthest)
-    return filters.magnitude(across.expand(height, width), down[:, None].expand(height, width)).clamp_(max=1)
+    return (across.square() + down.square()[:, None]).sqrt_().clamp_(max=1)
 
 
 @channel(
