@@ -24,12 +24,14 @@ scanned and drawn pages; `benchmarks/void.py` measures them on others.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 
+from arr_coc.devices import fetch
 from arr_coc.relevance.knowing import TEXT_THRESHOLD, CellScores, cached_scores, edge_energy
 from arr_coc.selectors.base import SelectionInput
 from arr_coc.texture import TextureArray, filters
@@ -123,24 +125,36 @@ VOIDS = {
 
 def void(texture: TextureArray) -> str:
     """Which of `VOIDS` an image is, by the statistics of its channels; empty if it shows something."""
+    return void_by(fetch(void_statistics(texture)))
+
+
+def void_statistics(texture: TextureArray) -> list[torch.Tensor]:
+    """What `void` is decided by, on the texture's device; nothing for an image with too few cells for statistics."""
     height, width = texture.size
     rows, columns = (min(VOID_CELLS[1], round(side / VOID_CELL)) for side in (height, width))
     if min(rows, columns) < VOID_CELLS[0]:
-        return ""  # too few cells for statistics
+        return []
     red, green, blue = (texture[name].float() for name in ("red", "green", "blue"))
     luma = filters.luma(torch.stack([red, green, blue]))
     detail = texture["edges"].float() + texture["edges_inverted"].float()
     means = filters.pool_means((detail, luma, luma * luma, red - blue, red - green), (rows, columns))
-    edges, mean, square, *chroma = (plane.double().cpu() for plane in means)
+    return [*means, *texture.grid(rows, columns, ["saliency", "text"])]
+
+
+def void_by(statistics: Sequence[torch.Tensor]) -> str:
+    """`void` by `void_statistics` on the CPU."""
+    if not statistics:
+        return ""
+    edges, mean, square, *chroma, saliency, text = (plane.double() for plane in statistics)
     contrast = (square - mean * mean).clamp(min=0).sqrt()
     if float(edges.max()) < FAINT_EDGES / 2:
         return "flat"
     median = float(edges.median())
     quiet = float(edges.quantile(0.1)) / (median + 0.02)
-    peaks = _kurtosis(texture.grid(rows, columns, ["saliency"])[0].double().cpu())
+    peaks = _kurtosis(saliency)
     if quiet < 0.1:  # paper between lines
         return ""
-    likely = float(texture.grid(rows, columns, ["text"]).max())
+    likely = float(text.max())
     if float(edges.max()) < SOFT_EDGES and likely < SOFT_TEXT and peaks < 16:
         return "soft"
     if peaks > 9:  # something stands out

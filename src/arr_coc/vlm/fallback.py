@@ -6,7 +6,7 @@ Under a count or a share, evenly spaced cells replace the choice of a failing se
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -15,6 +15,16 @@ from arr_coc.errors import AllocationError, FallbackWarning, SelectorError, firs
 from arr_coc.selectors.base import Choice, Downscale, SelectionInput, Selector
 from arr_coc.selectors.controls import Uniform
 from arr_coc.types.allocation import check_cells
+
+
+def call_prepare(selector: Selector, selections: Sequence[SelectionInput]) -> Sequence[SelectionInput]:
+    """What a selector works out for several images at once. Where that fails, each image is chosen for by itself."""
+    if not selections:
+        return selections
+    try:
+        return selector.prepare(selections)
+    except Exception:  # whatever it was, the same work for one image raises it again, and says for which
+        return selections
 
 
 def call_glance(selector: Selector, selection: SelectionInput) -> tuple[Choice | Downscale, str]:

@@ -21,12 +21,12 @@ from arr_coc.devices import Stopwatch
 from arr_coc.errors import SelectorError
 from arr_coc.layer.inference import LayerPredictor
 from arr_coc.layer.model import ArrCocLayer
-from arr_coc.selectors.base import Choice, Downscale, ImageSource, Question, SelectionInput
+from arr_coc.selectors.base import Choice, Downscale, ImageSource, Question, SelectionInput, Selector
 from arr_coc.selectors.cues import EmbeddingScorer
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.budget import Limit, divide, limits, rows
 from arr_coc.vlm.continuation import Deferred, ProbeDeferred, can_defer
-from arr_coc.vlm.fallback import call_gaze, call_glance, call_relevance
+from arr_coc.vlm.fallback import call_gaze, call_glance, call_prepare, call_relevance
 from arr_coc.vlm.look import Encoding, Look, TokenCodec
 from arr_coc.vlm.request import SelectionRequest, given_cells
 
@@ -128,9 +128,16 @@ def glance(context: PromptContext) -> Plan:
         raise SelectorError(f"{context.adapter.family} encodes whole pictures only: leave glance out and set a budget")
     results: list[Choice | Downscale] = []
     with context.watch.stage("glance"):
+        decided = [
+            plan.automatic.get(number) if is_automatic(bound) and selector is request.selector else None
+            for number, bound in enumerate(bounds)
+        ]
+        waiting = [number for number, found in enumerate(decided) if found is None]
+        ready = _prepare(context, selector, [selection_input(context, number, bounds[number]) for number in waiting])
+        selections = dict(zip(waiting, ready, strict=True))
         for number, bound in enumerate(bounds):
-            found = plan.automatic.get(number) if is_automatic(bound) and selector is request.selector else None
-            result, why = (found, "") if found else call_glance(selector, selection_input(context, number, bound))
+            found = decided[number]
+            result, why = (found, "") if found else call_glance(selector, selections[number])
             needed = plan.limits[number].k or 0
             if is_automatic(bound) and isinstance(result, Choice) and len(result.keep) < needed:  # encode what is read
                 wider = selection_input(context, number, replace(bound, k=needed))
@@ -161,10 +168,11 @@ def _decide_counts(context: PromptContext, plan: Plan) -> None:
     if not selector.glances or context.request.shared or not any(map(is_automatic, plan.limits)):
         return
     with context.watch.stage("glance"):
-        for number, bound in enumerate(plan.limits):
-            if not is_automatic(bound):
-                continue
-            choice, plan.reasons[number] = call_glance(selector, selection_input(context, number, bound))
+        waiting = [number for number, bound in enumerate(plan.limits) if is_automatic(bound)]
+        ready = _prepare(context, selector, [selection_input(context, i, plan.limits[i]) for i in waiting])
+        for number, selection in zip(waiting, ready, strict=True):
+            bound = plan.limits[number]
+            choice, plan.reasons[number] = call_glance(selector, selection)
             if isinstance(choice, Choice):
                 plan.automatic[number] = choice
                 if choice.auto is not None:
@@ -234,6 +242,11 @@ def gaze(context: PromptContext, plan: Plan, encoded: list[Encoded]) -> StageRes
             )
         )
     return StageResult(encoded, allocations, [choice.features for choice in choices], deferred)
+
+
+def _prepare(context: PromptContext, selector: Selector, selections: list[SelectionInput]) -> Sequence[SelectionInput]:
+    """What can be worked out for all visuals at once, before the selector is called on each."""
+    return call_prepare(selector, selections)
 
 
 def selection_input(
@@ -317,11 +330,17 @@ def _choose(
     """Call the selector on every visual. Calls that wait for their probe go to `deferred`."""
     bounds = plan.limits if not context.request.shared else _share_budget(context, plan, encoded, probes)
     choices = []
+    waiting = [number for number, bound in enumerate(bounds) if not bound.everything]
+    ready = _prepare(
+        context, context.request.selector,
+        [selection_input(context, i, bounds[i], encoded[i], probes[i]) for i in waiting],
+    )  # fmt: skip
+    selections = dict(zip(waiting, ready, strict=True))
     for number, (bound, tokens) in enumerate(zip(bounds, encoded, strict=True)):
         if bound.everything:
             choices.append(_everything(plan, number, tokens))
             continue
-        selection = selection_input(context, number, bound, tokens, probes[number])
+        selection = selections[number]
         if context.defer and _can_wait(context, number):
             probes[number].k = bound.k
         try:

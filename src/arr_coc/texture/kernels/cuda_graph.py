@@ -72,6 +72,7 @@ class CapturedGraph:
     graph: torch.cuda.CUDAGraph
     inputs: Tensors
     outputs: Tensors
+    work: Callable[..., Tensors]  # holds the memory that the graph uses besides
 
     def replay(self, inputs: Tensors) -> Tensors:
         for buffer, given in zip(self.inputs, inputs, strict=True):
@@ -138,7 +139,7 @@ class GraphCache:
             self._pools[stream] = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
         outputs: list[Tensors] = []
         graph = capture_graph(lambda: outputs.append(work(*buffers)), inputs[0].device, *self._pools[stream])
-        return CapturedGraph(graph, buffers, outputs[-1])
+        return CapturedGraph(graph, buffers, outputs[-1], work)
 
 
 def _current_stream(device: torch.device) -> int:
