@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 import io
+import itertools
 import statistics
 import time
 from datetime import date
@@ -60,7 +61,7 @@ def patches(process: PromptProcessor, data: bytes, share: float) -> tuple[dict[s
     rows = torch.arange(count).view(-1, 4)[:: round(1 / share)].flatten()  # whole cells, evenly spaced
     made = read_patches(tensors["pixel_values"], rows, CPU, torch.bfloat16)
     marks.append(time.process_time())
-    decode, rest = (1000 * (b - a) for a, b in zip(marks, marks[1:], strict=False))
+    decode, rest = (1000 * (b - a) for a, b in itertools.pairwise(marks))
     return {"decode": decode, "resize and patches": rest, "all": decode + rest}, made
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -29,6 +30,9 @@ from arr_coc.vlm.continuation import Deferred, ProbeDeferred, can_defer
 from arr_coc.vlm.fallback import call_gaze, call_glance, call_prepare, call_relevance
 from arr_coc.vlm.look import Encoding, Look, TokenCodec
 from arr_coc.vlm.request import SelectionRequest, given_cells
+
+if TYPE_CHECKING:
+    from arr_coc.vlm.recording import Recordings
 
 CACHED_ENCODINGS = 4  # per look
 SEED_STEP = 7919  # added per image of a row: images with equal grids get different random cells
@@ -55,6 +59,7 @@ class PromptContext:
     conversations: tuple[tuple[Message, ...], ...] = ()
     prompts: tuple[str, ...] = ()
     defer: bool = False  # probes may wait for the prefill (`continuation`)
+    recordings: Recordings | None = None  # encoders of fixed shape (`VLM.record`)
 
 
 @dataclass(eq=False)
@@ -307,7 +312,11 @@ def _downscale(
 def _run_encoder(context: PromptContext, cells: list[torch.Tensor] | None, depths: Sequence[float]) -> list[Encoded]:
     """The encoder's tokens, in the codec's form if there is one."""
     with context.watch.stage("encode"):
-        found = context.adapter.encode(context.inputs, context.visuals, cells, depths)
+        found = None
+        if context.recordings is not None:
+            found = context.recordings.encode(context.inputs, context.visuals, cells, depths)
+        if found is None:
+            found = context.adapter.encode(context.inputs, context.visuals, cells, depths)
         if context.codec is None:
             return found
         return [context.codec.encode(visual, one) for visual, one in zip(context.visuals, found, strict=True)]

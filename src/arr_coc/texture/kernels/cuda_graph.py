@@ -144,3 +144,57 @@ class GraphCache:
 
 def _current_stream(device: torch.device) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+class RecordedWork:
+    """Work of one fixed shape on fixed buffers: `load` the inputs, then `run`. On a GPU it is a graph, else it runs as it is.
+
+    For work whose outputs stay in place until the next run. Runs on different streams wait for each other on the device;
+    callers hold a lock as long as they need the outputs. Each graph has memory of its own, so that it can be dropped alone.
+    """
+
+    def __init__(self, work: Callable[..., Tensors], inputs: Tensors, recorded: bool = True) -> None:
+        """`inputs`: the buffers, whose values must be valid. `recorded`: whether to capture a graph where that is possible."""
+        self.inputs, self._work = inputs, work
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._done: torch.cuda.Event | None = None
+        self.outputs: Tensors = ()
+        if recorded and can_capture(*inputs):
+            outputs: list[Tensors] = []
+            with torch.inference_mode(False), torch.no_grad():
+                self._graph = capture_graph(lambda: outputs.append(work(*inputs)), inputs[0].device)
+            self.outputs = outputs[-1]
+
+    @property
+    def is_graph(self) -> bool:
+        return self._graph is not None
+
+    def load(self, *given: torch.Tensor | None) -> None:
+        """Copy inputs into the buffers, from any device; None leaves one as it is. A smaller input fills the buffer's start."""
+        self._wait()
+        with torch.inference_mode(False), torch.no_grad():
+            for buffer, one in zip(self.inputs, given, strict=True):
+                if one is None:
+                    continue
+                target = buffer
+                for axis, size in enumerate(one.shape):
+                    target = target.narrow(axis, 0, size)
+                target.copy_(one, non_blocking=True)
+
+    def run(self) -> Tensors:
+        """The outputs; the next run overwrites them."""
+        self._wait()
+        if self._graph is None:
+            with torch.inference_mode(False), torch.no_grad():  # what it allocates stays for callers of any mode
+                self.outputs = self._work(*self.inputs)
+        else:
+            self._graph.replay()
+        if self.inputs[0].is_cuda:
+            self._done = torch.cuda.Event() if self._done is None else self._done
+            self._done.record(torch.cuda.current_stream(self.inputs[0].device))
+        return self.outputs
+
+    def _wait(self) -> None:
+        """The last run may have been on another stream."""
+        if self._done is not None:
+            torch.cuda.current_stream(self.inputs[0].device).wait_event(self._done)
