@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import peft
@@ -19,7 +18,14 @@ from arr_coc.vlm.recording import shapes_for
 from tests.adapters import families, tiny_vlm
 from tests.adapters.tiny_vlm import build, picture
 
-ASK: dict[str, Any] = {"budget": 8, "glance": 16, "selector": "random", "do_sample": False, "eos_token_id": None, "detail": "off"}
+ASK: dict[str, Any] = {
+    "budget": 8,
+    "glance": 16,
+    "selector": "random",
+    "do_sample": False,
+    "eos_token_id": None,
+    "detail": "off",
+}
 QUESTION = "Total?"
 SIZES = ((72, 56), (56, 64), (64, 64))
 
@@ -84,7 +90,9 @@ def test_a_batch_whose_rows_end_at_different_steps() -> None:
     plain = vlm.generate(pictures, questions, **{**ASK, "max_new_tokens": 12})
     ends = sorted({int(one.ids[place]) for one, place in zip(plain, (2, 5, 9), strict=True)})
     options = {**ASK, "max_new_tokens": 12, "eos_token_id": ends}
+    before = uses(vlm)
     found = vlm.generate(pictures, questions, **options)
+    assert uses(vlm) - before == 2
     vlm.recordings = None
     expected = vlm.generate(pictures, questions, **options)
     assert [one.ids.tolist() for one in found] == [one.ids.tolist() for one in expected]
@@ -104,7 +112,7 @@ def test_options_of_decoding() -> None:
     check(vlm, 2, do_sample=True, top_k=1, temperature=0.01)
     for changes, why in (
         ({"num_beams": 2}, "the option num_beams"),
-        ({"max_new_tokens": 13}, "no prompt is recorded"),
+        ({"max_new_tokens": 17}, "no prompt is recorded"),
         ({"min_new_tokens": 3}, "the option min_new_tokens"),
         ({"question": "x" * 90}, "no prompt is recorded"),
     ):
@@ -226,7 +234,7 @@ def test_another_thread_runs_as_before() -> None:
 
 
 @pytest.fixture
-def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def full(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Memory for so many recordings; then it is full."""
     room = [0]
 
@@ -238,8 +246,17 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
             super().__init__(*given)
 
     monkeypatch.setattr(recording, "RecordedWork", Limited)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: room.__setitem__(0, room[0] + room.pop() if len(room) > 1 else room[0]))
-    yield room
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: room.append(room.pop() + 3 * (len(freed) > 0)))
+    freed: list[int] = []
+    room_of = recording.Recordings._make
+
+    def make_and_free(self: Any, *given: Any) -> Any:
+        made = room_of(self, *given)
+        freed.append(1)
+        return made
+
+    monkeypatch.setattr(recording.Recordings, "_make", make_and_free)
+    return room
 
 
 def test_out_of_memory_the_answer_still_comes(full: list[int]) -> None:
@@ -258,11 +275,16 @@ def test_out_of_memory_the_answer_still_comes(full: list[int]) -> None:
 
 
 def test_out_of_memory_the_others_make_room(full: list[int]) -> None:
-    full[:] = [3, 3]  # one encoder and one prompt fit; what is freed is as much again
+    full[0] = 3  # one encoder and one prompt fit; dropping them frees as much again
     vlm = build("qwen2_vl")
     vlm.record(budget=8, glance=16, texts=(24,), new_tokens=12)
-    vlm.record(budget=8, glance=16, texts=(96,), new_tokens=12)
-    assert [type(shape) for shape, entry in vlm.recordings._entries.items() if entry is not None] == [PromptShape]
+    assert len(vlm.recordings) == 2
+    vlm.record(budget=8, texts=(96,), new_tokens=12)
+    made = [shape for shape, entry in vlm.recordings._entries.items() if entry is not None]
+    assert [shape.length for shape in made if isinstance(shape, PromptShape)] == [104]
+    assert len(made) == 1
+    full[0] = 9
+    check(vlm, 2)  # the others are recorded again when they are needed
 
 
 def test_what_cannot_be_recorded_is_refused() -> None:

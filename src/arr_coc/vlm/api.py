@@ -32,6 +32,7 @@ from arr_coc.types.grid import Grid
 from arr_coc.types.image import ImageLike
 from arr_coc.types.question import check_question
 from arr_coc.vlm.confidence import FILE as CALIBRATION
+from arr_coc.vlm.fallback import call_prepare
 from arr_coc.vlm.look import Look
 from arr_coc.vlm.model import VLM
 
@@ -217,6 +218,9 @@ def _realize_texture(
         universal=LayerPredictor(None, texture.device),
         mass=bound.mass,
     )
+    selector = ArrCoc()
+    selector.settings = settings
+    (selection,) = call_prepare(selector, [selection])  # on a GPU: channels of one size as a graph, and one transfer
     choice = realized(selection, settings)
     notes = [bound.note] if bound.note else []
     if isinstance(scorer, cascades.CascadeScorer):

@@ -151,9 +151,10 @@ class Recordings:
             exact = all(count == shape.cells for count in counts)
             return exact if shape.exact else min(counts) > 0 and FILLED * shape.cells <= max(counts) <= shape.cells
 
-        found = self._find(fits, lambda shape: (not shape.exact, shape.cells))
+        missing = f"no encoder is recorded for {len(counts)} x {max(counts)} cells"
+        found = self._find(fits, lambda shape: (not shape.exact, shape.cells), missing)
         if found is None:
-            return self._skip(f"no encoder is recorded for {len(counts)} x {max(counts)} cells")
+            return None
         shape, entry = found
         try:
             (maker,), (work,) = entry.makers, entry.works
@@ -191,9 +192,10 @@ class Recordings:
                 and new <= shape.new
             )
 
-        found = self._find(fits, lambda shape: (shape.length, shape.new))
+        missing = f"no prompt is recorded for {len(ids)} x {ids.shape[1]} tokens and {new} new ones"
+        found = self._find(fits, lambda shape: (shape.length, shape.new), missing)
         if found is None:
-            return self._skip(f"no prompt is recorded for {len(ids)} x {ids.shape[1]} tokens and {new} new ones")
+            return None
         shape, entry = found
         try:
             sequences = self._decode(shape, entry, inputs, (tokens, deep), watch, options, recorder)
@@ -242,19 +244,18 @@ class Recordings:
         watch.add("decode", first, watch.mark())
         return sequences
 
-    def _find(self, fits: Callable[[Any], bool], size: Callable[[Any], Any]) -> tuple[Any, _Entry] | None:
-        """The smallest recorded shape that fits, locked for the caller; None if there is none, or it is in use."""
+    def _find(self, fits: Callable[[Any], bool], size: Callable[[Any], Any], missing: str) -> tuple[Any, _Entry] | None:
+        """The smallest recorded shape that fits, locked for the caller; None if there is none (`missing`), or it is in use."""
         with self._lock:
             shapes = sorted(filter(fits, self._entries), key=size)
             if not shapes:
-                return None
+                return self._skip(missing)
             state = self._state()
             entry = None if state is None else self._entry(shapes[0], state)
             if entry is None or not entry.lock.acquire(blocking=False):
-                self._skip(
-                    "another thread uses the recording" if entry is not None else "the shape cannot be recorded now"
+                return self._skip(
+                    "the shape cannot be recorded now" if entry is None else "another thread uses the recording"
                 )
-                return None
             self._entries.move_to_end(shapes[0])
             return shapes[0], entry
 
@@ -321,7 +322,8 @@ class Recordings:
         """Why an answer cannot be decoded from a recording; empty if it can."""
         if unknown := sorted(set(options) - PLAIN):
             return f"the option {unknown[0]}"
-        own = set(self.adapter.model.generation_config.to_diff_dict()) - PLAIN - HARMLESS
+        set_there = self.adapter.model.generation_config.to_diff_dict()
+        own = {name for name, value in set_there.items() if value} - PLAIN - HARMLESS
         if own:
             return f"the model's generation option {min(own)}"
         if self._option(options, "max_new_tokens") is None:
@@ -379,7 +381,8 @@ def shapes_for(
             if encoded < count:
                 found.append(EncoderShape(batch, encoded, exact))
             for text in texts:
-                found.append(PromptShape(batch, kept, -(-(kept + text) // 8) * 8, new_tokens))
+                # Attention with a mask is fast where its sides are multiples of 8.
+                found.append(PromptShape(batch, kept, -(-(kept + text) // 8) * 8, -(-new_tokens // 8) * 8))
     return list(dict.fromkeys(found))
 
 

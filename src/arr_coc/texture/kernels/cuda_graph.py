@@ -11,7 +11,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -149,9 +149,12 @@ def _current_stream(device: torch.device) -> int:
 class RecordedWork:
     """Work of one fixed shape on fixed buffers: `load` the inputs, then `run`. On a GPU it is a graph, else it runs as it is.
 
-    For work whose outputs stay in place until the next run. Runs on different streams wait for each other on the device;
-    callers hold a lock as long as they need the outputs. Each graph has memory of its own, so that it can be dropped alone.
+    For work whose outputs stay in place until the next run; callers hold a lock as long as they need them. Each graph has memory
+    of its own, so that it can be dropped alone. All are captured on one stream, whose workspace they share: so runs on
+    different streams wait for each other on the device.
     """
+
+    _streams: ClassVar[dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Event]]] = {}  # and the last run's end
 
     def __init__(self, work: Callable[..., Tensors], inputs: Tensors, recorded: bool = True) -> None:
         """`inputs`: the buffers, whose values must be valid. `recorded`: whether to capture a graph where that is possible."""
@@ -161,8 +164,13 @@ class RecordedWork:
         self.outputs: Tensors = ()
         if recorded and can_capture(*inputs):
             outputs: list[Tensors] = []
-            with torch.inference_mode(False), torch.no_grad():
-                self._graph = capture_graph(lambda: outputs.append(work(*inputs)), inputs[0].device)
+            device = inputs[0].device
+            with _capture_lock, torch.inference_mode(False), torch.no_grad(), device_guard(device):
+                if device not in self._streams:
+                    self._streams[device] = torch.cuda.Stream(device), torch.cuda.Event()
+                stream, self._done = self._streams[device]
+                self._wait()
+                self._graph = capture_graph(lambda: outputs.append(work(*inputs)), device, stream=stream)
             self.outputs = outputs[-1]
 
     @property
@@ -189,8 +197,7 @@ class RecordedWork:
                 self.outputs = self._work(*self.inputs)
         else:
             self._graph.replay()
-        if self.inputs[0].is_cuda:
-            self._done = torch.cuda.Event() if self._done is None else self._done
+        if self._done is not None:
             self._done.record(torch.cuda.current_stream(self.inputs[0].device))
         return self.outputs
 
