@@ -63,7 +63,7 @@ def fetch(found: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     for numbers in places.values():
         numbers.sort(key=lambda number: -found[number].itemsize)  # so that each part starts at a multiple of its size
         parts = [found[number].detach().contiguous().flatten().view(torch.uint8) for number in numbers]
-        read = torch.cat(parts).cpu().split([len(part) for part in parts])
+        read = torch.split(torch.cat(parts).cpu(), [len(part) for part in parts])
         for number, part in zip(numbers, read, strict=True):
             made[number] = part.view(found[number].dtype).view(found[number].shape)
     return made

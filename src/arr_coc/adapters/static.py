@@ -130,10 +130,10 @@ class SparseEncoder:
         for number, block in enumerate(encoder.blocks):
             query, key, value = project_qkv(block.attn, block.norm1(hidden))
             query, key = apply_rotary(query, rotary), apply_rotary(key, rotary)
-            heads = [part.unflatten(0, (pictures, patches)).transpose(1, 2) for part in (query, key, value)]
+            query, key, value = (part.unflatten(0, (pictures, patches)).transpose(1, 2) for part in (query, key, value))
             mask = padding if number in across else inside
-            mixed = F.scaled_dot_product_attention(*heads, attn_mask=mask).transpose(1, 2).reshape(len(hidden), -1)
-            hidden = hidden + block.attn.proj(mixed)
+            mixed = F.scaled_dot_product_attention(query, key, value, mask).transpose(1, 2)
+            hidden = hidden + block.attn.proj(mixed.reshape(len(hidden), -1))
             hidden = hidden + block.mlp(block.norm2(hidden))
             if number in deep_blocks:
                 deep.append(encoder.deepstack_merger_list[deep_blocks.index(number)](hidden))

@@ -422,7 +422,8 @@ class GraphedLayer:
             return made.cells, made.scores, made.query
 
         name = " ".join(["encode_view", *some])
-        return EncodedView(*self._run(name, work, (view.channels, view.pixels, *some.values())), valid)
+        cells, scores, query = self._run(name, work, (view.channels, view.pixels, *some.values()))
+        return EncodedView(cells, scores, query, valid)
 
     def encode_words(self, questions: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """`layer.words` of questions `[T, W]` each: `[Q, T, d]` and the mask `[Q, T]`; on a GPU T is padded further."""

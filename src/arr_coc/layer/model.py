@@ -108,8 +108,8 @@ class RowColumnAttention(nn.Module):
         columns = split[..., half:, :].permute(3, 0, 2, 4, 1, 5).flatten(1, 2)  # [3, B w, heads, h, d]
         # Padded rows attend like the others, so that no softmax is over nothing.
         in_row, in_column = (None, None) if valid is None else (_keys(valid[:, 0], high), _keys(valid[:, :, 0], wide))
-        along = F.scaled_dot_product_attention(*rows, attn_mask=in_row)
-        down = F.scaled_dot_product_attention(*columns, attn_mask=in_column)
+        along = F.scaled_dot_product_attention(rows[0], rows[1], rows[2], in_row)
+        down = F.scaled_dot_product_attention(columns[0], columns[1], columns[2], in_column)
         along = along.reshape(batch, high, half, wide, -1).permute(0, 1, 3, 2, 4)
         down = down.reshape(batch, wide, half, high, -1).permute(0, 3, 1, 2, 4)
         return cells + self.out(torch.cat([along, down], dim=-2).flatten(-2))

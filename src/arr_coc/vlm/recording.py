@@ -138,9 +138,11 @@ class Recordings:
     ) -> list[Encoded] | None:
         """What `adapter.encode` returns, where a shape for it is recorded; else None."""
         if cells is None or all(len(some) == visual.n for some, visual in zip(cells, visuals, strict=True)):
-            return self._skip("all cells are encoded, by the stock encoder")
+            self._skip("all cells are encoded, by the stock encoder")
+            return None
         if depths or any(visual.kind != "image" for visual in visuals) or torch.is_grad_enabled():
-            return self._skip("the encoder's attention, gradients or videos are wanted")
+            self._skip("the encoder's attention, gradients or videos are wanted")
+            return None
         order = sorted(range(len(visuals)), key=lambda i: visuals[i].number)
         some, shown = [cells[i] for i in order], [visuals[i] for i in order]
         counts = [len(one) for one in some]
@@ -175,10 +177,12 @@ class Recordings:
     ) -> Any:
         """What the model's `generate` returns (`sequences`), where a shape for it is recorded; else None."""
         if why := self._not_plain(options):
-            return self._skip(why)
+            self._skip(why)
+            return None
         ids, outputs = inputs["input_ids"], inputs.get("mm_encoder_outputs") or {}
         if set(outputs) != {"image"} or len(outputs["image"].pooler_output) != len(ids):
-            return self._skip("a row has no picture, or a video")
+            self._skip("a row has no picture, or a video")
+            return None
         tokens = outputs["image"].pooler_output
         deep = tuple(getattr(outputs["image"], "deepstack_features", None) or ())
         visual, new = max(len(row) for row in tokens), self._option(options, "max_new_tokens")
@@ -249,13 +253,13 @@ class Recordings:
         with self._lock:
             shapes = sorted(filter(fits, self._entries), key=size)
             if not shapes:
-                return self._skip(missing)
+                self._skip(missing)
+                return None
             state = self._state()
             entry = None if state is None else self._entry(shapes[0], state)
             if entry is None or not entry.lock.acquire(blocking=False):
-                return self._skip(
-                    "the shape cannot be recorded now" if entry is None else "another thread uses the recording"
-                )
+                self._skip("the shape cannot be recorded now" if entry is None else "another thread uses the recording")
+                return None
             self._entries.move_to_end(shapes[0])
             return shapes[0], entry
 
@@ -380,6 +384,8 @@ def shapes_for(
             kept = min(encoded, _count(budget, count, "budget")[0])
             if encoded < count:
                 found.append(EncoderShape(batch, encoded, exact))
+                if exact and batch > 1:  # some of a batch may have fewer cells
+                    found.append(EncoderShape(batch, encoded, False))
             for text in texts:
                 # Attention with a mask is fast where its sides are multiples of 8.
                 found.append(PromptShape(batch, kept, -(-(kept + text) // 8) * 8, -(-new_tokens // 8) * 8))

@@ -278,7 +278,7 @@ class _ChannelWork:
                 pass_buffers(self.batch, self.size, self.device),
                 distance_buffers(shape, self.device),
             )
-        saliency, passes, along = self._buffers
+        saliency, passes, (along, found) = self._buffers
         out = torch.empty(self.batch, len(self.names), *self.size, dtype=self.dtype, device=self.device)
         edge = torch.empty(shape, dtype=torch.uint8, device=self.device) if "distance" in self.names else None
         slots = {name: number for number, name in enumerate(self.names)}
@@ -286,7 +286,7 @@ class _ChannelWork:
             saliency.write(pixels, out[:, slots["saliency"]])
         write_pointwise(pixels, out, {n: slots[n] for n in EDGES if n in slots}, None, edge, passes)
         if edge is not None:
-            write_distance(edge, *along, out[:, slots["distance"]])
+            write_distance(edge, along, found, out[:, slots["distance"]])
         return (out,)
 
 
