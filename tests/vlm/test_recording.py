@@ -6,7 +6,6 @@ import threading
 import warnings
 from typing import Any
 
-import peft
 import pytest
 import torch
 
@@ -17,6 +16,7 @@ from arr_coc.vlm import recording
 from arr_coc.vlm.recording import shapes_for
 from tests.adapters import families, tiny_vlm
 from tests.adapters.tiny_vlm import build, picture
+from tests.precision import full_precision
 
 ASK: dict[str, Any] = {
     "budget": 8,
@@ -174,6 +174,7 @@ def test_weights_elsewhere_are_recorded_again() -> None:
 
 
 def test_a_switched_adapter_is_recorded_again() -> None:
+    peft = pytest.importorskip("peft")
     torch.manual_seed(5)
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "qkv"], init_lora_weights=False)
     tuned = peft.get_peft_model(families.model("qwen2_vl"), config, adapter_name="first")
@@ -306,3 +307,23 @@ def test_the_shapes_of_a_budget() -> None:
     counts = shapes_for([1369, 400], 128, 256, (64,), (1,), 16)
     assert counts == [EncoderShape(1, 256, True), PromptShape(1, 128, 192, 16)]
     assert shapes_for([100], "all", "all", (60,), (1,), 16) == [PromptShape(1, 100, 160, 16)]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("family", families.QWEN)
+def test_graphs_on_a_gpu_give_the_same_answers(family: str) -> None:
+    vlm = build(family)
+    vlm.model.cuda()
+    with full_precision():  # recorded with the kernels that it is compared with
+        cost = vlm.record(budget=8, glance=16, texts=(24, 48), batches=(1, 2), new_tokens=12)
+        assert cost.graphs == len(cost.shapes)
+        assert cost.nbytes > 0
+        for number, size in enumerate(SIZES):
+            given = picture(*size, seed=number), "What is the total amount?"
+            found, vlm_recordings = vlm.ask(*given, **ASK, max_new_tokens=12), vlm.recordings
+            vlm.recordings = None
+            assert found.ids.tolist() == vlm.ask(*given, **ASK, max_new_tokens=12).ids.tolist()
+            vlm.recordings = vlm_recordings
+    assert uses(vlm) == 2 * len(SIZES)
+    vlm.model.cpu()
+    check(vlm, 2)

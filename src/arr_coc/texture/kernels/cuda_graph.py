@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -47,11 +48,27 @@ def capture_graph(
                 for _ in range(3):
                     work()
             current.wait_stream(stream)
-            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
+            with _keep_generator(device), capture:
                 work()
         finally:
             torch.cuda.set_stream(current)  # torch stays on the side stream where the capture fails
     return graph
+
+
+@contextmanager
+def _keep_generator(device: torch.device) -> Iterator[None]:
+    """Inside, a capture may fail. Torch then leaves the device's random numbers as if they were still being captured, and
+    every later use of them raises "Offset increment outside graph capture"; so they get the state from before."""
+    generator: Any = torch.cuda.default_generators[
+        torch.cuda.current_device() if device.index is None else device.index
+    ]
+    before = generator.clone_state()
+    try:
+        yield
+    except BaseException:
+        generator.graphsafe_set_state(before)
+        raise
 
 
 def can_capture(*tensors: torch.Tensor) -> bool:
@@ -157,7 +174,7 @@ class RecordedWork:
     _streams: ClassVar[dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Event]]] = {}  # and the last run's end
 
     def __init__(self, work: Callable[..., Tensors], inputs: Tensors, recorded: bool = True) -> None:
-        """`inputs`: the buffers, whose values must be valid. `recorded`: whether to capture a graph where that is possible."""
+        """`inputs`: the buffers, made outside of inference mode, whose values must be valid. `recorded`: whether to capture a graph where that is possible."""
         self.inputs, self._work = inputs, work
         self._graph: torch.cuda.CUDAGraph | None = None
         self._done: torch.cuda.Event | None = None
