@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo page test soak coverage test-matrix test-vllm test-ray test-lmms lint format docs pictures bench clean help
+.PHONY: demo page test soak coverage test-gpu test-matrix test-vllm test-ray test-lmms lint format docs pictures bench clean help
 
 help:
 	@echo "make demo      answers about a bundled receipt, and pictures of why, into out/"
@@ -10,6 +10,7 @@ help:
 	@echo "make test      all tests; those of the page need a Chromium, which is installed where that is allowed"
 	@echo "make soak      load and faults: killed commands, full disks, many clients; takes more than an hour"
 	@echo "make coverage  all tests, with line and branch coverage of the package"
+	@echo "make test-gpu  the tests that need a GPU, by GPU_PYTHON (python3), which has torch, the package's requirements and pytest"
 	@echo "make test-matrix  the model tests with every supported transformers, the newest included"
 	@echo "make test-vllm  the plugin in vLLM itself, in an environment of its own (3.5 GB); needs the CPU build of torch"
 	@echo "make test-ray  the tests on Ray and of more clients of the endpoint, in an environment of their own"
@@ -37,6 +38,15 @@ soak: .venv/ready-dev
 coverage: .venv/ready-dev
 	.ci/browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist loadscope --cov=arr_coc --cov-branch
+
+# On a machine with a GPU, with the Python that is there: nothing is installed. All test files that use a GPU, in one process, so
+# that what one leaves behind is found by the next.
+GPU_PYTHON ?= python3
+GPU_TESTS = $(shell grep -lE 'is_available\(\)' -r tests --include='test_*.py' | grep -vE '^tests/(cli|engines|recipes)/' | sort)
+
+test-gpu:
+	@$(GPU_PYTHON) -c "import torch; assert torch.cuda.is_available(), 'expected a GPU that torch sees, got none'"
+	PYTHONPATH=src:. $(GPU_PYTHON) -m pytest -rs $(GPU_TESTS)
 
 # "newest" is whatever the registry offers today.
 MATRIX ?= 5.18.0 5.19.0 5.20.2 5.21.1 5.22.2 newest

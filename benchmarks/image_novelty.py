@@ -30,7 +30,7 @@ def measure_novelty(layer: ArrCocLayer, path: Path) -> float:
     features = texture_features(
         [texture], Grid(1, max(1, round(height / CELL)), max(1, round(width / CELL))), layer.config
     )
-    return image_novelty(image_statistics(features.channels, layer.config.channels), layer.usual, layer.unusual)
+    return float(image_novelty(image_statistics(features.channels, layer.config.channels), layer.usual, layer.unusual))
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ would leave the device idle between stages.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -49,6 +49,24 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type != "cuda" or tensor.device.type == "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def fetch(found: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors on the CPU. Those of one device come in one transfer, so the host waits for each device once."""
+    made: list[torch.Tensor] = list(found)
+    places: dict[torch.device, list[int]] = {}
+    for number, one in enumerate(found):
+        if one.device.type != "cpu" and one.numel():
+            places.setdefault(one.device, []).append(number)
+        else:
+            made[number] = one.cpu()
+    for numbers in places.values():
+        numbers.sort(key=lambda number: -found[number].itemsize)  # so that each part starts at a multiple of its size
+        parts = [found[number].detach().contiguous().flatten().view(torch.uint8) for number in numbers]
+        read = torch.split(torch.cat(parts).cpu(), [len(part) for part in parts])
+        for number, part in zip(numbers, read, strict=True):
+            made[number] = part.view(found[number].dtype).view(found[number].shape)
+    return made
 
 
 def tensors(held: Any) -> Iterator[torch.Tensor]:

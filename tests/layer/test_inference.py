@@ -56,9 +56,9 @@ class CountingLayer(ArrCocLayer):
 
     encodes = 0
 
-    def encode_view(self, *inputs: Any) -> EncodedView:
+    def encode_view(self, *inputs: Any, **named: Any) -> EncodedView:
         self.encodes += 1
-        return super().encode_view(*inputs)
+        return super().encode_view(*inputs, **named)
 
 
 def random_layer(width: int, kind: type[ArrCocLayer] = ArrCocLayer) -> Any:
@@ -161,7 +161,7 @@ def encode_eagerly(layer: ArrCocLayer, view: CellFeatures) -> torch.Tensor:
 
 def relevance(layer: ArrCocLayer, view: CellFeatures, question: torch.Tensor) -> torch.Tensor:
     graphed = GraphedLayer(layer)
-    return graphed.score(graphed.encode_view(view), *graphed.encode_words(question)).relevance
+    return graphed.score(graphed.encode_view(view), *graphed.encode_words([question])).relevance
 
 
 @torch.no_grad()

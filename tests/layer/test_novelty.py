@@ -88,8 +88,6 @@ def test_one_stored_question_suffices() -> None:
 
 
 def test_without_stored_questions_none_is_familiar_or_unfamiliar() -> None:
-    layer = squares.layer(squares.model())
-    assert novelty.question_novelty(torch.randn(layer.config.width), layer.asked, layer.middle, layer.near) is None
     nothing = torch.zeros(4)
     predictions = [LayerPrediction(nothing, {}, {}, question_novelty=value) for value in (None, 0.5, 1.5)]
     found = [Coupled(nothing, "layer", prediction=prediction) for prediction in predictions]

@@ -354,10 +354,10 @@ def test_gate_gradients_on_cuda_equal_those_on_the_cpu(question: str) -> None:
     for device in ("cpu", "cuda"):
         vlm = squares.model()
         vlm.model.to(device)
-        look = vlm.look(picture(64, 64))
-        cells = vlm.prepare(look=look, text=question).allocations[0].n
-        bias = torch.zeros(cells, device=device, requires_grad=True)
-        with full_precision():
+        with full_precision():  # from the encoder on: the look keeps what it encodes
+            look = vlm.look(picture(64, 64))
+            cells = vlm.prepare(look=look, text=question).allocations[0].n
+            bias = torch.zeros(cells, device=device, requires_grad=True)
             answer_loss(vlm, look, question, "red", bias).backward()
         assert bias.grad is not None
         grads.append(bias.grad.cpu())

@@ -266,3 +266,22 @@ def test_the_memory_moves_the_choice(name: str, yellows: Embeddings) -> None:
         ArrCocError, match="expected maps among previous_relevance, fixation, previous_saliency, got 'gaze'"
     ):
         MemorySettings(maps=("gaze",))
+
+
+def test_frames_of_one_size_are_prepared_like_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU the channels of a frame are one graph, and all that a decision reads comes in one transfer."""
+    from arr_coc.relevance import selector, together
+
+    frames = [np.roll(np.array(arr_coc.pictures.receipt().resize((120, 160))), 3 * shift, 0) for shift in range(3)]
+    plain = [seen.allocation.keep.tolist() for seen in arr_coc.watch(frames, "What is the total?", fps=2)]
+    calls: list[int] = []
+    prepare = together.prepare
+
+    def counted(given: Any, judged: Any) -> Any:
+        calls.append(len(given))
+        return prepare(given, judged)
+
+    monkeypatch.setattr(selector, "pays_together", lambda device: True)
+    monkeypatch.setattr(together, "prepare", counted)
+    assert [seen.allocation.keep.tolist() for seen in arr_coc.watch(frames, "What is the total?", fps=2)] == plain
+    assert calls == [1, 1, 1]

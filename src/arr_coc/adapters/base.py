@@ -106,6 +106,7 @@ class Adapter(ABC):
     kinds: ClassVar[tuple[str, ...]] = ("image",)
     other_placeholder: ClassVar[bool] = False  # whether a prompt marks a picture by another token than those it becomes
     framed: ClassVar[bool] = False  # whether the processor wants a start and an end token around each placeholder
+    late_patches: ClassVar[bool] = False  # whether `encode_kind` takes `ResizedPictures` as pixels
     images_by_row: ClassVar[bool] = False  # whether the processor takes each row's images as a list
 
     def __init__(self, model: Any, image_processor: Any = None, batch_windows: bool = False) -> None:

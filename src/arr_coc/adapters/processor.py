@@ -5,14 +5,18 @@ Pictures go through the image processor once. Each question after that needs onl
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 
 from arr_coc.adapters.base import Adapter
+from arr_coc.devices import to_device
 from arr_coc.errors import ModelError, PromptError, first_line
 
 Message = Mapping[str, Any]
@@ -25,6 +29,82 @@ class VisionInputs:
 
     tensors: dict[str, Any]  # pixel values, grids
     texts: dict[str, list[str]] = field(default_factory=dict)  # kind -> replacement of each placeholder, in order
+
+
+@dataclass(frozen=True, eq=False)
+class ResizedPictures:
+    """Pictures as a Qwen processor resized them, in 8 bits, in the place of its `pixel_values`.
+
+    `read` makes the patches that are asked for, bit for bit those of the processor: where a quarter of the patches is encoded,
+    three quarters are never normalised, and only a quarter travels to the device, a byte each value.
+    """
+
+    pictures: tuple[torch.Tensor, ...]  # uint8 [3, H, W] each
+    table: torch.Tensor  # [3 * 256] what the processor makes of each value of each colour
+    patch: int  # px
+    merge: int  # patches along a side of a group
+    frames: int  # how often each patch is repeated, as the frames of a still picture
+
+    def read(self, rows: torch.Tensor | None, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+        """The patches `rows` `[P]` (None: all) in the processor's order: `[P, 3 * frames * patch^2]`."""
+        parts, start = [], 0
+        for picture in self.pictures:
+            high, wide = (side // self.patch for side in picture.shape[1:])
+            grid = picture.view(3, high, self.patch, wide, self.patch).permute(1, 3, 0, 2, 4)  # [high, wide, 3, p, p]
+            mine = torch.arange(high * wide)
+            if rows is not None:
+                mine = rows[(rows >= start) & (rows < start + high * wide)] - start
+            group, inner = mine // self.merge**2, mine % self.merge**2
+            down = group // (wide // self.merge) * self.merge + inner // self.merge
+            across = group % (wide // self.merge) * self.merge + inner % self.merge
+            parts.append(grid[down, across])
+            start += high * wide
+        values = to_device(torch.cat(parts), device).int()
+        values += torch.arange(0, 768, 256, dtype=torch.int32, device=device)[:, None, None]
+        normal = to_device(self.table, device).to(dtype).index_select(0, values.flatten()).view(-1, 3, 1, self.patch**2)
+        return normal.expand(-1, -1, self.frames, -1).reshape(len(values), -1)
+
+
+def read_patches(
+    pixels: torch.Tensor | ResizedPictures, rows: torch.Tensor | None, device: torch.device, dtype: torch.dtype
+) -> torch.Tensor:
+    """Patches `rows` `[P]` (None: all) of a processor's pixel values, on a device: only these travel there."""
+    if isinstance(pixels, ResizedPictures):
+        return pixels.read(rows, device, dtype)
+    return (pixels if rows is None else pixels[rows.to(pixels.device)]).to(device, dtype)
+
+
+def _resizing(image_processor: Any, resized: list[torch.Tensor]) -> Any:
+    """A copy of a Qwen image processor that only resizes: pictures go to `resized`, and no patches are made."""
+    stock = type(image_processor)
+
+    class Resizing(stock):  # type: ignore[misc,valid-type]
+        def _preprocess(self, images: Any, do_resize: bool, size: Any, resample: Any, **options: Any) -> Any:
+            from transformers import BatchFeature
+
+            patch, merge, grids = options["patch_size"], options["merge_size"], []
+            for image in images:
+                made = self.resize(image, size=size, resample=resample, factor=patch * merge) if do_resize else image
+                if made.dtype != np.uint8:
+                    raise TypeError(f"expected 8-bit pictures, got {made.dtype}")
+                resized.append(torch.from_numpy(np.ascontiguousarray(made)))
+                grids.append([1, made.shape[1] // patch, made.shape[2] // patch])
+            data = {"pixel_values": np.zeros((0, 1), np.float32), "image_grid_thw": np.array(grids, dtype=np.int64)}
+            return BatchFeature(data=data, tensor_type=options["return_tensors"])
+
+    other = copy.copy(image_processor)
+    other.__class__ = Resizing
+    return other
+
+
+def _normalised(image_processor: Any) -> torch.Tensor:
+    """What an image processor makes of each 8-bit value of each colour: `[3 * 256]`."""
+    values = np.broadcast_to(np.arange(256, dtype=np.uint8).reshape(1, 16, 16), (3, 16, 16))
+    if image_processor.do_rescale:
+        values = image_processor.rescale(values, image_processor.rescale_factor)
+    if image_processor.do_normalize:
+        values = image_processor.normalize(values, image_processor.image_mean, image_processor.image_std)
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).flatten()
 
 
 class PromptProcessor:
@@ -43,6 +123,7 @@ class PromptProcessor:
         self.units = dict(self.placeholders)  # kind -> a placeholder with the tokens that must be around it
         self.fillers: dict[str, str] = {}  # kind -> the token that a picture's placeholder is replaced by
         self.ending = ""  # what the processor itself adds to every prompt
+        self.late_patches = False  # whether the adapter reads patches from resized pictures
 
     def check(self, adapter: Adapter) -> None:
         """Raise where this is the processor of another model."""
@@ -50,6 +131,8 @@ class PromptProcessor:
         if classes and adapter.processor and adapter.processor not in {kind.__name__ for kind in classes}:
             raise ModelError(f"expected the {adapter.processor} of this model, got {classes[0].__name__}")
         self.ending = adapter.prompt_ending(self.tokenizer)
+        kind_of = type(getattr(self.processor, "image_processor", None)).__name__
+        self.late_patches = adapter.late_patches and kind_of == "Qwen2VLImageProcessorPil"
         for kind, token in self.placeholders.items():
             if adapter.framed:
                 start, end = (getattr(self.processor, f"{kind}_{side}_token") for side in ("start", "end"))
@@ -87,8 +170,16 @@ class PromptProcessor:
             given["video_metadata"] = [
                 {"total_num_frames": len(v), "fps": fps, "frames_indices": list(range(len(v)))} for v in flat["videos"]
             ]
+        resized: list[torch.Tensor] = []
+        late = (
+            self.late_patches and bool(flat["images"]) and all(isinstance(one, Image.Image) for one in flat["images"])
+        )
+        processor = self.processor
+        if late:
+            processor = copy.copy(processor)
+            processor.image_processor = _resizing(processor.image_processor, resized)
         try:
-            made = self.processor(
+            made = processor(
                 text=rows, **given, padding=True, return_tensors="pt", return_text_replacement_offsets=True
             )
         except Exception as error:  # processors raise errors of many types
@@ -97,6 +188,10 @@ class PromptProcessor:
         for offsets in made.pop("text_replacement_offsets"):
             for entry in offsets:
                 texts[entry["type"]].append(entry["replacement"])
+        if late:
+            mine = self.processor.image_processor
+            sizes = mine.patch_size, mine.merge_size, mine.temporal_patch_size
+            made["pixel_values"] = ResizedPictures(tuple(resized), _normalised(mine), *sizes)
         text_keys = {"input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids"}
         made.pop("video_metadata", None)
         if texts["image"]:

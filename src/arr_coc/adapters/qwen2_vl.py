@@ -26,6 +26,7 @@ from arr_coc.adapters.encoder import (
     project_qkv,
     sort_by_window,
 )
+from arr_coc.adapters.processor import read_patches
 from arr_coc.adapters.wrapped import is_spread
 from arr_coc.errors import PromptError
 from arr_coc.types.grid import Cells, Grid, split_cells
@@ -38,6 +39,7 @@ class Qwen2VL(Adapter):
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_vl",)
     processor: ClassVar[str] = "Qwen2VLProcessor"
     kinds: ClassVar[tuple[str, ...]] = ("image", "video")
+    late_patches: ClassVar[bool] = True
     pixel_keys: ClassVar[tuple[str, ...]] = ("pixel_values", "pixel_values_videos")
     mixes: ClassVar[bool] = True
 
@@ -104,9 +106,7 @@ class Qwen2VL(Adapter):
             for part in split_cells(visual.grid.views, chosen)
         ]
         patches = self._index(grids, by_grid)
-        # Only the patches that are encoded travel to the device.
-        pixels = pixels if dense else pixels[patches.rows.to(pixels.device)]
-        pixels = pixels.to(device, encoder.dtype)
+        pixels = read_patches(pixels, None if dense else patches.rows, device, encoder.dtype)
         recorder = Recorder(encoder.blocks, depths, self.merge**2)
         if self._batches_segments(dense):
             tokens, deep = self._run(pixels, patches, recorder)

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from arr_coc.devices import fetch, to_device
 from arr_coc.embedding.encoder import fingerprint
 from arr_coc.errors import LayerError
 from arr_coc.layer.model import SCORE_NAMES, ArrCocLayer, EncodedView, LayerConfig, LayerOutput
@@ -44,6 +45,7 @@ from arr_coc.types.grid import Grid
 COLOURS = ("red", "green", "blue")
 CACHED_VIEWS = 4  # per texture: before encoding, with all tokens, with some
 CACHED_GRAPHS = 16  # per layer
+CELL_MULTIPLE = 8  # on a GPU grids of a batch are padded to a multiple of this height and width, for the same reason
 WORD_MULTIPLE = 16  # on a GPU questions are padded to a multiple of this length: fewer shapes to capture
 HASHED_ROWS = 256  # of each matrix: hashing whole matrices of a large model takes seconds
 
@@ -81,7 +83,7 @@ def predict(layer: ArrCocLayer, selection: SelectionInput) -> LayerPrediction:
     """The layer's prediction for the candidates of a selection."""
     config, texture, views = layer.config, selection.textures[0], selection.grid.views
     graphed = GraphedLayer(layer)
-    words, mask = graphed.encode_words(layer.question_input(selection.question).detach().float().to(layer.mean.device))
+    words, mask = graphed.encode_words([_question(layer, selection)])
     if not layer.reads_tokens:  # then the glance's view serves the gaze, too
         selection = replace(selection, tokens=None)
     features = _texture_features(selection, config)
@@ -95,32 +97,147 @@ def predict(layer: ArrCocLayer, selection: SelectionInput) -> LayerPrediction:
     output = score_views(layer, known, [view.t for view in views], None, words, mask, graphed.score)
     statistics = texture.once(
         f"layer statistics {config.channels} {views[0]!r}",
-        lambda: image_statistics(features[0].channels, config.channels).cpu(),
+        lambda: image_statistics(features[0].channels, config.channels),
     )
-    logits, scores = output.relevance[0].cpu()[selection.candidates], output.scores[0].sigmoid().cpu()
-    doubt = layer.doubts(words, mask, output) if isinstance(layer, UniversalLayer) else Doubt()
+    found = _summary(layer, output, words, mask, None)
+    return _prediction(fetch([one[0] for one in found] + [*_novelty(layer, words[0], mask[0], statistics)]), selection)
+
+
+@torch.no_grad()
+def predict_together(layer: ArrCocLayer, selections: Sequence[SelectionInput]) -> list[list[torch.Tensor]]:
+    """What `known_prediction` reads, for several images of one view each, in one batch: tensors on the layer's device.
+
+    Nothing waits for the device. Images of different grids are padded; the padding changes no other cell.
+    """
+    device, config = layer.mean.device, layer.config
+    graphed = GraphedLayer(layer)
+    words, mask = graphed.encode_words([_question(layer, one) for one in selections])
+    plain = [one if layer.reads_tokens else replace(one, tokens=None) for one in selections]
+    features = [_texture_features(one, config)[0] for one in plain]
+    views = [_add_tokens(one, [mine])[0].to(device) for one, mine in zip(plain, features, strict=True)]
+    view = graphed.encode_view(*pad_views(views, CELL_MULTIPLE if _can_graph(words) else 1))
+    output = graphed.score(view, words, mask)
+    made = []
+    tall, wide = view.cells.shape[1:3]
+    found = _summary(layer, output, words, mask, view.valid)
+    for number, (one, mine) in enumerate(zip(plain, features, strict=True)):
+        _, high, across = mine.shape
+        relevance, scores, *rest = (values[number] for values in found)
+        relevance = relevance.view(tall, wide)[:high, :across].flatten()
+        scores = scores.view(-1, tall, wide)[:, :high, :across].flatten(1)
+        statistics = one.textures[0].once(
+            f"layer statistics {config.channels} {one.grid.views[0]!r}",
+            lambda mine=mine: image_statistics(mine.channels, config.channels),  # type: ignore[misc]
+        )
+        made.append([relevance, scores, *rest, *_novelty(layer, words[number], mask[number], statistics)])
+    return made
+
+
+def pad_views(views: Sequence[CellFeatures], multiple: int = 1) -> tuple[CellFeatures, torch.Tensor | None]:
+    """Views of one time step each as one batch, and which cells `[B, h, w]` are no padding; None where the grids are equal.
+
+    `multiple`: of the padded height and width, so that fewer shapes occur.
+    """
+    sizes = [view.shape[1:] for view in views]
+    if len(set(sizes)) == 1 and multiple == 1:
+        tokens, encoded = _batch_tokens(views)
+        channels, pixels = (torch.cat([getattr(view, name) for view in views]) for name in ("channels", "pixels"))
+        return CellFeatures(channels, pixels, tokens, encoded), None
+    high, wide = (-(-max(side) // multiple) * multiple for side in zip(*sizes, strict=True))
+    valid = torch.zeros(len(views), high, wide, dtype=torch.bool)
+    for number, (h, w) in enumerate(sizes):
+        valid[number, :h, :w] = True
+
+    def padded(planes: torch.Tensor) -> torch.Tensor:
+        return F.pad(planes, (0, wide - planes.shape[-1], 0, high - planes.shape[-2]))
+
+    some = [
+        replace(
+            view,
+            channels=padded(view.channels),
+            pixels=padded(view.pixels),
+            tokens=None if view.tokens is None else padded(view.tokens.movedim(-1, 1)).movedim(1, -1),
+            encoded=None if view.encoded is None else padded(view.encoded),
+        )
+        for view in views
+    ]
+    return pad_views(some)[0], to_device(valid, views[0].channels.device)
+
+
+def _question(layer: ArrCocLayer, selection: SelectionInput) -> torch.Tensor:
+    """The question as the layer reads it, on its device."""
+    return to_device(layer.question_input(selection.question).detach().float(), layer.mean.device)
+
+
+def _summary(
+    layer: ArrCocLayer, output: LayerOutput, words: torch.Tensor, mask: torch.Tensor, valid: torch.Tensor | None
+) -> list[torch.Tensor]:
+    """Of each prediction `[B, ...]`: relevance, scores, weights and, where the layer says so, its doubt."""
+    found = [output.relevance, output.scores.sigmoid(), output.weights]
+    if isinstance(layer, UniversalLayer):
+        inside = None if valid is None else valid.flatten(1)
+        return [*found, layer.doubts(words, mask, output, inside)]
+    return [*found, output.weights.new_zeros(len(words), 0)]
+
+
+def _novelty(
+    layer: ArrCocLayer, words: torch.Tensor, mask: torch.Tensor, statistics: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """How novel an image is, `[]`, and a question `[1]` (`[0]` where the layer has stored none)."""
+    image = image_novelty(statistics.to(layer.usual.device), layer.usual, layer.unusual)
+    if not len(layer.asked):
+        return image, layer.near.new_zeros(0)
+    pooled = pool_words(words[None], mask[None])[0]
+    return image, question_novelty(pooled, layer.asked, layer.middle, layer.near)[None]
+
+
+def _prediction(found: Sequence[torch.Tensor], selection: SelectionInput) -> LayerPrediction:
+    """A prediction for a selection's candidates, from what was fetched for all cells."""
+    whole, all_scores, weights, doubt, image, question = found
+    logits = whole[selection.candidates]
+    said = Doubt(*doubt.tolist()) if len(doubt) else Doubt()
     return LayerPrediction(
         relevance=logits.sigmoid(),
-        scores={name: score[selection.candidates] for name, score in zip(SCORE_NAMES, scores, strict=True)},
-        weights=dict(zip(SCORE_NAMES, output.weights[0].tolist(), strict=True)),
-        image_novelty=image_novelty(statistics, layer.usual.cpu(), layer.unusual.cpu()),
+        scores={name: score[selection.candidates] for name, score in zip(SCORE_NAMES, all_scores, strict=True)},
+        weights=dict(zip(SCORE_NAMES, weights.tolist(), strict=True)),
+        image_novelty=float(image),
         confidence=float(logits.max()) if len(logits) else 0.0,
-        question_novelty=question_novelty(pool_words(words, mask)[0], layer.asked, layer.middle, layer.near),
-        found=doubt.found,
-        absent=doubt.absent,
-        whole=doubt.whole,
+        question_novelty=float(question) if len(question) else None,
+        found=said.found,
+        absent=said.absent,
+        whole=said.whole,
     )
 
 
 class LayerPredictor:
-    """A layer ready for a model on `device`: predicts when a selector calls it. None: the universal layer that ships."""
+    """A layer ready for a model on `device`: predicts when a selector calls it. None: the universal layer that ships.
 
-    def __init__(self, layer: ArrCocLayer | None, device: torch.device) -> None:
-        self.layer, self.device = layer, device
+    `known`: what `predict_together` found for this image and question, on the CPU, and the tokens that it read.
+    """
+
+    def __init__(
+        self,
+        layer: ArrCocLayer | None,
+        device: torch.device,
+        known: tuple[Sequence[torch.Tensor], torch.Tensor | None] | None = None,
+    ) -> None:
+        self.layer, self.device, self._known = layer, device, known
 
     def __call__(self, selection: SelectionInput) -> LayerPrediction:
+        if self._known is not None:
+            found, tokens = self._known
+            if tokens is selection.tokens or not self._open().reads_tokens:
+                return _prediction(found, selection)
         with nullcontext() if selection.watch is None else selection.watch.stage("layer"):
             return predict(self._open(), selection)
+
+    def together(self, selections: Sequence[SelectionInput]) -> list[list[torch.Tensor]]:
+        """`predict_together` with this layer."""
+        return predict_together(self._open(), selections)
+
+    def knowing(self, found: Sequence[torch.Tensor], selection: SelectionInput) -> LayerPredictor:
+        """The same layer, for which the prediction for a selection is there already."""
+        return LayerPredictor(self.layer, self.device, (found, selection.tokens))
 
     def _open(self) -> ArrCocLayer:
         """The layer, on the model's device. It may have been moved since the last call."""
@@ -144,11 +261,9 @@ class LayerPredictor:
             if layer.is_universal and not knows_script(selection.question.text):
                 return True
             if len(layer.asked):
-                words, mask = GraphedLayer(layer).encode_words(
-                    layer.question_input(selection.question).detach().float().to(layer.mean.device)
-                )
+                words, mask = GraphedLayer(layer).encode_words([_question(layer, selection)])
                 novelty = question_novelty(pool_words(words, mask)[0], layer.asked, layer.middle, layer.near)
-                if novelty is not None and novelty > 1:
+                if float(novelty) > 1:
                     return True
             texture, usual, unusual = selection.textures[0], layer.usual.cpu(), layer.unusual.cpu()
             fast = tuple(name for name in every if name not in (*SLOW_CHANNELS, *POSITION_CHANNELS))
@@ -157,7 +272,7 @@ class LayerPredictor:
                 if marginal_novelty(statistics, fast, every, usual, unusual) > most:
                     return True
             statistics = image_statistics(pool_channels(texture, view, every)[None], every).cpu()
-            return image_novelty(statistics, usual, unusual) > most
+            return float(image_novelty(statistics, usual, unusual)) > most
 
 
 def run_batch(
@@ -306,22 +421,26 @@ class GraphedLayer:
     def __init__(self, layer: ArrCocLayer) -> None:
         self.layer, self.state = layer, weights_state(layer)
 
-    def encode_view(self, view: CellFeatures) -> EncodedView:
-        """`layer.encode_view` of one image's features on the layer's device."""
-        inputs = tuple(
-            one for one in (view.channels, view.pixels, view.tokens, view.encoded) if one is not None
-        )  # None only at the end
+    def encode_view(self, view: CellFeatures, valid: torch.Tensor | None = None) -> EncodedView:
+        """`layer.encode_view` of images' features on the layer's device; `valid` `[B, h, w]`: which cells are no padding."""
+        given = {"tokens": view.tokens, "encoded": view.encoded, "valid": valid}
+        some = {name: one for name, one in given.items() if one is not None}
 
-        def work(*given: torch.Tensor) -> Tensors:
-            return tuple(vars(self.layer.encode_view(*given)).values())
+        def work(channels: torch.Tensor, pixels: torch.Tensor, *rest: torch.Tensor) -> Tensors:
+            made = self.layer.encode_view(channels, pixels, **dict(zip(some, rest, strict=True)))
+            return made.cells, made.scores, made.query
 
-        return EncodedView(*self._run("encode_view", work, inputs))
+        name = " ".join(["encode_view", *some])
+        cells, scores, query = self._run(name, work, (view.channels, view.pixels, *some.values()))
+        return EncodedView(cells, scores, query, valid)
 
-    def encode_words(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """`layer.words` of one question `[T, W]`: `[1, T, d]` and the mask `[1, T]`; on a GPU T is padded."""
-        padding = -len(words) % WORD_MULTIPLE if _can_graph(words) else 0
-        padded = F.pad(words, (0, 0, 0, padding))[None]
-        mask = torch.arange(len(words) + padding, device=words.device)[None] < len(words)
+    def encode_words(self, questions: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """`layer.words` of questions `[T, W]` each: `[Q, T, d]` and the mask `[Q, T]`; on a GPU T is padded further."""
+        longest = max(len(words) for words in questions)
+        length = longest + (-longest % WORD_MULTIPLE if _can_graph(questions[0]) else 0)
+        padded = torch.stack([F.pad(words, (0, 0, 0, length - len(words))) for words in questions])
+        lengths = to_device(torch.tensor([[len(words)] for words in questions]), padded.device)
+        mask = torch.arange(length, device=padded.device)[None] < lengths
         (encoded,) = self._run("encode_words", lambda *given: (self.layer.words(*given),), (padded, mask))
         return encoded, mask
 
@@ -329,11 +448,14 @@ class GraphedLayer:
         """`layer.score`."""
 
         def work(
-            cells: torch.Tensor, scores: torch.Tensor, query: torch.Tensor, words: torch.Tensor, mask: torch.Tensor
-        ) -> Tensors:
-            return tuple(vars(self.layer.score(EncodedView(cells, scores, query), words, mask)).values())
+            cells: torch.Tensor, scores: torch.Tensor, query: torch.Tensor, words: torch.Tensor, mask: torch.Tensor,
+            *valid: torch.Tensor,
+        ) -> Tensors:  # fmt: skip
+            found = self.layer.score(EncodedView(cells, scores, query, *valid), words, mask)
+            return found.relevance, found.scores, found.weights
 
-        return LayerOutput(*self._run("score", work, (view.cells, view.scores, view.query, words, mask)))
+        valid = () if view.valid is None else (view.valid,)
+        return LayerOutput(*self._run("score", work, (view.cells, view.scores, view.query, words, mask, *valid)))
 
     def _run(self, name: str, work: Callable[..., Tensors], inputs: Tensors) -> Tensors:
         return layer_graphs(self.layer).run(self.state, name, work, inputs) if _can_graph(*inputs) else work(*inputs)

@@ -3,6 +3,8 @@
     channels, pixels, tokens -> encode_view -> score (with the question): three scores -> policy -> relevance
 
 Without tokens it scores an image that is not encoded yet (a glance); with some tokens, one that is encoded in part.
+Images of different grids run in one batch, padded on the right and at the bottom: `valid` `[B, h, w]` is False for padding,
+which changes nothing but rounding for the other cells.
 Documents consist of rows and columns. Cells attend along both, which costs N (h + w) instead of N squared, and a label finds
 its value in one step. Attribute names appear in saved weights: do not rename them.
 """
@@ -97,16 +99,25 @@ class RowColumnAttention(nn.Module):
         self.into = nn.Linear(width, 3 * width, bias=False)  # a key's bias would change nothing
         self.out = nn.Linear(width, width)
 
-    def forward(self, cells: torch.Tensor) -> torch.Tensor:
+    def forward(self, cells: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
         batch, high, wide, width = cells.shape
         split = self.into(self.norm(cells)).view(batch, high, wide, 3, self.heads, width // self.heads)
         half = self.heads // 2
         # The rows of all images are one batch: the fast attention kernels take four dimensions, not five.
         rows = split[..., :half, :].permute(3, 0, 1, 4, 2, 5).flatten(1, 2)  # [3, B h, heads, w, d]
         columns = split[..., half:, :].permute(3, 0, 2, 4, 1, 5).flatten(1, 2)  # [3, B w, heads, h, d]
-        along = F.scaled_dot_product_attention(*rows).reshape(batch, high, half, wide, -1).permute(0, 1, 3, 2, 4)
-        down = F.scaled_dot_product_attention(*columns).reshape(batch, wide, half, high, -1).permute(0, 3, 1, 2, 4)
+        # Padded rows attend like the others, so that no softmax is over nothing.
+        in_row, in_column = (None, None) if valid is None else (_keys(valid[:, 0], high), _keys(valid[:, :, 0], wide))
+        along = F.scaled_dot_product_attention(rows[0], rows[1], rows[2], in_row)
+        down = F.scaled_dot_product_attention(columns[0], columns[1], columns[2], in_column)
+        along = along.reshape(batch, high, half, wide, -1).permute(0, 1, 3, 2, 4)
+        down = down.reshape(batch, wide, half, high, -1).permute(0, 3, 1, 2, 4)
         return cells + self.out(torch.cat([along, down], dim=-2).flatten(-2))
+
+
+def _keys(valid: torch.Tensor, lines: int) -> torch.Tensor:
+    """The attention mask `[B lines, 1, 1, n]` of lines whose valid keys are those of their image `[B, n]`."""
+    return valid.repeat_interleave(lines, 0)[:, None, None]
 
 
 class QuestionAttention(nn.Module):
@@ -148,8 +159,9 @@ class Neighbours(nn.Module):
         self.beside = nn.Conv2d(2 * width, 2 * width, 3, padding=1, groups=2 * width)
         self.out = nn.Linear(2 * width, width)
 
-    def forward(self, cells: torch.Tensor) -> torch.Tensor:
+    def forward(self, cells: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
         inner = self.into(self.norm(cells)).permute(0, 3, 1, 2)
+        inner = inner if valid is None else inner * valid[:, None]  # beyond an image's border there are zeros
         inner = F.gelu(inner + self.beside(inner))
         return cells + self.out(inner.permute(0, 2, 3, 1))
 
@@ -215,8 +227,10 @@ class SalienceHead(nn.Module):
         self.far = nn.Conv2d(hidden, hidden, 3, padding=2, dilation=2)
         self.out = nn.Conv2d(hidden, 1, 1)
 
-    def forward(self, channels: torch.Tensor) -> torch.Tensor:
+    def forward(self, channels: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
+        channels = channels if valid is None else channels * valid[:, None]
         near = F.gelu(self.near(channels))
+        near = near if valid is None else near * valid[:, None]
         return self.out(near + F.gelu(self.far(near)))[:, 0]
 
 
@@ -266,19 +280,35 @@ class Policy(nn.Module):
         self.into = nn.Linear(width + STATISTICS * len(SCORE_NAMES), hidden)
         self.out = nn.Linear(hidden, len(SCORE_NAMES))
 
-    def forward(self, words: torch.Tensor, mask: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, words: torch.Tensor, mask: torch.Tensor, scores: torch.Tensor, valid: torch.Tensor | None = None
+    ) -> torch.Tensor:
         attention = self.attend(words)[..., 0].masked_fill(~mask, -math.inf).softmax(-1)
         question = (attention[:, None] @ words)[:, 0]
-        weights = self.out(F.gelu(self.into(torch.cat([question, map_statistics(scores)], dim=-1))))
+        weights = self.out(F.gelu(self.into(torch.cat([question, map_statistics(scores, valid)], dim=-1))))
         return weights.sigmoid() if self.balance == "sigmoid" else weights.softmax(-1)
 
 
-def map_statistics(scores: torch.Tensor) -> torch.Tensor:
-    """Mean, standard deviation, maximum and evenness of each map of `[B, S, N]` logits, all within [-1, 1]: `[B, 4 S]`."""
-    chances = scores.softmax(-1)
-    even = -(chances * chances.clamp(min=1e-9).log()).sum(-1) / math.log(max(2, scores.shape[-1]))
-    spread = scores.std(-1) if scores.shape[-1] > 1 else torch.zeros_like(even)
-    found = torch.stack([scores.mean(-1), spread, scores.amax(-1)], dim=-1).tanh()
+def map_statistics(scores: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
+    """Mean, standard deviation, maximum and evenness of each map of `[B, S, N]` logits, all within [-1, 1]: `[B, 4 S]`.
+
+    `valid` `[B, N]`: the cells that count; None: all.
+    """
+    if valid is None:
+        chances = scores.softmax(-1)
+        even = -(chances * chances.clamp(min=1e-9).log()).sum(-1) / math.log(max(2, scores.shape[-1]))
+        mean, top = scores.mean(-1), scores.amax(-1)
+        spread = scores.std(-1) if scores.shape[-1] > 1 else torch.zeros_like(even)
+    else:
+        inside = valid[:, None]
+        count = inside.sum(-1)
+        kept = scores.masked_fill(~inside, -math.inf)
+        chances = kept.softmax(-1)
+        even = -(chances * chances.clamp(min=1e-9).log()).sum(-1) / count.clamp(min=2).log()
+        mean, top = (scores * inside).sum(-1) / count, kept.amax(-1)
+        away = (scores - mean[..., None]).square() * inside
+        spread = (away.sum(-1) / (count - 1).clamp(min=1)).sqrt()
+    found = torch.stack([mean, spread, top], dim=-1).tanh()
     return torch.cat([found, even[..., None]], dim=-1).flatten(1)
 
 
@@ -289,9 +319,11 @@ class EncodedView:
     cells: torch.Tensor  # [B, h, w, d]
     scores: torch.Tensor  # [B, 2, N] logits of information and salience
     query: torch.Tensor  # [B, heads, d / heads, N] the cells' queries for the first question attention
+    valid: torch.Tensor | None = None  # [B, h, w] False for padding; None: the grids are equal
 
     def __getitem__(self, which: torch.Tensor) -> EncodedView:
-        return EncodedView(self.cells[which], self.scores[which], self.query[which])
+        valid = None if self.valid is None else self.valid[which]
+        return EncodedView(self.cells[which], self.scores[which], self.query[which], valid)
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,31 +400,36 @@ class ArrCocLayer(nn.Module, HubModule):
         pixels: torch.Tensor,
         tokens: torch.Tensor | None = None,
         encoded: torch.Tensor | None = None,
+        valid: torch.Tensor | None = None,
     ) -> EncodedView:
         """Images without the question: channels `[B, C, h, w]`, pixels `[B, P, h, w]`, tokens `[B, h, w, D]` or None, and
-        which cells `[B, h, w]` have tokens (None: all)."""
+        which cells `[B, h, w]` have tokens (None: all). `valid`: which cells are no padding (None: all)."""
         normed = (channels - self.mean) / self.spread
-        cells = self.from_channels(torch.cat([normed, _position_waves(channels)], dim=1).permute(0, 2, 3, 1))
-        cells = cells + self.from_pixels(2 * pixels.permute(0, 2, 3, 1) - 1)
+        cells = self.from_channels(torch.cat([normed, _position_waves(channels, valid)], dim=1).permute(0, 2, 3, 1))
+        cells = cells + self._see_pixels(2 * pixels.permute(0, 2, 3, 1) - 1, valid)
         if tokens is None:
             cells = cells + self.not_encoded
         else:
             hidden = self.from_tokens(self.token_norm(tokens))
             cells = cells + (hidden if encoded is None else torch.where(encoded[..., None], hidden, self.not_encoded))
         for block in self.seeing:
-            cells = block(cells)
-        scores = [self.information(normed, pixels).flatten(1), self.salience(normed).flatten(1)]
+            cells = _through(block, cells, valid)
+        scores = [self.information(normed, pixels).flatten(1), self.salience(normed, valid).flatten(1)]
         first = self.questions[0]
         assert isinstance(first, QuestionAttention)
-        return EncodedView(cells, torch.stack(scores, dim=1), first.queries(cells))
+        return EncodedView(cells, torch.stack(scores, dim=1), first.queries(cells), valid)
+
+    def _see_pixels(self, pixels: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
+        """Each cell's pixels `[B, h, w, P]` in [-1, 1] to `[B, h, w, d]`."""
+        return self.from_pixels(pixels)
 
     def score(self, view: EncodedView, words: torch.Tensor, mask: torch.Tensor) -> LayerOutput:
         """One question per image: its words `[B, T, d]` from `self.words`, and the mask `[B, T]`."""
         cells = view.cells
         for number, (question, block) in enumerate(zip(self.questions, self.asking, strict=True)):
-            cells = block(question(cells, words, mask, view.query if number == 0 else None))
+            cells = _through(block, question(cells, words, mask, view.query if number == 0 else None), view.valid)
         scores = torch.cat([view.scores, self.coupling(self.norm(cells), words, mask).flatten(1)[:, None]], dim=1)
-        weights = self.policy(words, mask, scores)
+        weights = self.policy(words, mask, scores, None if view.valid is None else view.valid.flatten(1))
         return LayerOutput((weights[..., None] * scores).sum(1), scores, weights)
 
     def question_vectors(self, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -490,12 +527,25 @@ def find_layer(folder: str | Path, **options: Unpack[HubOptions]) -> Path | None
     return next((place for place in places if (place / WEIGHTS).is_file()), None)
 
 
-def _position_waves(channels: torch.Tensor) -> torch.Tensor:
-    """Position encoding: sines and cosines over the image, `[B, 4 W, h, w]`."""
+def _through(block: nn.Module, cells: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
+    """A block of attention and neighbours on cells `[B, h, w, d]`."""
+    if valid is None:
+        return block(cells)
+    for part in block.children():
+        cells = part(cells, valid)
+    return cells
+
+
+def _position_waves(channels: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
+    """Position encoding: sines and cosines over the image, `[B, 4 W, h, w]`; `valid` `[B, h, w]`: the image's own cells."""
     batch, _, high, wide = channels.shape
     turns = torch.cat([channels.new_full((1, 1), math.pi * one) for one in WAVES])  # avoids a copy from the host
-    across = turns * ((torch.arange(wide, device=channels.device) + 0.5) / wide)
-    down = turns * ((torch.arange(high, device=channels.device) + 0.5) / high)
-    x = torch.cat([across.sin(), across.cos()])[:, None].expand(-1, high, -1)
-    y = torch.cat([down.sin(), down.cos()])[:, :, None].expand(-1, -1, wide)
-    return torch.cat([x, y]).expand(batch, -1, -1, -1)
+    right, below = (torch.arange(side, device=channels.device) + 0.5 for side in (wide, high))
+    if valid is None:
+        across, down = turns * (right / wide), turns * (below / high)  # [W, w], [W, h]
+    else:
+        columns, rows = valid[:, 0].sum(1), valid[:, :, 0].sum(1)  # [B]
+        across, down = turns * (right / columns[:, None])[:, None], turns * (below / rows[:, None])[:, None]
+    x = torch.cat([across.sin(), across.cos()], dim=-2)[..., None, :].expand(*across.shape[:-2], -1, high, -1)
+    y = torch.cat([down.sin(), down.cos()], dim=-2)[..., None].expand(*down.shape[:-2], -1, -1, wide)
+    return torch.cat([x, y], dim=-3).expand(batch, -1, -1, -1)

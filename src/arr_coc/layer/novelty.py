@@ -44,10 +44,10 @@ def fit_images(statistics: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.
     return table.mean(0).float(), torch.linalg.inv(covariance).float()
 
 
-def image_novelty(statistics: torch.Tensor, mean: torch.Tensor, inverse: torch.Tensor) -> float:
-    """Squared Mahalanobis distance of an image's statistics `[S]`, per dimension: about 1 for a training image."""
+def image_novelty(statistics: torch.Tensor, mean: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    """Squared Mahalanobis distance of an image's statistics `[S]`, per dimension: about 1 for a training image: `[]`."""
     away = statistics - mean
-    return float(away @ inverse @ away) / max(1, len(away))
+    return away @ inverse @ away / max(1, len(away))
 
 
 def marginal_novelty(
@@ -85,12 +85,10 @@ def fit_questions(questions: torch.Tensor, seed: int = 0) -> tuple[torch.Tensor,
 
 def question_novelty(
     question: torch.Tensor, stored: torch.Tensor, mean: torch.Tensor, near: torch.Tensor
-) -> float | None:
-    """Distance of a question `[d]` from the training questions: up to 1 for a familiar wording. None if none are stored."""
-    if not len(stored):
-        return None
+) -> torch.Tensor:
+    """Distance of a question `[d]` from the training questions, one or more: `[]`, up to 1 for a familiar wording."""
     direction = F.normalize(question - mean, dim=-1)
-    return float(nearest_distances(direction[None], stored.to(question.dtype))[0] / near)
+    return nearest_distances(direction[None], stored.to(question.dtype))[0] / near
 
 
 def nearest_distances(some: torch.Tensor, others: torch.Tensor) -> torch.Tensor:

@@ -59,12 +59,35 @@ class CellStem(nn.Module):
         )
         self.norms = nn.ModuleList(nn.GroupNorm(1, b) for b in STEM)
 
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+    def forward(self, pixels: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
         image = F.pixel_shuffle(pixels.permute(0, 3, 1, 2), self.pixels)  # [B, 3, 16 h, 16 w]
         image = image.contiguous(memory_format=torch.channels_last)
+        image = image if valid is None else image * _enlarged(valid, image.shape)
         for convolution, norm in zip(self.convolutions[:-1], self.norms, strict=True):
-            image = F.gelu(norm(convolution(image)))
+            image = convolution(image)
+            if valid is None:
+                image = F.gelu(norm(image))
+            else:  # beyond an image's border there are zeros, at every scale, and they count in no mean
+                inside = _enlarged(valid, image.shape)
+                image = F.gelu(_normed(image, inside, norm)) * inside
         return self.convolutions[-1](image).permute(0, 2, 3, 1)
+
+
+def _enlarged(valid: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """`valid` `[B, h, w]` for an image `[B, C, s h, s w]`: `[B, 1, s h, s w]`."""
+    scale = shape[-1] // valid.shape[-1]
+    return valid[:, None, :, None, :, None].expand(-1, 1, -1, scale, -1, scale).flatten(2, 3).flatten(3, 4)
+
+
+def _normed(image: torch.Tensor, inside: torch.Tensor, norm: nn.Module) -> torch.Tensor:
+    """Group norm with one group over the pixels `inside` `[B, 1, H, W]` of `[B, C, H, W]`."""
+    assert isinstance(norm, nn.GroupNorm)
+    count = inside.sum((1, 2, 3), keepdim=True) * image.shape[1]
+    mean = (image * inside).sum((1, 2, 3), keepdim=True) / count
+    away = image - mean
+    variance = (away.square() * inside).sum((1, 2, 3), keepdim=True) / count
+    scale, shift = (part[:, None, None] for part in (norm.weight, norm.bias))
+    return away * (variance + norm.eps).rsqrt() * scale + shift
 
 
 class ByteEncoder(nn.Module):
@@ -98,22 +121,32 @@ class DoubtHead(nn.Module):
         self.into = nn.Linear(width + SUMMARY_SIZE, hidden)
         self.out = nn.Linear(hidden, len(INTENTS) + 1)
 
-    def forward(self, words: torch.Tensor, mask: torch.Tensor, output: LayerOutput) -> torch.Tensor:
+    def forward(
+        self, words: torch.Tensor, mask: torch.Tensor, output: LayerOutput, valid: torch.Tensor | None = None
+    ) -> torch.Tensor:
         attention = self.attend(words)[..., 0].masked_fill(~mask, -torch.inf).softmax(-1)
         question = (attention[:, None] @ words)[:, 0]
-        return self.out(F.gelu(self.into(torch.cat([question, summarise(output)], dim=-1))))
+        return self.out(F.gelu(self.into(torch.cat([question, summarise(output, valid)], dim=-1))))
 
 
 SUMMARY_SIZE = 4 * 4 + len(SUMMARY_SHARES) + 2
 
 
-def summarise(output: LayerOutput) -> torch.Tensor:
-    """Statistics of a prediction's maps, without its gradient: `[B, S]`."""
+def summarise(output: LayerOutput, valid: torch.Tensor | None = None) -> torch.Tensor:
+    """Statistics of a prediction's maps, without its gradient: `[B, S]`. `valid` `[B, N]`: the cells that count."""
     logits = output.relevance.detach().float()
     maps = torch.cat([output.scores.detach().float(), logits[:, None]], dim=1)
-    ranked = logits.softmax(-1).sort(-1, descending=True).values.cumsum(-1)
-    held = [ranked[:, max(1, round(share * logits.shape[-1])) - 1] for share in SUMMARY_SHARES]
-    return torch.cat([map_statistics(maps), torch.stack([*held, logits.amax(-1) / 8, logits.mean(-1) / 8], dim=-1)], -1)
+    if valid is None:
+        ranked = logits.softmax(-1).sort(-1, descending=True).values.cumsum(-1)
+        held = [ranked[:, max(1, round(share * logits.shape[-1])) - 1] for share in SUMMARY_SHARES]
+        top, mean = logits.amax(-1), logits.mean(-1)
+    else:
+        kept, count = logits.masked_fill(~valid, -torch.inf), valid.sum(-1)
+        ranked = kept.softmax(-1).sort(-1, descending=True).values.cumsum(-1)
+        last = [(share * count.double()).round().clamp(min=1).long() - 1 for share in SUMMARY_SHARES]
+        held = [ranked.gather(1, place[:, None])[:, 0] for place in last]
+        top, mean = kept.amax(-1), (logits * valid).sum(-1) / count
+    return torch.cat([map_statistics(maps, valid), torch.stack([*held, top / 8, mean / 8], dim=-1)], -1)
 
 
 class UniversalLayer(ArrCocLayer):
@@ -136,11 +169,15 @@ class UniversalLayer(ArrCocLayer):
         """The bytes of the question in lower case: `[T, 1]`."""
         return question_bytes(question.text)
 
-    def doubts(self, words: torch.Tensor, mask: torch.Tensor, output: LayerOutput) -> Doubt:
-        """The doubt of one prediction: words `[1, T, d]`, output for `N` cells."""
-        logits = self.doubt(words, mask, output)[0].float()
-        _, absent, whole = logits[:-1].softmax(0).tolist()
-        return Doubt(float(logits[-1].sigmoid()), absent, whole)
+    def _see_pixels(self, pixels: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
+        return self.from_pixels(pixels, valid)
+
+    def doubts(
+        self, words: torch.Tensor, mask: torch.Tensor, output: LayerOutput, valid: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """What `Doubt` holds, for each prediction `[B, 3]`: words `[B, T, d]`, output for `N` cells, `valid` `[B, N]`."""
+        logits = self.doubt(words, mask, output, valid).float()
+        return torch.cat([logits[:, -1:].sigmoid(), logits[:, :-1].softmax(-1)[:, 1:]], dim=-1)
 
 
 def question_bytes(text: str) -> torch.Tensor:

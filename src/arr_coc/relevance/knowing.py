@@ -117,12 +117,17 @@ def edge_energy(texture: TextureArray, view: Grid) -> torch.Tensor:
 
 def background_share(texture: TextureArray) -> float:
     """Share of the image whose tone is within one bin of the most frequent tone."""
+    return float(background(texture))
+
+
+def background(texture: TextureArray) -> torch.Tensor:
+    """`background_share` on the texture's device: `[]`."""
     lowpass = texture["lowpass"]
     if min(texture.size) > BLURRED * TONE_BINS:  # it is blurred: neighbours have the same tone
         lowpass = lowpass[::BLURRED, ::BLURRED]
     tones = torch.histc(lowpass.float(), TONE_BINS, 0, 1)
     windows = torch.nn.functional.pad(tones, (1, 1)).unfold(0, 3, 1).sum(1)
-    return float(windows.max() / tones.sum().clamp(min=1))
+    return windows.max() / tones.sum().clamp(min=1)
 
 
 def cached_scores(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,6 +62,39 @@ class ArrCoc(Selector):
             return chosen
         return share_budget(selection, chosen, self.settings.moments)
 
+    def prepare(self, selections: Sequence[SelectionInput]) -> Sequence[SelectionInput]:
+        """On a GPU, one pass over the textures and the layer for all pictures."""
+        settings, first = self.settings, selections[0]
+        if settings.coupling not in ("auto", "layer", "universal") or first.source is None or first.kind != "image":
+            return selections
+        if not pays_together(first.textures[0].device):
+            return selections
+        from arr_coc.relevance import together
+
+        usable = [
+            replace(
+                one,
+                layer=one.layer
+                if settings.learned and settings.own_layer and settings.coupling != "universal"
+                else None,
+                universal=one.universal if settings.learned and settings.coupling != "layer" else None,
+            )
+            for one in selections
+        ]
+        asked = [not _is_auto(one) for one in usable]
+        ready = together.prepare(usable, asked)
+        if all(asked):
+            return ready
+        # Under `auto` most pictures are never judged: whether the layer knows such an image is found out first.
+        familiar = [one if known else self._familiar_layers(one) for one, known in zip(ready, asked, strict=True)]
+        judged = together.prepare(familiar, [not known for known in asked])
+        return [
+            replace(
+                one, **{name: getattr(two, name) for name in ("layer", "universal") if getattr(two, name) is not None}
+            )
+            for one, two in zip(ready, judged, strict=True)
+        ]
+
     def before_encoding(self, selection: SelectionInput) -> Choice:
         """Under `auto`: three fifths of the cells where the layer recognises the question, otherwise all of them.
 
@@ -115,6 +149,11 @@ class ArrCoc(Selector):
         chosen = self.select(selection)
         assert chosen.relevance is not None
         return chosen.relevance[selection.candidates] * max(MIN_TRUST, chosen.tensions["trust"])
+
+
+def pays_together(device: torch.device) -> bool:
+    """Whether several pictures are worked out in one pass: not on a CPU, which padding slows down (`benchmarks/choosing.py`)."""
+    return device.type != "cpu"
 
 
 def explained(selector: str) -> str | ArrCoc:

@@ -24,12 +24,14 @@ scanned and drawn pages; `benchmarks/void.py` measures them on others.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 
+from arr_coc.devices import fetch
 from arr_coc.relevance.knowing import TEXT_THRESHOLD, CellScores, cached_scores, edge_energy
 from arr_coc.selectors.base import SelectionInput
 from arr_coc.texture import TextureArray, filters
@@ -123,28 +125,51 @@ VOIDS = {
 
 def void(texture: TextureArray) -> str:
     """Which of `VOIDS` an image is, by the statistics of its channels; empty if it shows something."""
+    return void_by(fetch(void_statistics(texture)))
+
+
+def void_statistics(texture: TextureArray) -> list[torch.Tensor]:
+    """What `void` is decided by, on the texture's device; nothing for an image with too few cells for statistics."""
     height, width = texture.size
     rows, columns = (min(VOID_CELLS[1], round(side / VOID_CELL)) for side in (height, width))
     if min(rows, columns) < VOID_CELLS[0]:
-        return ""  # too few cells for statistics
-    # Documents, the most frequent case, are settled by their edges alone: what only others need is computed below.
+        return []
     detail = texture["edges"].float() + texture["edges_inverted"].float()
-    edges = filters.pool(detail, (rows, columns), "mean").double().cpu()
+    edges = filters.pool(detail, (rows, columns), "mean")
+    # On a CPU, what only other pictures need is not computed for a document. On a GPU, looking would wait for the device.
+    if not edges.is_cuda and _by_edges(edges.double()) is not None:
+        return [edges]
+    colours = [texture[name].float() for name in ("red", "green", "blue")]
+    luma = filters.luma(colours)
+    means = filters.pool_means((*colours, luma * luma), (rows, columns))
+    return [edges, *means, *texture.grid(rows, columns, ["saliency", "text"])]
+
+
+def _by_edges(edges: torch.Tensor) -> str | None:
+    """`void` where the edges of the cells `[h, w]` settle it, as they do for most documents; else None."""
     if float(edges.max()) < FAINT_EDGES / 2:
         return "flat"
-    median = float(edges.median())
-    quiet = float(edges.quantile(0.1)) / (median + 0.02)
-    if quiet < 0.1:  # paper between lines
+    return "" if _quiet(edges) < 0.1 else None  # paper between lines
+
+
+def _quiet(edges: torch.Tensor) -> float:
+    return float(edges.quantile(0.1)) / (float(edges.median()) + 0.02)
+
+
+def void_by(statistics: Sequence[torch.Tensor]) -> str:
+    """`void` by `void_statistics` on the CPU."""
+    if not statistics:
         return ""
-    peaks = _kurtosis(texture.grid(rows, columns, ["saliency"])[0].double().cpu())
-    likely = float(texture.grid(rows, columns, ["text"]).max())
-    if float(edges.max()) < SOFT_EDGES and likely < SOFT_TEXT and peaks < 16:
+    edges, *others = (plane.double() for plane in statistics)
+    known = _by_edges(edges)
+    if known is not None:
+        return known
+    *means, square, saliency, text = others
+    peaks, quiet = _kurtosis(saliency), _quiet(edges)
+    if float(edges.max()) < SOFT_EDGES and float(text.max()) < SOFT_TEXT and peaks < 16:
         return "soft"
     if peaks > 9:  # something stands out
         return ""
-    colours = [texture[name].float() for name in ("red", "green", "blue")]
-    luma = filters.luma(colours)
-    *means, square = (plane.double().cpu() for plane in filters.pool_means((*colours, luma * luma), (rows, columns)))
     mean, chroma = filters.luma(means), (means[0] - means[2], means[0] - means[1])
     contrast = (square - mean * mean).clamp(min=0).sqrt()
     sharpest, roughest = _outlier(edges, 0.03), _outlier(contrast, 0.01)

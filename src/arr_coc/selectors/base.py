@@ -11,7 +11,7 @@ A plain function `SelectionInput -> cells` is a selector, too. Nothing here depe
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -78,12 +78,18 @@ class ImageSource:
         return self._texture
 
     def texture(self, watch: Stopwatch | None = None) -> Any:
-        """A `TextureArray`; for the frames of a video a `TextureBatch`."""
+        """A `TextureArray`; for the frames of a video a `TextureBatch`.
+
+        On a GPU, where the answer is computed, a picture's texture is computed there too; a tensor stays where it is.
+        """
         if self._texture is None:
+            on_gpu = watch is not None and watch.device.type == "cuda" and not isinstance(self.picture, torch.Tensor)
+            device = watch.device if watch is not None and on_gpu else None
             with self._lock:
                 if self._texture is None:
                     with nullcontext() if watch is None else watch.stage("texture"):
-                        self._texture = TextureArray.from_image(self.picture, embeddings=self.embeddings)
+                        made = TextureArray.from_image(self.picture, embeddings=self.embeddings, device=device)
+                        self._texture = made
         return self._texture
 
 
@@ -267,8 +273,14 @@ class Selector:
     sets_budget: bool = True  # can decide how many cells to keep (budget "auto")
     asks_embeddings: bool = False  # requires an image-text encoder
     continues: bool = False  # where it probes the language model, the prefill continues from there
-    continues_up_to: int = 0  # encoded cells up to which it does so anyway: there a separate probe costs more than it saves
+    continues_up_to: int = (
+        0  # encoded cells up to which it does so anyway: there a separate probe costs more than it saves
+    )
     reads_gaze: bool = False  # uses where a person looks
+
+    def prepare(self, selections: Sequence[SelectionInput]) -> Sequence[SelectionInput]:
+        """Several images that are chosen for next, one after the other: the same, with what was worked out for all at once."""
+        return selections
 
     def select(self, selection: SelectionInput) -> Choice | torch.Tensor:
         raise SelectorError(f"selector {self.name!r} does not choose among encoded cells")

@@ -11,7 +11,7 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -142,6 +142,16 @@ def _named(made: Selector, name: str) -> Selector:
 
 def _kind(found: object) -> str:
     return f"the class {found.__name__}" if isinstance(found, type) else type(found).__name__
+
+
+def call_prepare(selector: Selector, selections: Sequence[SelectionInput]) -> Sequence[SelectionInput]:
+    """What a selector works out for several images at once. Where that fails, each image is chosen for by itself."""
+    if not selections:
+        return selections
+    try:
+        return selector.prepare(selections)
+    except Exception:  # whatever it was, the same work for one image raises it again, and says for which
+        return selections
 
 
 def call_glance(selector: Selector, selection: SelectionInput) -> tuple[Choice | Downscale, str]:

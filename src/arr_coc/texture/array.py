@@ -66,6 +66,10 @@ class ChannelCache:
             value: T = self._values[key]
             return value
 
+    def has(self, key: Key) -> bool:
+        """Whether there is a value under `key`."""
+        return key in self._values
+
     @property
     def nbytes(self) -> int:
         """Bytes of all cached tensors, each counted once."""
@@ -352,6 +356,10 @@ class TextureArray:
         """For channel functions: a value that several channels share, computed on first use and cached."""
         return self._cache.once(("shared", key), make)
 
+    def has(self, key: str) -> bool:
+        """Whether `once` has a value under `key`."""
+        return self._cache.has(("shared", key))
+
     def constant(self, value: float) -> torch.Tensor:
         """For channel functions: a constant plane `[H, W]`, which takes no memory."""
         return torch.full((1, 1), value, dtype=self.dtype, device=self.device).expand(self.size)
@@ -373,6 +381,15 @@ class TextureArray:
         It stays until a map of that name is supplied.
         """
         self._ready[find_channel(name).name] = plane if callable(plane) else lambda: plane
+
+    def is_computed(self, name: str) -> bool:
+        """Whether a channel is there already, computed or given."""
+        return name in self._ready or self._cache.has(("channel", name))
+
+    def fill(self, name: str, plane: torch.Tensor) -> None:
+        """For kernels that compute several textures at once: a channel `[H, W]` that depends on the image alone."""
+        if name not in self._ready:
+            self._cache.once(("channel", name), lambda: plane)
 
     def _level(self, name: str, number: int) -> torch.Tensor:
         return self.pyramid(name).level(number) if number else self._plane(name)

@@ -24,6 +24,7 @@ from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.relevance.selector import ArrCoc
 from arr_coc.selectors.base import ImageSource, Question, SelectionInput
 from arr_coc.selectors.cues import EmbeddingScorer
+from arr_coc.selectors.registry import call_prepare
 from arr_coc.texture import TextureArray
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.budget import Budget, limit
@@ -217,6 +218,9 @@ def _realize_texture(
         universal=LayerPredictor(None, texture.device),
         mass=bound.mass,
     )
+    selector = ArrCoc()
+    selector.settings = settings
+    (selection,) = call_prepare(selector, [selection])  # on a GPU: channels of one size as a graph, and one transfer
     choice = realized(selection, settings)
     notes = [bound.note] if bound.note else []
     if isinstance(scorer, cascades.CascadeScorer):

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 
@@ -22,6 +22,9 @@ from arr_coc.devices import Stopwatch, merge_timings
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.answer import Answer, Prepared, Turn
 from arr_coc.vlm.confidence import Calibration, TokenRecorder, confidence
+
+if TYPE_CHECKING:
+    from arr_coc.vlm.recording import Recordings
 
 INCOMPLETE = "\ufffd"  # decoded text ends with it while a character's last token is missing
 
@@ -75,8 +78,9 @@ def generate(
     remember: bool,
     options: Mapping[str, Any],
     calibration: Calibration | None = None,
+    recordings: Recordings | None = None,
 ) -> list[Answer]:
-    """Run the model on a prepared prompt: one answer per row and returned sequence."""
+    """Run the model on a prepared prompt: one answer per row and returned sequence. `recordings`: used where a shape fits."""
     if remember and (why := not_rememberable(adapter, prepared, options)):
         raise PromptError(why)
     _check_model(adapter, options)
@@ -85,7 +89,11 @@ def generate(
     active = nullcontext() if pruning is None else layer_pruning.prune_layers(adapter, prepared, pruning)
     recorder = TokenRecorder()
     with torch.no_grad(), active as pruned:
-        result = timed_generate(adapter.model, inputs, watch, options, recorder)
+        result = None
+        if recordings is not None and pruning is None and not remember:
+            result = recordings.generate(inputs, watch, options, recorder)
+        if result is None:
+            result = timed_generate(adapter.model, inputs, watch, options, recorder)
     allocations = prepared.allocations if pruned is None else pruned.allocations(prepared)
     timings = merge_timings(prepared.timings, watch)
     copies = len(result.sequences) // len(prepared.source)

@@ -26,13 +26,13 @@ from arr_coc.errors import BudgetError, PromptError, SelectorError
 from arr_coc.relevance.regions import find_page, is_about_everything, letter_height
 from arr_coc.relevance.tiling import Tiling, tile
 from arr_coc.selectors.base import Choice, Downscale, ImageSource, SelectionInput, Selector
+from arr_coc.selectors.registry import call_glance
 from arr_coc.texture import TextureArray
 from arr_coc.types.budget import Budget, limit
 from arr_coc.types.grid import Grid
 from arr_coc.types.levels import Levels
 from arr_coc.types.pyramid import Pyramid, Region, View
 from arr_coc.vlm.detail import EVERYTHING, LEGIBLE, MIN_GAIN, REDUCED, _ViewMaker, view_pixels
-from arr_coc.vlm.fallback import call_glance
 from arr_coc.vlm.request import SelectionRequest
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 
 import torch
 
@@ -57,6 +57,9 @@ from arr_coc.vlm.request import (
     listed,
     parse_request,
 )
+
+if TYPE_CHECKING:
+    from arr_coc.vlm.recording import RecordingCost, Recordings
 
 DEFAULT_SELECTOR = ArrCoc.name
 Images: TypeAlias = "ImageLike | Look | Sequence[ImageLike] | None"
@@ -106,6 +109,7 @@ class VLM:
             fitted = fit_to_model(made, self.adapter)
             self.layer, self._universal = (None, fitted) if fitted.is_universal else (fitted, None)
         self.codec = codec
+        self.recordings: Recordings | None = None  # made by `record`
         self.calibration = Calibration.find(
             source
         )  # of the confidence in answers; None: token probabilities as they are
@@ -312,7 +316,9 @@ class VLM:
             late = _changed(VLM.generate, locals())
             if late:
                 raise PromptError(f"these inputs are prepared already: {', '.join(sorted(late))} comes too late")
-            return generation.generate(self.adapter, self._prompter, images, None, remember, options, self.calibration)
+            return generation.generate(
+                self.adapter, self._prompter, images, None, remember, options, self.calibration, self.recordings
+            )
         request = parse_request(
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
             originals=originals, look=look, budget=budget, glance=glance, selector=selector,
@@ -397,6 +403,34 @@ class VLM:
         look = self._take_look([shown], [listed(videos, is_video)], model_fps(fps), Stopwatch(self.device))
         return replace(look, attention_at=tuple(attention_at))
 
+    def record(
+        self,
+        *,
+        budget: Budget,
+        glance: Budget = "all",
+        sizes: Sequence[tuple[int, int]] = ((1024, 1024),),
+        texts: Sequence[int] = (64, 128),
+        batches: Sequence[int] = (1,),
+        new_tokens: int = 64,
+        most: int = 16,
+    ) -> RecordingCost:
+        """Record answers of fixed shapes ahead of time, as CUDA graphs; on a CPU the same functions run without a graph.
+
+        Answers that fit a recorded shape use it from then on; all others run as before. Their tokens are the same.
+
+        Args:
+            budget: The budget that will be asked with, as a count or a share, or "all".
+            glance: Likewise. With counts, pictures of every size have one shape.
+            sizes: (width, height) of pictures, which shares are counted for.
+            texts: Lengths in tokens that prompts are padded to, besides their pictures' tokens.
+            batches: Numbers of prompts that are answered together.
+            new_tokens: The longest answer. Longer ones run as before.
+            most: The most shapes kept, those of earlier calls included; the one unused for longest goes first.
+        """
+        from arr_coc.vlm import recording
+
+        return recording.record(self, budget, glance, sizes, texts, batches, new_tokens, most)
+
     def stream(self, images: Images, question: str, **options: Unpack[AskOptions]) -> AnswerStream:
         """What `ask` answers to one question, piece by piece: iterate over the text, then read `.answer`.
 
@@ -467,7 +501,9 @@ class VLM:
             pruning = layer_pruning.PruningRequest(
                 chosen, request.selection.budget, False, request.selection.seed, partial=True
             )
-        return generation.generate(self.adapter, self._prompter, prepared, pruning, remember, options, self.calibration)
+        return generation.generate(
+            self.adapter, self._prompter, prepared, pruning, remember, options, self.calibration, self.recordings
+        )
 
     def _look_again(
         self, request: Request, row: int, answer: Answer, sure: float, remember: bool, options: Mapping[str, Any]

@@ -116,6 +116,7 @@ def context(
         codec=vlm.codec,
         prompter=vlm.prompter,
         look=look,
+        recordings=vlm.recordings,
     )
 
 
@@ -142,8 +143,9 @@ def context_for_inputs(vlm: VLM, request: Request, watch: Stopwatch) -> PromptCo
     questions = [Question(text, row, adapter.embed) for text, row in zip(texts, rows, strict=True)]
     asked = request.selection
     return PromptContext(
-        adapter, inputs, visuals, sources, questions, asked, asked, watch, vlm.layer, vlm.universal, vlm.codec
-    )
+        adapter, inputs, visuals, sources, questions, asked, asked, watch, vlm.layer, vlm.universal, vlm.codec,
+        recordings=vlm.recordings,
+    )  # fmt: skip
 
 
 def _with_gaze(

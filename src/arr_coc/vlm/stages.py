@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,14 +22,17 @@ from arr_coc.devices import Stopwatch
 from arr_coc.errors import SelectorError
 from arr_coc.layer.inference import LayerPredictor
 from arr_coc.layer.model import ArrCocLayer
-from arr_coc.selectors.base import Choice, Downscale, ImageSource, Question, SelectionInput
+from arr_coc.selectors.base import Choice, Downscale, ImageSource, Question, SelectionInput, Selector
 from arr_coc.selectors.cues import EmbeddingScorer
-from arr_coc.selectors.registry import call_gaze, call_glance, call_relevance
+from arr_coc.selectors.registry import call_gaze, call_glance, call_prepare, call_relevance
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.budget import Limit, divide, limits, rows
 from arr_coc.vlm.continuation import Deferred, ProbeDeferred, can_defer
 from arr_coc.vlm.look import Encoding, Look, TokenCodec
 from arr_coc.vlm.request import SelectionRequest, given_cells
+
+if TYPE_CHECKING:
+    from arr_coc.vlm.recording import Recordings
 
 CACHED_ENCODINGS = 4  # per look
 SEED_STEP = 7919  # added per image of a row: images with equal grids get different random cells
@@ -55,6 +59,7 @@ class PromptContext:
     conversations: tuple[tuple[Message, ...], ...] = ()
     prompts: tuple[str, ...] = ()
     defer: bool = False  # probes may wait for the prefill (`continuation`)
+    recordings: Recordings | None = None  # encoders of fixed shape (`VLM.record`)
 
 
 @dataclass(eq=False)
@@ -128,9 +133,16 @@ def glance(context: PromptContext) -> Plan:
         raise SelectorError(f"{context.adapter.family} encodes whole pictures only: leave glance out and set a budget")
     results: list[Choice | Downscale] = []
     with context.watch.stage("glance"):
+        decided = [
+            plan.automatic.get(number) if is_automatic(bound) and selector is request.selector else None
+            for number, bound in enumerate(bounds)
+        ]
+        waiting = [number for number, found in enumerate(decided) if found is None]
+        ready = _prepare(context, selector, [selection_input(context, number, bounds[number]) for number in waiting])
+        selections = dict(zip(waiting, ready, strict=True))
         for number, bound in enumerate(bounds):
-            found = plan.automatic.get(number) if is_automatic(bound) and selector is request.selector else None
-            result, why = (found, "") if found else call_glance(selector, selection_input(context, number, bound))
+            found = decided[number]
+            result, why = (found, "") if found else call_glance(selector, selections[number])
             needed = plan.limits[number].k or 0
             if is_automatic(bound) and isinstance(result, Choice) and len(result.keep) < needed:  # encode what is read
                 wider = selection_input(context, number, replace(bound, k=needed))
@@ -161,10 +173,11 @@ def _decide_counts(context: PromptContext, plan: Plan) -> None:
     if not selector.glances or context.request.shared or not any(map(is_automatic, plan.limits)):
         return
     with context.watch.stage("glance"):
-        for number, bound in enumerate(plan.limits):
-            if not is_automatic(bound):
-                continue
-            choice, plan.reasons[number] = call_glance(selector, selection_input(context, number, bound))
+        waiting = [number for number, bound in enumerate(plan.limits) if is_automatic(bound)]
+        ready = _prepare(context, selector, [selection_input(context, i, plan.limits[i]) for i in waiting])
+        for number, selection in zip(waiting, ready, strict=True):
+            bound = plan.limits[number]
+            choice, plan.reasons[number] = call_glance(selector, selection)
             if isinstance(choice, Choice):
                 plan.automatic[number] = choice
                 if choice.auto is not None:
@@ -236,6 +249,11 @@ def gaze(context: PromptContext, plan: Plan, encoded: list[Encoded]) -> StageRes
     return StageResult(encoded, allocations, [choice.features for choice in choices], deferred)
 
 
+def _prepare(context: PromptContext, selector: Selector, selections: list[SelectionInput]) -> Sequence[SelectionInput]:
+    """What can be worked out for all visuals at once, before the selector is called on each."""
+    return call_prepare(selector, selections)
+
+
 def selection_input(
     context: PromptContext, number: int, bound: Limit, tokens: Encoded | None = None, probe: CellProbe | None = None
 ) -> SelectionInput:
@@ -294,7 +312,11 @@ def _downscale(
 def _run_encoder(context: PromptContext, cells: list[torch.Tensor] | None, depths: Sequence[float]) -> list[Encoded]:
     """The encoder's tokens, in the codec's form if there is one."""
     with context.watch.stage("encode"):
-        found = context.adapter.encode(context.inputs, context.visuals, cells, depths)
+        found = None
+        if context.recordings is not None:
+            found = context.recordings.encode(context.inputs, context.visuals, cells, depths)
+        if found is None:
+            found = context.adapter.encode(context.inputs, context.visuals, cells, depths)
         if context.codec is None:
             return found
         return [context.codec.encode(visual, one) for visual, one in zip(context.visuals, found, strict=True)]
@@ -317,12 +339,17 @@ def _choose(
     """Call the selector on every visual. Calls that wait for their probe go to `deferred`."""
     bounds = plan.limits if not context.request.shared else _share_budget(context, plan, encoded, probes)
     choices = []
+    waiting = [number for number, bound in enumerate(bounds) if not bound.everything]
+    ready = _prepare(
+        context, context.request.selector,
+        [selection_input(context, i, bounds[i], encoded[i], probes[i]) for i in waiting],
+    )  # fmt: skip
+    selections = dict(zip(waiting, ready, strict=True))
     for number, (bound, tokens) in enumerate(zip(bounds, encoded, strict=True)):
         if bound.everything:
             choices.append(_everything(plan, number, tokens))
             continue
-        selection = selection_input(context, number, bound, tokens, probes[number])
-        selector = context.request.selector
+        selection, selector = selections[number], context.request.selector
         wanted = selector.continues or len(tokens.cells) <= selector.continues_up_to
         if wanted and context.defer and _can_wait(context, number):
             probes[number].k = bound.k

@@ -10,7 +10,7 @@ import torch
 
 from arr_coc.texture.channels.text import stroke_text
 from arr_coc.texture.kernels import cuda_graph, using
-from arr_coc.texture.kernels.cuda_graph import CAPTURE_AFTER, EVICT_AFTER, GraphCache, can_capture
+from arr_coc.texture.kernels.cuda_graph import CAPTURE_AFTER, EVICT_AFTER, GraphCache, RecordedWork, can_capture
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are captured on a GPU")
 
@@ -115,6 +115,61 @@ def test_work_that_cannot_be_captured_runs_without_a_graph(graphs: list[Any], mo
     assert len(cache) == 0
 
 
+def test_a_failed_capture_gives_random_numbers_their_state_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Generator:
+        state = "usual"
+
+        def clone_state(self) -> str:
+            return self.state
+
+        def graphsafe_set_state(self, state: str) -> None:
+            self.state = state
+
+    mine = Generator()
+    monkeypatch.setattr(torch.cuda, "default_generators", (None, mine))
+
+    def capture() -> None:
+        with cuda_graph._keep_generator(torch.device("cuda:1")):
+            mine.state = "capturing"
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(RuntimeError, match="operation not permitted"):
+        capture()
+    assert mine.state == "usual"
+    with cuda_graph._keep_generator(torch.device("cuda:1")):
+        mine.state = "drawn from"
+    assert mine.state == "drawn from"
+
+
+class TestRecordedWork:
+    """On a CPU the work runs on the buffers."""
+
+    def test_inputs_fill_the_start_of_their_buffers(self) -> None:
+        made = RecordedWork(lambda one, other: (one + other,), (torch.zeros(2, 3), torch.ones(2, 3)))
+        made.load(torch.tensor([[5.0, 6.0]]), None)
+        assert made.run()[0].tolist() == [[6, 7, 1], [1, 1, 1]]
+        made.load(None, torch.full((2, 3), 2.0))
+        assert made.run()[0].tolist() == [[7, 8, 2], [2, 2, 2]]
+        assert not made.is_graph
+
+    def test_what_one_mode_allocates_serves_all(self) -> None:
+        kept: list[torch.Tensor] = []
+
+        def work(given: torch.Tensor) -> tuple[torch.Tensor]:
+            if not kept:
+                kept.append(torch.zeros_like(given))
+            return (kept[0].add_(given),)
+
+        buffer = torch.ones(2)
+        with torch.inference_mode():
+            made = RecordedWork(work, (buffer,))
+            made.run()
+        made.load(torch.ones(2, requires_grad=True))
+        (found,) = made.run()
+        assert found.tolist() == [2, 2]
+        assert not found.requires_grad
+
+
 def test_nothing_is_captured_on_a_cpu() -> None:
     assert not can_capture(torch.zeros(3))
 
@@ -146,6 +201,7 @@ def test_a_failed_capture_restores_the_stream() -> None:
         wait()
     assert torch.cuda.current_stream() == before
     assert float((given + 1).sum()) == 6
+    assert torch.rand(3, device="cuda").shape == (3,)
 
 
 @gpu
@@ -162,3 +218,20 @@ def test_dropping_one_cache_leaves_another_valid() -> None:
     (found,) = kept.run(0, "product", lambda one: (one @ weights,), (given,))
     assert torch.allclose(found, given @ weights, rtol=1e-3)
     assert len(filling) == 32
+
+
+@gpu
+def test_recorded_work_on_two_streams_and_after_others_are_dropped() -> None:
+    weights, given = torch.rand(64, 64, device="cuda"), torch.rand(8, 64, device="cuda")
+    made = RecordedWork(lambda one: (one @ weights,), (torch.zeros(8, 64, device="cuda"),))
+    other = RecordedWork(lambda one: (one @ weights + 1,), (torch.zeros(8, 64, device="cuda"),))
+    assert made.is_graph
+    del other
+    torch.cuda.empty_cache()
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            made.load(given)
+            found = made.run()[0].clone()
+        stream.synchronize()
+        assert torch.allclose(found, given @ weights, rtol=1e-3)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -13,6 +11,7 @@ from arr_coc.errors import ArrCocError
 from arr_coc.texture.channels import clusters
 from arr_coc.texture.kernels import connected_components, dispatch, superpixels, used, using
 from arr_coc.texture.kernels.dispatch import reason, requested_backend, use_kernel
+from tests.waiting import no_waits
 
 LAYOUT = [name for name in arr_coc.FULL40 if name != "text"]
 
@@ -128,14 +127,6 @@ def test_points_on_the_host_that_are_not_finite_are_refused(device: torch.device
 
 
 @pytest.fixture
-def no_waits() -> Iterator[None]:
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    yield
-    torch.cuda.set_sync_debug_mode("default")
-
-
-@pytest.fixture
 def pixels() -> torch.Tensor:
     return torch.rand(1, 3, 256, 320, device="cuda")
 
@@ -151,10 +142,10 @@ def warm(pixels: torch.Tensor) -> TextureArray:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.usefixtures("warm")
-def test_a_texture_on_the_gpu_waits_for_nothing(pixels: torch.Tensor, request: pytest.FixtureRequest) -> None:
+def test_a_texture_on_the_gpu_waits_for_nothing(pixels: torch.Tensor) -> None:
     texture = TextureArray.from_image(pixels[0], max_side=None, layout=LAYOUT)  # checks the range of the values
     points, levels = torch.rand(9, 2, device="cuda"), torch.rand(9, device="cuda")
-    request.getfixturevalue("no_waits")
-    texture.tensor()
-    texture.grid(8, 10)
-    texture.sample(points, levels)
+    with no_waits():
+        texture.tensor()
+        texture.grid(8, 10)
+        texture.sample(points, levels)

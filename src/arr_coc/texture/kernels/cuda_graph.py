@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -47,11 +48,27 @@ def capture_graph(
                 for _ in range(3):
                     work()
             current.wait_stream(stream)
-            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
+            with _keep_generator(device), capture:
                 work()
         finally:
             torch.cuda.set_stream(current)  # torch stays on the side stream where the capture fails
     return graph
+
+
+@contextmanager
+def _keep_generator(device: torch.device) -> Iterator[None]:
+    """Inside, a capture may fail. Torch then leaves the device's random numbers as if they were still being captured, and
+    every later use of them raises "Offset increment outside graph capture"; so they get the state from before."""
+    generator: Any = torch.cuda.default_generators[
+        torch.cuda.current_device() if device.index is None else device.index
+    ]
+    before = generator.clone_state()
+    try:
+        yield
+    except BaseException:
+        generator.graphsafe_set_state(before)
+        raise
 
 
 def can_capture(*tensors: torch.Tensor) -> bool:
@@ -72,6 +89,7 @@ class CapturedGraph:
     graph: torch.cuda.CUDAGraph
     inputs: Tensors
     outputs: Tensors
+    work: Callable[..., Tensors]  # holds the memory that the graph uses besides
 
     def replay(self, inputs: Tensors) -> Tensors:
         for buffer, given in zip(self.inputs, inputs, strict=True):
@@ -138,8 +156,69 @@ class GraphCache:
             self._pools[stream] = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
         outputs: list[Tensors] = []
         graph = capture_graph(lambda: outputs.append(work(*buffers)), inputs[0].device, *self._pools[stream])
-        return CapturedGraph(graph, buffers, outputs[-1])
+        return CapturedGraph(graph, buffers, outputs[-1], work)
 
 
 def _current_stream(device: torch.device) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+class RecordedWork:
+    """Work of one fixed shape on fixed buffers: `load` the inputs, then `run`. On a GPU it is a graph, else it runs as it is.
+
+    For work whose outputs stay in place until the next run; callers hold a lock as long as they need them. Each graph has memory
+    of its own, so that it can be dropped alone. All are captured on one stream, whose workspace they share: so runs on
+    different streams wait for each other on the device.
+    """
+
+    _streams: ClassVar[dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Event]]] = {}  # and the last run's end
+
+    def __init__(self, work: Callable[..., Tensors], inputs: Tensors, recorded: bool = True) -> None:
+        """`inputs`: the buffers, made outside of inference mode, whose values must be valid. `recorded`: whether to capture a graph where that is possible."""
+        self.inputs, self._work = inputs, work
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._done: torch.cuda.Event | None = None
+        self.outputs: Tensors = ()
+        if recorded and can_capture(*inputs):
+            outputs: list[Tensors] = []
+            device = inputs[0].device
+            with _capture_lock, torch.inference_mode(False), torch.no_grad(), device_guard(device):
+                if device not in self._streams:
+                    self._streams[device] = torch.cuda.Stream(device), torch.cuda.Event()
+                stream, self._done = self._streams[device]
+                self._wait()
+                self._graph = capture_graph(lambda: outputs.append(work(*inputs)), device, stream=stream)
+            self.outputs = outputs[-1]
+
+    @property
+    def is_graph(self) -> bool:
+        return self._graph is not None
+
+    def load(self, *given: torch.Tensor | None) -> None:
+        """Copy inputs into the buffers, from any device; None leaves one as it is. A smaller input fills the buffer's start."""
+        self._wait()
+        with torch.inference_mode(False), torch.no_grad():
+            for buffer, one in zip(self.inputs, given, strict=True):
+                if one is None:
+                    continue
+                target = buffer
+                for axis, size in enumerate(one.shape):
+                    target = target.narrow(axis, 0, size)
+                target.copy_(one, non_blocking=True)
+
+    def run(self) -> Tensors:
+        """The outputs; the next run overwrites them."""
+        self._wait()
+        if self._graph is None:
+            with torch.inference_mode(False), torch.no_grad():  # what it allocates stays for callers of any mode
+                self.outputs = self._work(*self.inputs)
+        else:
+            self._graph.replay()
+        if self._done is not None:
+            self._done.record(torch.cuda.current_stream(self.inputs[0].device))
+        return self.outputs
+
+    def _wait(self) -> None:
+        """The last run may have been on another stream."""
+        if self._done is not None:
+            torch.cuda.current_stream(self.inputs[0].device).wait_event(self._done)

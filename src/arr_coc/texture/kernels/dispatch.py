@@ -223,6 +223,95 @@ def region_planes(texture: TextureArray, name: str) -> torch.Tensor | None:
     return texture.once("region planes", make)[name]
 
 
+TOGETHER = (*EDGES, "distance", "saliency")  # the channels that `write_together` computes
+
+
+def write_together(textures: Sequence[TextureArray], names: Sequence[str]) -> None:
+    """Compute channels of several textures by kernels, those of one size in one launch each. Nothing waits for the host.
+
+    Sizes that come again run as one CUDA graph. Where kernels cannot run, and for other channels, nothing is computed:
+    the textures compute those themselves. `names`: only these count.
+    """
+    groups: dict[Any, list[TextureArray]] = {}
+    for texture in dict.fromkeys(textures):
+        if len(texture.picture.pixels) and use_kernel("pointwise channels", texture.picture.pixels):
+            groups.setdefault((texture.size, texture.dtype, texture.device), []).append(texture)
+    wanted = tuple(name for name in TOGETHER if name in names)
+    for (size, dtype, device), group in groups.items():
+        missing = [texture for texture in group if not all(map(texture.is_computed, wanted))]
+        if not missing or not wanted:
+            continue
+        work = _make_work(wanted, len(missing), size, dtype, device, threading.get_ident(), _stream(device))
+        pixels = torch.stack([texture.pixels for texture in missing])
+        with device_guard(device):
+            if device.type == "cuda" and _can_record(pixels):
+                (block,) = _recorded(device).run(None, ("channels", wanted, dtype), work, (pixels,))
+            else:
+                (block,) = work(pixels)
+        for texture, planes in zip(missing, block, strict=True):
+            for name, plane in zip(wanted, planes, strict=True):
+                texture.fill(name, plane)
+
+
+MAX_RECORDED = 8 << 20  # px of all pictures together up to which a graph is kept
+RECORDED = 8  # sizes for which graphs are kept
+
+
+class _ChannelWork:
+    """Channels of `batch` images of one size, with the buffers for them: `[B, 3, H, W]` to `[B, C, H, W]`."""
+
+    def __init__(
+        self, names: tuple[str, ...], batch: int, size: tuple[int, int], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.names, self.batch, self.size, self.dtype, self.device = names, batch, size, dtype, device
+        self._buffers: Any = None
+
+    def __call__(self, pixels: torch.Tensor) -> tuple[torch.Tensor]:
+        from arr_coc.texture.kernels.distance import distance_buffers, write_distance
+        from arr_coc.texture.kernels.pointwise import pass_buffers, write_pointwise
+        from arr_coc.texture.kernels.saliency import CentreSurround
+
+        shape = (self.batch, *self.size)
+        if self._buffers is None:
+            self._buffers = (
+                CentreSurround(self.batch, self.size, self.device) if "saliency" in self.names else None,
+                pass_buffers(self.batch, self.size, self.device),
+                distance_buffers(shape, self.device),
+            )
+        saliency, passes, (along, found) = self._buffers
+        out = torch.empty(self.batch, len(self.names), *self.size, dtype=self.dtype, device=self.device)
+        edge = torch.empty(shape, dtype=torch.uint8, device=self.device) if "distance" in self.names else None
+        slots = {name: number for number, name in enumerate(self.names)}
+        if saliency is not None:
+            saliency.write(pixels, out[:, slots["saliency"]])
+        write_pointwise(pixels, out, {n: slots[n] for n in EDGES if n in slots}, None, edge, passes)
+        if edge is not None:
+            write_distance(edge, along, found, out[:, slots["distance"]])
+        return (out,)
+
+
+@lru_cache(maxsize=16)
+def _make_work(
+    names: tuple[str, ...], batch: int, size: tuple[int, int], dtype: torch.dtype, device: torch.device, thread: int,
+    stream: int,
+) -> _ChannelWork:  # fmt: skip
+    return _ChannelWork(names, batch, size, dtype, device)
+
+
+def _can_record(pixels: torch.Tensor) -> bool:
+    from arr_coc.texture.kernels.cuda_graph import can_capture
+
+    return can_capture(pixels) and pixels.numel() <= 3 * MAX_RECORDED
+
+
+@lru_cache(maxsize=8)
+def _recorded(device: torch.device) -> Any:
+    """The graphs of a device."""
+    from arr_coc.texture.kernels.cuda_graph import GraphCache
+
+    return GraphCache(RECORDED)
+
+
 def pool_planes(planes: Sequence[torch.Tensor], size: tuple[int, int], rules: Sequence[str]) -> torch.Tensor | None:
     """Planes on a grid of cells, each by its rule: `[C, h, w]`."""
     if not use_kernel("cells", *planes):
@@ -278,8 +367,11 @@ def _mip_table(texture: TextureArray, channels: Sequence[Channel]) -> MipTable:
 
 def _buffers(kind: str, size: tuple[int, int], device: torch.device) -> Any:
     """Buffers for one image of a size, per thread and stream."""
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    return _make_buffers(kind, size, device, threading.get_ident(), stream)
+    return _make_buffers(kind, size, device, threading.get_ident(), _stream(device))
+
+
+def _stream(device: torch.device) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
 
 
 @lru_cache(maxsize=16)
