@@ -42,7 +42,8 @@ coverage: .venv/ready-dev
 # On a machine with a GPU, with the Python that is there: nothing is installed. All test files that use a GPU, in one process, so
 # that what one leaves behind is found by the next.
 GPU_PYTHON ?= python3
-GPU_TESTS = $(shell grep -lE 'is_available\(\)' -r tests --include='test_*.py' | grep -vE '^tests/(cli|engines|recipes)/' | sort)
+GPU_TESTS = tests/texture/kernels tests/benchmarks $(shell grep -lE 'is_available\(\)' -r tests --include='test_*.py' | \
+  grep -vE '^tests/(texture/kernels|benchmarks|cli|engines|recipes)/' | sort)
 
 test-gpu:
 	@$(GPU_PYTHON) -c "import torch; assert torch.cuda.is_available(), 'expected a GPU that torch sees, got none'"

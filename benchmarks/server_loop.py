@@ -126,9 +126,9 @@ def _shrink(config: Any) -> None:
     wide = "embed_dim" if hasattr(vision, "embed_dim") else "hidden_size"  # Qwen2-VL's hidden_size is the output's
     setattr(vision, wide, 64)
     setattr(vision, "hidden_size" if wide == "embed_dim" else "out_hidden_size", 64)
-    for name, value in {"fullatt_block_indexes": [3], "deepstack_visual_indexes": [1, 2]}.items():
+    for name, blocks in {"fullatt_block_indexes": [3], "deepstack_visual_indexes": [1, 2]}.items():
         if hasattr(vision, name):
-            setattr(vision, name, value)
+            setattr(vision, name, blocks)
 
 
 def by_stock(vlm: VLM, requests: Sequence[Request]) -> tuple[float, list[list[int]]]:

@@ -180,11 +180,12 @@ def test_the_device_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     from arr_coc.texture.kernels import saliency
 
-    given = []
+    given, device = [], torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    layer, watch = LayerPredictor(own_layer(), device), Stopwatch(device)
     for one, picture in zip(selections(own_layer()), pictures()[:2], strict=False):
         grid, small = Grid(1, 3, 4), picture.resize((48, 36))
-        source = ImageSource(small, small.size)
-        given.append(replace(one, grid=grid, k=5, candidates=torch.arange(grid.n), source=source))
+        changes: dict[str, Any] = {"source": ImageSource(small, small.size), "layer": layer, "watch": watch}
+        given.append(replace(one, grid=grid, k=5, candidates=torch.arange(grid.n), **changes))
     monkeypatch.setattr(saliency, "RANGE_BLOCKS", 2)  # programs, which are slow in the interpreter
     reads, before = Reads(), []
     fetch = together.fetch
@@ -205,7 +206,7 @@ def test_the_device_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
         with using("torch"):
             plain = TextureArray.from_image(one.source.picture)  # type: ignore[union-attr]
             for name in ("edges", "edges_inverted", "highpass", "lowpass", "distance", "saliency"):
-                assert float(((one.texture[name] - plain[name]).abs() > 1e-5).float().mean()) < 0.01, name
+                assert float(((one.texture[name].cpu() - plain[name]).abs() > 1e-5).float().mean()) < 0.01, name
 
 
 def test_the_count_of_reads_counts() -> None:

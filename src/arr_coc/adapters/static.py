@@ -260,6 +260,13 @@ class DecodeStep:
         return (_language(self.adapter, hidden, positions[..., None], seen, self.cache, ()),)
 
 
+def repetition_penalty(penalty: float) -> Any:
+    """The processor of logits that `generate` uses: a function of ids `[B, T]` and logits `[B, V]`."""
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    return RepetitionPenaltyLogitsProcessor(penalty)
+
+
 def _language(
     adapter: Adapter, hidden: torch.Tensor, positions: torch.Tensor, seen: torch.Tensor, cache: StaticCache,
     deep: Sequence[torch.Tensor],

@@ -213,8 +213,6 @@ class Recordings:
         watch: Stopwatch, options: Mapping[str, Any], recorder: Callable[..., None],
     ) -> torch.Tensor:  # fmt: skip
         """Prompt and answer `[B, L + T]`: greedy, until every row has ended or is long enough."""
-        from transformers import RepetitionPenaltyLogitsProcessor
-
         sequences, attention, positions = (inputs[name] for name in ("input_ids", "attention_mask", "position_ids"))
         ends = self._option(options, "eos_token_id")
         ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
@@ -222,7 +220,7 @@ class Recordings:
         pad = self._option(options, "pad_token_id")
         pad = (ends[0] if ends else 0) if pad is None else pad
         penalty = self._option(options, "repetition_penalty")
-        penalise = None if penalty in (None, 1.0) else RepetitionPenaltyLogitsProcessor(penalty)
+        penalise = None if penalty in (None, 1.0) else static.repetition_penalty(penalty)
         (fill, _), (prefill, step) = entry.makers, entry.works
         start = watch.mark()
         given = fill.inputs(sequences, attention, positions, *features)
