@@ -95,7 +95,9 @@ class Segments:
         if self.packed:
             self.ends = boundaries(lengths, device)
         elif self.count <= FEW and self.count * self.longest**2 > 2 * sum(length**2 for length in self.lengths):
-            self.apart = True  # scales of one picture: padding the small ones to the largest would cost more than the calls
+            self.apart = (
+                True  # scales of one picture: padding the small ones to the largest would cost more than the calls
+            )
         elif not self.even:
             within = torch.arange(self.longest)
             real = within < lengths[:, None]  # [S, L]
