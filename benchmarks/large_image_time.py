@@ -2,8 +2,8 @@
 
     python benchmarks/large_image_time.py PHOTO.jpg [PHOTO.jpg ...]
 
-Nothing is encoded or generated. Three ways take turns, so that the load of the machine is the same for all of them: views; the whole
-image at one scale; and an image of 640 px. Times are process times of one thread (`OMP_NUM_THREADS=1`) and wall-clock times.
+Nothing is encoded or generated. Four ways take turns, so that the load of the machine is the same for all of them: views; cells of
+different sizes; the whole image at one scale; and an image of 640 px. Times are process times of one thread (`OMP_NUM_THREADS=1`) and wall-clock times.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from arr_coc.vlm import stages
 from arr_coc.vlm.request import parse_request
 
 QUESTION = "What is the total amount?"
+DETAILS = {"views": "auto", "mixed": "mixed", "one scale": "off", "640 px": "auto"}
 
 
 def choose(vlm: Any, path: Path, detail: str) -> tuple[float, float, int]:
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     vlm = arr_coc.load("reader")
-    times: dict[str, list[tuple[float, float, int]]] = {"views": [], "one scale": [], "640 px": []}
+    times: dict[str, list[tuple[float, float, int]]] = {name: [] for name in DETAILS}
     with tempfile.TemporaryDirectory() as folder:
         small = {}
         for path in given.photos:
@@ -58,9 +59,7 @@ def main() -> None:
         for number in range(given.rounds + 1):
             for path in given.photos:
                 for name in times:
-                    found = choose(
-                        vlm, small[path] if name == "640 px" else path, "off" if name == "one scale" else "auto"
-                    )
+                    found = choose(vlm, small[path] if name == "640 px" else path, DETAILS[name])
                     if number:  # the first round is warm-up
                         times[name].append(found)
     print(f"{machine()}; {len(given.photos)} photos, {given.rounds} rounds")

@@ -18,7 +18,7 @@ from arr_coc.types.levels import Levels
 
 SEEN = 0.3  # how much of what a cell shows is still seen in one twice as large
 CONTEXT = 1e-3  # worth of a cell without relevance, relative to that of the most relevant one
-COVER = 0.125  # share of the budget that the coarsest cells of the whole image may cost: beyond it there are holes
+COVER = 1 / 32  # share of the budget that the coarsest cells of the whole image may cost: beyond it there are holes
 STEPS = 60  # of the search for the price
 
 

@@ -24,6 +24,7 @@ from arr_coc.adapters.mixed import own_grid, process
 from arr_coc.adapters.processor import PromptProcessor, VisionInputs
 from arr_coc.errors import BudgetError, PromptError, SelectorError
 from arr_coc.relevance.regions import find_page, is_about_everything, letter_height
+from arr_coc.relevance.selector import is_sure
 from arr_coc.relevance.tiling import Tiling, tile
 from arr_coc.selectors.base import Choice, Downscale, ImageSource, SelectionInput, Selector
 from arr_coc.selectors.registry import call_glance
@@ -133,7 +134,9 @@ class Tiles(Selector):
         relevance = source.on_page(values).clamp_min(0)
         # An even share for every place; what is relevant only decides where the last cells of the budget go.
         worth = relevance / (10 * float(relevance.max()) or 1.0) + 1 if even else relevance
-        tiling = tile(levels, worth, source.inside, k, holes=False if even else None)
+        # Nothing may be left out where nothing tells what matters. A selector without scores says so itself.
+        everywhere = even or (chosen.relevance is not None and not is_sure(chosen))
+        tiling = tile(levels, worth, source.inside, k, holes=False if everywhere else None)
         return Choice(
             tiling.cells,
             relevance=source.on_levels(relevance),
