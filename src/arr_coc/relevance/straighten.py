@@ -8,7 +8,7 @@ All of this works on the brightness of a picture of at most `SIDE` px. It needs 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
+from arr_coc.relevance.regions import text_box
 from arr_coc.types.pyramid import Region
 
 WEIGHTS = Path(__file__).with_name("upright.safetensors")
@@ -42,7 +43,8 @@ SURE, ERRORS = 0.8, 3.0  # mean vote, and in standard errors, from which a page 
 ENOUGH, ENOUGH_SHARE = 8, 0.6  # strips of text, from which no other direction is looked at
 FEW_LETTERS = 80
 MIN_LINES = 6  # that are long enough to have a slope
-MIN_CHANGE = 0.02  # of a slope across the page: lines that change less are parallel
+MIN_CHANGE = 0.05  # of a slope across the page: lines that change less are parallel
+STRAY, MOST_STRAY = 0.05, 0.4  # from the slope that lines should have, and how much of them may
 MAX_SLANT, MAX_BEND = 0.36, 0.6
 MARGIN, MOST_ROOM = 0.03, 1.4
 
@@ -80,10 +82,10 @@ def find_letters(gray: np.ndarray) -> Letters:
     return Letters(mask, count, float(np.median(shorter[letter])) if count else 0.0)
 
 
-def axes(mask: np.ndarray) -> list[float]:
-    """Angles in degrees, from -90 to 90, along which lines of text may run; the surest first.
+def axes(mask: np.ndarray) -> Iterator[float]:
+    """Angles in degrees, from about -90 to 90, along which lines of text may run: level ones first, then the sharpest.
 
-    At the right angle, lines and gaps alternate sharply. So do the columns of letters of one width: such angles follow.
+    At the right angle, lines and gaps alternate sharply. So do the columns of letters of one width, so there are several.
     """
     y, x = np.nonzero(mask)
     chosen = np.linspace(0, len(y) - 1, min(POINTS, len(y))).astype(int)
@@ -99,7 +101,8 @@ def axes(mask: np.ndarray) -> list[float]:
     cross = (found[0] + 180) % 180 - 90  # the columns of a page may be sharper than its lines
     if all(abs((cross - other + 90) % 180 - 90) > 20 for other in found):
         found.append(cross)
-    return [max(angle + np.arange(-1.5, 1.6, 0.25), key=lambda one: _sharpness(x, y, one, 1.0)) for angle in found]
+    for angle in sorted(found, key=lambda one: abs(one) > 2 * LEAST_TILT):  # most pages are upright
+        yield float(max(angle + np.arange(-1.5, 1.6, 0.25), key=lambda one: _sharpness(x, y, one, 1.0)))
 
 
 def _sharpness(x: np.ndarray, y: np.ndarray, angle: float, step: float) -> float:
@@ -220,7 +223,9 @@ class Levelled:
 
     @property
     def score(self) -> float:
-        return float((1 / (1 + np.exp(-self.text))).sum())
+        """How much text there is, by the network, whatever number of strips it has seen."""
+        share = 1 / (1 + np.exp(-self.text))
+        return float(share.sum() / math.sqrt(MOST_STRIPS * max(1, len(share))))
 
     @property
     def vote(self) -> tuple[float, bool]:
@@ -230,6 +235,12 @@ class Levelled:
             return 0.0, False
         mean, error = float(votes.mean()), float(votes.std() / math.sqrt(len(votes))) + 0.05
         return mean, abs(mean) >= SURE and abs(mean) >= ERRORS * error
+
+
+def _is_clear(text: np.ndarray, up: np.ndarray) -> bool:
+    """Whether half of the strips say enough: level and upright, without any doubt."""
+    is_text = text > IS_TEXT
+    return int(is_text.sum()) >= ENOUGH and bool(is_text.mean() > 0.8) and float(up[is_text].clip(-CLIP, CLIP).mean()) > SURE
 
 
 def level(gray: np.ndarray, letters: Letters, angle: float) -> Levelled:
@@ -246,7 +257,13 @@ def level(gray: np.ndarray, letters: Letters, angle: float) -> Levelled:
         mask = cv2.warpAffine(letters.mask, matrix, (wide, high), flags=cv2.INTER_NEAREST)
         letters = Letters(mask, letters.count, letters.height)
     lines = find_lines(letters)
-    text, up = judge(line_strips(gray, lines))
+    strips = line_strips(gray, lines)
+    text, up = judge(strips[::2])
+    if not _is_clear(text, up):
+        both = (np.empty(len(strips), np.float32), np.empty(len(strips), np.float32))
+        for all_of, first, second in zip(both, (text, up), judge(strips[1::2]), strict=True):
+            all_of[::2], all_of[1::2] = first, second
+        text, up = both
     return Levelled(angle, matrix, gray, lines, text, up)
 
 
@@ -272,7 +289,7 @@ def find_pose(gray: np.ndarray, original: tuple[int, int]) -> Pose:
     if letters.count < MIN_LETTERS:
         return Pose()
     best: Levelled | None = None
-    for angle in sorted(axes(letters.mask), key=lambda one: abs(one) > 2 * LEAST_TILT):  # most pages are upright
+    for angle in axes(letters.mask):
         found = level(gray, letters, angle)
         if best is None or found.score > 1.15 * best.score:
             best = found
@@ -291,46 +308,54 @@ def find_pose(gray: np.ndarray, original: tuple[int, int]) -> Pose:
     tilt = (turn + 45) % 90 - 45
     if abs(tilt) < LEAST_TILT:
         turn -= tilt
-    bend = perspective(best)
+    bend, steady = perspective(best)
+    if not steady:  # curled: lines have no direction of their own
+        turn, tilt, bend = turn - tilt, 0.0, None
     if abs(tilt) < LEAST_TILT and bend is None:
         return Pose() if turn % 360 == 0 else Pose(Region.whole(original, round(turn) % 360))
     return Pose(_region(best, bend, turn, gray.shape, original))
 
 
-def perspective(page: Levelled) -> np.ndarray | None:
+def perspective(page: Levelled) -> tuple[np.ndarray | None, bool]:
     """The projection `[3, 3]` after which lines are parallel and strokes stand upright; None where they do already.
+
+    And whether lines are straight, so that there is such a projection.
 
     Where lines meet, and where strokes do, from how the slope of lines changes down the page and the slant of strokes across it.
     """
     lines = page.lines
     long = lines.length >= 4 * lines.height
     if long.sum() < MIN_LINES:
-        return None
+        return None, True
     middle = np.array(page.gray.shape[::-1]) / 2
     half = float(np.hypot(*middle))
     x, y = (lines.x - middle[0]) / half, (lines.y - middle[1]) / half
     weight = np.minimum(lines.length, 12 * lines.height) ** 2 * long
     a, b, error = _fit(y, lines.slope, weight)
+    off = np.abs(lines.slope - a - b * y) > STRAY
+    if (weight * off).sum() > MOST_STRAY * weight.sum():
+        return None, False
     slant = slants(page)
     a2, b2, error2 = _fit(x, slant, weight * (np.abs(slant) < MAX_SLANT))
     spread = np.quantile(y[long], 0.95) - np.quantile(y[long], 0.05)
     spread2 = np.quantile(x[long], 0.95) - np.quantile(x[long], 0.05)
-    if abs(b) * spread < MIN_CHANGE or abs(b) < ERRORS * error:
+    least = MIN_CHANGE if abs(page.angle) < LEAST_TILT else MIN_CHANGE / 2  # what is warped anyway is warped well
+    if abs(b) * spread < least or abs(b) < ERRORS * error:
         b = 0.0
-    if abs(b2) * spread2 < MIN_CHANGE or abs(b2) < ERRORS * error2:
+    if abs(b2) * spread2 < least or abs(b2) < ERRORS * error2:
         b2 = 0.0
-    if abs(a2) < MIN_CHANGE or abs(a2) < ERRORS * error2 or (b == 0 and b2 == 0):  # a slant alone is an italic font
+    if abs(a2) < least or abs(a2) < ERRORS * error2 or (b == 0 and b2 == 0):  # a slant alone is an italic font
         a2 = 0.0
     if b == 0 and b2 == 0:
-        return None
+        return None, True
     # Both meeting points, (X, Y) = (-1, -a) / b and (U, V) = (-a2, -1) / b2, become infinitely far: they are on the line
     # (p, q, 1) of the third row.
     p, q = np.linalg.solve([[1.0, a], [a2, 1.0]], [b, b2])
     made = np.array([[1.0, -a2, 0.0], [-a, 1.0, 0.0], [p, q, 1.0]])
     if abs(p) + abs(q) > MAX_BEND:
-        return None
+        return None, True
     to = np.array([[1 / half, 0, -middle[0] / half], [0, 1 / half, -middle[1] / half], [0, 0, 1]])
-    return np.linalg.inv(to) @ made @ to
+    return np.linalg.inv(to) @ made @ to, True
 
 
 def _fit(at: np.ndarray, value: np.ndarray, weight: np.ndarray) -> tuple[float, float, float]:
@@ -378,11 +403,14 @@ def _region(
         to_here = bend @ to_here
     lines = page.lines
     height, width = shape
+    left, top, right, bottom = text_box((lines.label >= 0).astype(np.float32))
+    main = (lines.x >= left) & (lines.x <= right) & (lines.y >= top) & (lines.y <= bottom)
+    x, y, length, tall, slope = (v[main] for v in (lines.x, lines.y, lines.length, lines.height, lines.slope))
     ends = np.concatenate(
         [
-            np.column_stack([lines.x + side * lines.length / 2, lines.y + side * lines.slope * lines.length / 2 + more])
+            np.column_stack([x + side * length / 2, y + side * slope * length / 2 + more])
             for side in (-1, 1)
-            for more in (-lines.height, lines.height)
+            for more in (-tall, tall)
         ]
     )
     ends = ends if bend is None else cv2.perspectiveTransform(ends[None], bend)[0]

@@ -113,8 +113,8 @@ class Region:
     @property
     def done(self) -> str:
         """What was done to show it upright, in words; empty where it is upright in the image."""
-        turned = f"turned by {self.angle:.4g} degrees" if self.angle else ""
-        return turned if self.quad is None else f"{turned or 'not turned'} and out of perspective"
+        turned = f"turned by {self.angle:.{0 if self.is_whole else 1}f} degrees" if self.angle else ""
+        return turned if self.quad is None else f"{turned or 'not turned'}, taken out of perspective"
 
     def to_dict(self) -> dict[str, object]:
         found: dict[str, object] = {

@@ -87,7 +87,7 @@ def views_of(
     question: str = "",
     budget: Any = "auto",
     number: int = 0,
-    straighten: str = "off",
+    straighten: str = "auto",
 ) -> list[ImageSource] | None:
     """The views of one image, or what it is straightened to; None where it is shown as it is.
 
@@ -157,7 +157,7 @@ def _enlarged(
 
 def _may_have_views(image: Any, detail: str) -> bool:
     """Whether an image is of a kind that has a size, and large enough."""
-    size = image_size(image)
+    size = None if detail == "off" else image_size(image)
     return size is not None and (detail != "auto" or size[0] * size[1] > LARGE)
 
 
