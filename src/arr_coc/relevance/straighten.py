@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -31,14 +31,19 @@ MIN_LETTERS, MIN_STRIPS = 20, 4
 POINTS = 6000  # pixels of ink that the search for the direction uses
 MOST_AXES, OF_SHARPEST = 3, 0.35  # directions that are looked at, and how sharp against the best
 STRIP = (24, 96)  # height and width of a strip in pixels
-MOST_STRIPS = 40
-WIDTHS, STRIDES = (8, 16, 24, 32), (2, 2, 2, 1)  # of the network's layers
+MOST_OF_LINE = 4  # strips
+MOST_STRIPS, ALL_STRIPS = 40, 160  # that are looked at first, and where those say too little
+WIDTHS, STRIDES = (12, 24, 40, 48), (2, 2, 2, 1)  # of the network's layers
 
 
 LEAST_TILT = 2.0  # degrees: models read what is tilted by less
 IS_TEXT, MIN_SHARE = 0.0, 0.25  # logit of a strip; share of the strips
 CLIP = 4.0  # of a strip's vote for upright
-SURE, ERRORS = 0.8, 3.0  # mean vote, and in standard errors, from which a page is turned
+# The mean vote, and in standard errors, from which a page is turned: one whose lines run upwards is wrong as it is, one with level
+# lines is most often right.
+SIDEWAYS, OVER = (0.25, 2.0), (0.5, 3.0)
+CLEAR = 0.8  # mean vote from which half of the strips are enough
+ERRORS = 3.0  # standard errors of a slope's change
 
 ENOUGH, ENOUGH_SHARE = 8, 0.6  # strips of text, from which no other direction is looked at
 FEW_LETTERS = 80
@@ -130,7 +135,8 @@ def find_lines(letters: Letters) -> Lines:
     joined = cv2.morphologyEx(letters.mask, cv2.MORPH_CLOSE, np.ones((1, reach), np.uint8))
     _, labels, stats, _ = cv2.connectedComponentsWithStats(joined, connectivity=4)
     wide, tall = stats[:, 2], stats[:, 3]
-    kept = (tall >= 4) & (wide >= 2 * tall) & (stats[:, 4] >= 0.25 * wide * tall)
+    least = max(4.0, 0.7 * letters.height)  # a dashed rule is lower
+    kept = (tall >= least) & (wide >= 2 * tall) & (stats[:, 4] >= 0.25 * wide * tall)
     kept[0] = False
     number = np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int32)
     count = int(kept.sum())
@@ -146,20 +152,20 @@ def find_lines(letters: Letters) -> Lines:
     return Lines(x, y, wide[kept].astype(float), height, slope, label)
 
 
-def line_strips(gray: np.ndarray, lines: Lines) -> np.ndarray:
-    """Parts of level lines, ink bright, as float32 `[n, *STRIP]` of mean 0 and deviation 1; at most `MOST_STRIPS`."""
+def line_strips(gray: np.ndarray, lines: Lines, most: int = MOST_STRIPS) -> np.ndarray:
+    """Parts of level lines, ink bright, as float32 `[n, *STRIP]` of mean 0 and deviation 1; at most `most`."""
     windows = []
     for x, y, length, height, slope in zip(lines.x, lines.y, lines.length, lines.height, lines.slope, strict=True):
         high = 1.5 * height  # with what is above and below
         long = high * STRIP[1] / STRIP[0]
-        count = max(1, int(length / long))
+        count = min(MOST_OF_LINE, max(1, int(length / long)))
         for number in range(count):
             off = length * ((number + 0.5) / count - 0.5)
             middle = y + slope * off
             windows.append((x + off - long / 2, middle - high / 2, x + off + long / 2, middle + high / 2))
     if not windows:
         return np.zeros((0, *STRIP), np.float32)
-    chosen = np.linspace(0, len(windows) - 1, min(MOST_STRIPS, len(windows))).astype(int)
+    chosen = np.linspace(0, len(windows) - 1, min(most, len(windows))).astype(int)
     strips = np.stack([_strip(gray, windows[number]) for number in chosen])
     flat = strips.reshape(len(strips), -1)
     flat = flat.mean(1, keepdims=True) - flat
@@ -227,20 +233,24 @@ class Levelled:
         share = 1 / (1 + np.exp(-self.text))
         return float(share.sum() / math.sqrt(MOST_STRIPS * max(1, len(share))))
 
-    @property
-    def vote(self) -> tuple[float, bool]:
-        """The mean vote for upright, and whether it is sure."""
+    def vote(self, least: float, errors: float) -> tuple[float, bool]:
+        """The mean vote for upright, and whether it is at least `least` and so many standard errors away from none."""
         votes = self.up[self.text > IS_TEXT].clip(-CLIP, CLIP)
         if len(votes) < MIN_STRIPS:
             return 0.0, False
         mean, error = float(votes.mean()), float(votes.std() / math.sqrt(len(votes))) + 0.05
-        return mean, abs(mean) >= SURE and abs(mean) >= ERRORS * error
+        return mean, abs(mean) >= least and abs(mean) >= errors * error
+
+    def look_closer(self) -> Levelled:
+        """The same with all strips that there are, up to `ALL_STRIPS`."""
+        text, up = judge(line_strips(self.gray, self.lines, ALL_STRIPS))
+        return replace(self, text=text, up=up)
 
 
 def _is_clear(text: np.ndarray, up: np.ndarray) -> bool:
     """Whether half of the strips say enough: level and upright, without any doubt."""
     is_text = text > IS_TEXT
-    return int(is_text.sum()) >= ENOUGH and bool(is_text.mean() > 0.8) and float(up[is_text].clip(-CLIP, CLIP).mean()) > SURE
+    return int(is_text.sum()) >= ENOUGH and bool(is_text.mean() > 0.8) and float(up[is_text].clip(-CLIP, CLIP).mean()) > CLEAR
 
 
 def level(gray: np.ndarray, letters: Letters, angle: float) -> Levelled:
@@ -298,9 +308,13 @@ def find_pose(gray: np.ndarray, original: tuple[int, int]) -> Pose:
     assert best is not None
     if best.count < MIN_STRIPS or best.count < MIN_SHARE * len(best.text):
         return Pose()
-    vote, sure = best.vote
     turn = best.angle
     sideways = abs(turn) > 45
+    sure_enough = SIDEWAYS if sideways else OVER
+    vote, sure = best.vote(*sure_enough)
+    if not sure and (sideways or vote < 0):
+        best = best.look_closer()
+        vote, sure = best.vote(*sure_enough)
     if sideways and not sure:
         return Pose(doubt="lines of text run upwards, but nothing says surely which way up they are: not turned")
     if vote < 0 and sure:
