@@ -104,12 +104,15 @@ def test_no_text_no_pose(size: tuple[int, int], kind: str) -> None:
     assert found.doubt == ""  # type: ignore[attr-defined]
 
 
-def test_lines_that_look_the_same_both_ways_up_are_not_turned_and_it_says_so() -> None:
-    page = Image.new("RGB", (500, 700), (250, 250, 250))
-    draw, font = ImageDraw.Draw(page), ImageFont.load_default(22)
-    for row in range(40, 640, 40):
-        draw.text((40, row), "HIO XHN OSX IHXO ZNO", fill=(20, 20, 20), font=font)
-    found = pose_of(np.ascontiguousarray(np.rot90(np.asarray(page))))
+def test_lines_that_are_as_often_upside_down_are_not_turned_and_it_says_so() -> None:
+    page, font = Image.new("RGB", (500, 700), (250, 250, 250)), ImageFont.load_default(22)
+    for number, row in enumerate(range(40, 640, 40)):
+        line = Image.new("RGB", (420, 30), (250, 250, 250))
+        ImageDraw.Draw(line).text((0, 0), "Receipt 48 for you, paid at 9:15", fill=(20, 20, 20), font=font)
+        page.paste(line.rotate(180 * (number % 2)), (40, row))
+    upright = np.asarray(page)
+    assert pose_of(upright).region is None  # type: ignore[attr-defined]
+    found = pose_of(np.ascontiguousarray(np.rot90(upright)))
     assert found.region is None  # type: ignore[attr-defined]
     assert "nothing says surely which way up" in found.doubt  # type: ignore[attr-defined]
 

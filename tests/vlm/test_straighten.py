@@ -33,11 +33,25 @@ def turn(image: Image.Image, degrees: int) -> Image.Image:
     return image.rotate(-degrees, expand=True)
 
 
+def same_inputs(a: Any, b: Any) -> bool:
+    """Whether two prepared prompts are the same, bit for bit."""
+    first, second = ([value for value in one.values() if isinstance(value, torch.Tensor)] for one in (a, b))
+    encoded = (a["mm_encoder_outputs"], b["mm_encoder_outputs"])
+    return len(first) == len(second) > 2 and all(map(torch.equal, first, second)) and same(*encoded)
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    values = (list(one.values()) if isinstance(one, dict) else list(one) for one in (a, b))
+    return all(same(x, y) for x, y in zip(*values, strict=True))
+
+
 @pytest.mark.parametrize("degrees", [90, 180, 270])
 def test_a_turned_page_is_the_upright_one_to_the_model(reader: Any, upright: Image.Image, degrees: int) -> None:
     given = turn(upright, degrees)
     plain, found = (reader.prepare(one, TOTAL, budget="12.5%") for one in (upright, given))
-    assert torch.equal(plain["inputs_embeds"], found["inputs_embeds"])
+    assert same_inputs(plain, found)
     (a,), (b,) = plain.allocations, found.allocations
     assert torch.equal(a.keep, b.keep)
     assert f"the image was turned by {degrees} degrees" in b.strategy
@@ -52,7 +66,6 @@ def test_a_turned_page_is_the_upright_one_to_the_model(reader: Any, upright: Ima
     }[degrees]  # fmt: skip
     assert torch.allclose(b.boxes, torch.stack(expected, -1), atol=1e-2)
     overlay = b.overlay(given)
-    assert overlay.size == given.size
     both = np.asarray(turn(overlay, -degrees), float), np.asarray(a.overlay(upright), float)
     assert np.abs(both[0] - both[1]).mean() < 2.0
 
@@ -72,7 +85,7 @@ def test_an_upright_page_is_the_same_bit_for_bit(reader: Any, upright: Image.Ima
     upright.save(tmp_path / "page.jpg", quality=92)
     for image in (upright, np.asarray(upright), tmp_path / "page.jpg"):
         auto, off = (reader.prepare(image, TOTAL, budget=64, straighten=mode) for mode in ("auto", "off"))
-        assert torch.equal(auto["inputs_embeds"], off["inputs_embeds"])
+        assert same_inputs(auto, off)
         assert auto.allocations[0].to_dict() == off.allocations[0].to_dict()
 
 

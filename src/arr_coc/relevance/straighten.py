@@ -41,7 +41,7 @@ IS_TEXT, MIN_SHARE = 0.0, 0.25  # logit of a strip; share of the strips
 CLIP = 4.0  # of a strip's vote for upright
 # The mean vote, and in standard errors, from which a page is turned: one whose lines run upwards is wrong as it is, one with level
 # lines is most often right.
-SIDEWAYS, OVER = (0.25, 2.0), (0.5, 3.0)
+SIDEWAYS, OVER = (0.5, 2.0), (0.8, 3.0)
 CLEAR = 0.8  # mean vote from which half of the strips are enough
 ERRORS = 3.0  # standard errors of a slope's change
 
