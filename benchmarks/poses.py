@@ -14,6 +14,7 @@ continues an interrupted run.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
 import random
@@ -23,7 +24,6 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -143,8 +143,9 @@ def in_low_light(scan: np.ndarray, rng: random.Random, seed: int) -> Taken:
 
 
 def compressed(scan: np.ndarray, quality: int) -> Taken:
-    _, data = cv2.imencode(".jpg", scan, [cv2.IMWRITE_JPEG_QUALITY, quality])
-    return Taken(cv2.imdecode(data, cv2.IMREAD_COLOR), corners_of(scan))
+    data = io.BytesIO()
+    Image.fromarray(scan).save(data, "JPEG", quality=quality)
+    return Taken(np.asarray(Image.open(data)), corners_of(scan))
 
 
 def with_letters(scan: np.ndarray, pixels: float) -> Taken:
@@ -164,7 +165,6 @@ def behind_photo(photographs: list[Path], rng: random.Random, size: tuple[int, i
 
 def photographed(scan: np.ndarray, rng: random.Random, photographs: list[Path], seed: int, turn: int) -> Taken:
     """On a table, tilted by up to 20 degrees, in perspective, unevenly lit, with noise; the phone turned by `turn`."""
-    height, width = scan.shape[:2]
     flat = in_perspective(scan, rng, None)
     angle = math.radians(rng.uniform(-20, 20))
     spin = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
@@ -177,7 +177,9 @@ def photographed(scan: np.ndarray, rng: random.Random, photographs: list[Path], 
     size = (round(room[0] * scale), round(room[1] * scale))
     taken = placed(scan, corners, size, behind_photo(photographs, rng, size))
     y, x = np.mgrid[: size[1], : size[0]].astype(np.float32)
-    light = rng.uniform(0.75, 0.95) + rng.uniform(-0.2, 0.2) * (x / size[0] - 0.5) + rng.uniform(-0.2, 0.2) * y / size[1]
+    light = (
+        rng.uniform(0.75, 0.95) + rng.uniform(-0.2, 0.2) * (x / size[0] - 0.5) + rng.uniform(-0.2, 0.2) * y / size[1]
+    )
     noise = np.random.default_rng(seed).standard_normal((size[1], size[0], 3), dtype=np.float32)
     made = cv2.GaussianBlur(taken.picture * light[..., None], (0, 0), rng.uniform(0.3, 0.7)) + rng.uniform(1, 4) * noise
     picture = made.clip(0, 255).astype(np.uint8)
@@ -269,19 +271,15 @@ def run(scans: list[Scan], photographs: list[Path], out: Path, given: argparse.N
                     continue
                 picture = picture or Image.fromarray(take(scan.picture, scan.name, pose, photographs).picture)
                 start = time.process_time()
-                options = {} if mode == "none" else {"straighten": mode}
-                answers = vlm.ask(picture, [question for _, question, _ in scan.asked], budget=BUDGET, **options)
+                answers = vlm.ask(picture, [question for _, question, _ in scan.asked], budget=BUDGET, straighten=mode)
                 seconds = time.process_time() - start
                 rows = []
                 for (kind, question, answer), found in zip(scan.asked, answers, strict=True):
                     view = found.allocation.view
-                    rows.append(
-                        {
-                            "straighten": mode, "pose": pose, "image": scan.name, "kind": kind, "question": question,
-                            "answer": answer, "said": found.text, "right": exact(found.text, [answer]),
-                            "view": None if view is None else str(view), "seconds": round(seconds / len(answers), 3),
-                        }  # fmt: skip
-                    )
+                    row = {"straighten": mode, "pose": pose, "image": scan.name, "kind": kind, "question": question}
+                    row |= {"answer": answer, "said": found.text, "right": exact(found.text, [answer])}
+                    row |= {"view": str(view or ""), "seconds": round(seconds / len(answers), 3)}
+                    rows.append(row)
                 with out.open("a") as file:
                     file.writelines(json.dumps(row) + "\n" for row in rows)
         print(scan.name, flush=True)
@@ -354,7 +352,10 @@ def report(results: Path, poses: list[str]) -> str:
     """Accuracy of each pose, by whether it was straightened, with its interval over pictures."""
     rows = [json.loads(line) for line in results.read_text().splitlines()]
     modes = list(dict.fromkeys(row["straighten"] for row in rows))
-    lines = [f"| | {' | '.join(f'straighten {mode} [95%]' for mode in modes)} | pictures |", "|---" * (len(modes) + 2) + "|"]
+    lines = [
+        f"| | {' | '.join(f'straighten {mode} [95%]' for mode in modes)} | pictures |",
+        "|---" * (len(modes) + 2) + "|",
+    ]
     for pose in [*poses, "all but upright"]:
         own = [row for row in rows if row["pose"] == pose or (pose == "all but upright" and row["pose"] != "upright")]
         cells = []
@@ -378,7 +379,7 @@ def main() -> None:
     find = commands.add_parser("estimate", help="compare poses found with poses drawn")
     ask = commands.add_parser("run", help="ask a reader, and print the table")
     ask.add_argument("-o", "--out", type=Path, required=True, help="answers, one JSON object in a line")
-    ask.add_argument("--straighten", nargs="+", choices=("auto", "off", "none"), default=["auto", "off"])
+    ask.add_argument("--straighten", nargs="+", choices=("auto", "off"), default=["auto", "off"])
     ask.add_argument("--model", default="reader")
     for command in (show, find, ask):
         command.add_argument("--receipts", type=Path, required=True, help="folder of scans")

@@ -7,6 +7,7 @@ strip, and the mean over a picture's strips, is right. Minutes on one core.
 """
 
 import argparse
+import io
 import random
 import time
 from pathlib import Path
@@ -15,10 +16,19 @@ import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from safetensors.torch import save_file
 
 from arr_coc.relevance.straighten import (
-    SIDE, STRIDES, STRIP, WEIGHTS, WIDTHS, find_letters, find_lines, line_strips, network, reduced,
+    SIDE,
+    STRIP,
+    WEIGHTS,
+    WIDTHS,
+    find_letters,
+    find_lines,
+    line_strips,
+    network,
+    reduced,
 )  # fmt: skip
 from arr_coc.training.documents.drawing import KINDS, draw_any
 from recipes.reader.receipts import read_receipts, split
@@ -48,9 +58,9 @@ def vary(rng: random.Random, gray: np.ndarray, seed: int) -> np.ndarray:
         made = made + rng.uniform(1, 9) * np.random.default_rng(seed).standard_normal(made.shape)
     made = made.clip(0, 255).astype(np.uint8)
     if rng.random() < 0.4:
-        made = cv2.imdecode(
-            cv2.imencode(".jpg", made, [cv2.IMWRITE_JPEG_QUALITY, rng.randint(15, 70)])[1], cv2.IMREAD_GRAYSCALE
-        )
+        data = io.BytesIO()
+        Image.fromarray(made).save(data, "JPEG", quality=rng.randint(15, 70))
+        made = np.asarray(Image.open(data))
     return made
 
 
@@ -60,7 +70,7 @@ def empty(rng: random.Random, seed: int) -> np.ndarray:
     if kind < 0.5:
         return cv2.cvtColor(draw_any(f"upright empty {seed}", ["scene"]).image, cv2.COLOR_RGB2GRAY)
     noise = np.random.default_rng(seed).standard_normal((700, 500)).astype(np.float32)
-    noise = cv2.GaussianBlur(noise, (0, 0), sigmaX=rng.uniform(0.5, 6), sigmaY=rng.uniform(0.5, 6))
+    noise = np.asarray(cv2.GaussianBlur(noise, (0, 0), sigmaX=rng.uniform(0.5, 6), sigmaY=rng.uniform(0.5, 6)))
     if kind < 0.75:
         noise += noise.std() * rng.uniform(1, 4) * np.sign(np.sin(np.arange(500) / rng.uniform(1, 9)))
     return (128 + rng.uniform(15, 60) * noise / noise.std()).clip(0, 255).astype(np.uint8)
@@ -160,7 +170,7 @@ def main() -> None:
         cv2.cvtColor(draw_any(f"upright {seed}", kinds).image, cv2.COLOR_RGB2GRAY)
         for seed in range(given.drawn + given.drawn // 10)
     ]
-    photos = [cv2.imread(str(path), cv2.IMREAD_GRAYSCALE) for path in sorted(given.photographs.glob("*.jpg"))]
+    photos = [np.asarray(Image.open(path).convert("L")) for path in sorted(given.photographs.glob("*.jpg"))]
     plain = [empty(random.Random(f"empty {seed}"), seed) for seed in range(EMPTY + EMPTY // 5)]
     parts = [
         strips_of([np.asarray(one.image) for one in train], 0), strips_of(drawn[: given.drawn], 1),

@@ -14,7 +14,6 @@ import arr_coc
 from arr_coc.relevance.straighten import STRIP, find_pose, judge
 from tests.vlm.page import scenery
 
-
 OWN_TILT = 0.75  # degrees: the bundled receipt is a photo
 
 

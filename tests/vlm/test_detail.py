@@ -107,9 +107,7 @@ def test_the_price_does_not_depend_on_the_size(reader: Any, tmp_path: Path) -> N
     image.resize((480, 640), Image.Resampling.LANCZOS).save(tmp_path / "small.jpg")
     costs = {}
     for name in ("small", "large"):
-        tokens = reader.ask(
-            tmp_path / f"{name}.jpg", QUESTION, budget=256, max_new_tokens=1, straighten="off"
-        ).tokens
+        tokens = reader.ask(tmp_path / f"{name}.jpg", QUESTION, budget=256, max_new_tokens=1, straighten="off").tokens
         costs[name] = np.array([tokens["kept"], tokens["encoded"]])
     assert (costs["large"] == 256).all()
     small = reader.ask(

@@ -142,8 +142,8 @@ def find_lines(letters: Letters) -> Lines:
     count = int(kept.sum())
     label = np.where(letters.mask > 0, number[labels], -1)
     rows, columns = np.nonzero(label >= 0)
-    own, ones = label[rows, columns], None
-    sums = [np.bincount(own, ones, count) for ones in (None, columns, rows, columns * columns, columns * rows)]
+    own = label[rows, columns]
+    sums = [np.bincount(own, ones, count) for ones in (None, columns, rows, columns**2, columns * rows)]
     ink = np.maximum(1.0, sums[0])
     x, y = sums[1] / ink, sums[2] / ink
     spread = np.maximum(1e-6, sums[3] / ink - x * x)
@@ -250,13 +250,17 @@ class Levelled:
 def _is_clear(text: np.ndarray, up: np.ndarray) -> bool:
     """Whether half of the strips say enough: level and upright, without any doubt."""
     is_text = text > IS_TEXT
-    return int(is_text.sum()) >= ENOUGH and bool(is_text.mean() > 0.8) and float(up[is_text].clip(-CLIP, CLIP).mean()) > CLEAR
+    return (
+        int(is_text.sum()) >= ENOUGH
+        and bool(is_text.mean() > 0.8)
+        and float(up[is_text].clip(-CLIP, CLIP).mean()) > CLEAR
+    )
 
 
 def level(gray: np.ndarray, letters: Letters, angle: float) -> Levelled:
     """The picture turned by `angle`, with its lines and what the network says of them."""
     height, width = gray.shape
-    matrix = np.eye(3)[:2]
+    matrix: np.ndarray = np.eye(3)[:2]
     if abs(angle) >= LEAST_TILT:
         turn = math.radians(angle)
         wide = math.ceil(abs(width * math.cos(turn)) + abs(height * math.sin(turn)))

@@ -42,6 +42,7 @@ MIN_OVERVIEW = 8  # cells: with fewer, an overview shows nothing
 LARGE = 1_600_000  # px: smaller images are shown as they are under "auto"
 MIN_GAIN = 1.25  # how much larger a region must be shown than the whole image would be
 MAX_SCALE = 1.0  # pixels shown per original pixel
+MAX_ENLARGE = 2.0  # pixels shown per original pixel of a straightened image
 LEGIBLE = 12.0  # px, the height of letters: smaller print is looked at closer
 MIN_ENLARGE = 1.2  # closer by less than this is not worth what it leaves out
 REDUCED = 1024  # px, the longer side of the image that regions are found on
@@ -109,12 +110,14 @@ def views_of(
 
 
 def _straightened(vlm: VLM, pyramid: Pyramid, pose: Pose, number: int) -> ImageSource:
-    """All of an image's text, upright, at the original's scale; with a doubt, the image as it is."""
+    """All of an image's text, upright, with as many pixels as the image has; with a doubt, the image as it is."""
     notes = (*pyramid.notes, *([f"not straightened: {pose.doubt}"] if pose.doubt else []))
     if pose.region is None:
         picture = pyramid.level(0)
         return ImageSource(picture, picture.size, vlm.embeddings, notes=notes)
-    shown = tuple(max(1, round(side)) for side in pose.region.size)
+    width, height = pose.region.size
+    scale = min(MAX_ENLARGE, max(1.0, math.sqrt(pyramid.size[0] * pyramid.size[1] / (width * height))))
+    shown = tuple(max(1, round(side * scale)) for side in pose.region.size)
     view = View(pose.region, (shown[0], shown[1]), STRAIGHTENED, number)
     notes = (*notes, f"shown as {view}")
     return ImageSource(pyramid.crop(pose.region, view.size), view.size, vlm.embeddings, notes=notes, view=view)

@@ -127,17 +127,22 @@ def add_side(app: AppState, controls: Controls, parts: Parts) -> None:
         controls.add(
             gr.Textbox, "gaze", "", label="Gaze: x, y in pixels; click on the image above", elem_classes=used_by("ask")
         )
-        with gr.Accordion("Detail, straightening, selector, model, exact budget", open=False, elem_classes=used_by(*asking), elem_id="more"):
+        with gr.Accordion(
+            "Detail, straightening, selector, model, exact budget",
+            open=False,
+            elem_classes=used_by(*asking),
+            elem_id="more",
+        ):
             selectors = [name for name in selector_names(app.models.embeddings) if name != "oracle"]
             controls.add(
                 gr.Dropdown, "selector", selectors, value="arr-coc", label="Selector", elem_classes=used_by("ask")
             )
-            for name, label, choices in (
+            for name, label, offered in (
                 ("detail", "Detail of large images", DETAILS),
                 ("straighten", "Straighten documents", STRAIGHTEN),
             ):
                 controls.add(
-                    gr.Dropdown, name, choices, value=choices[0], label=label, elem_classes=used_by("ask"),
+                    gr.Dropdown, name, offered, value=offered[0], label=label, elem_classes=used_by("ask"),
                     info=explain(name),
                 )  # fmt: skip
             controls.add(gr.Dropdown, "model", models, value=models[0], label="Model")
