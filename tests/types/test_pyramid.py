@@ -69,11 +69,17 @@ def test_a_broken_file_is_one_sentence(tmp_path: Path) -> None:
         Pyramid(tmp_path / "photo2.jpg")
 
 
-@pytest.mark.parametrize("angle", [0.0, -7.0, 12.5])
-def test_a_crop_shows_what_its_region_covers(angle: float) -> None:
+QUAD = np.array([[220.0, 280.0], [430.0, 260.0], [460.0, 560.0], [190.0, 540.0]])
+
+
+@pytest.mark.parametrize("angle", [0.0, -7.0, 12.5, 100.0, 180.0, "quad"])
+def test_a_crop_shows_what_its_region_covers(angle: float | str) -> None:
     """Pixels of the crop, mapped back by the region, have the image's own colours."""
     image = scenery(600, 800)
-    region = Region((320.0, 410.0), (200.0, 280.0), angle, image.size)
+    if isinstance(angle, str):
+        region = Region.in_perspective(QUAD, image.size, (200.0, 280.0))
+    else:
+        region = Region((320.0, 410.0), (200.0, 280.0), angle, image.size)
     crop = np.asarray(Pyramid(image).crop(region, (100, 140)), float)
     for x, y in [(10, 12), (50, 70), (91, 130)]:
         box = torch.tensor([[2.0 * x, 2.0 * y, 2.0 * x + 2, 2.0 * y + 2]])
@@ -92,6 +98,27 @@ def test_a_part_of_a_region_lies_inside_it() -> None:
     inside = whole.place(part.corners(torch.tensor([[0.0, 0.0, 40.0, 60.0]]))[0])
     assert torch.allclose(inside[0], torch.tensor([0.25, 0.2], dtype=torch.float64), atol=1e-6)
     assert torch.allclose(inside[2], torch.tensor([0.45, 0.8], dtype=torch.float64), atol=1e-6)
+
+
+def test_a_part_of_a_region_in_perspective_is_seen_from_the_same_place() -> None:
+    whole = Region.in_perspective(QUAD, (600, 800), (200.0, 280.0))
+    part = whole.part(50, 140, 150, 280)
+    assert np.allclose(part.quad, whole.corners(torch.tensor([[50.0, 140, 150, 280]]))[0], atol=1e-3)
+    middle = torch.tensor([[50.0, 70.0, 50.0, 70.0]])
+    assert torch.allclose(part.corners(middle), whole.corners(middle + torch.tensor([50.0, 140, 50, 140])), atol=1e-3)
+    larger = whole.resized((220.0, 300.0))
+    assert torch.allclose(larger.corners(middle), whole.corners(middle - 10), atol=1e-3)
+    assert "taken out of perspective" in whole.done
+
+
+@pytest.mark.parametrize("angle", [0, 90, 180, 270])
+def test_all_of_an_image_turned_is_exactly_that(angle: int) -> None:
+    image = scenery(60, 80)
+    region = Region.whole(image.size, angle)
+    crop = Pyramid(image).crop(region, (round(region.size[0]), round(region.size[1])))
+    assert np.array_equal(np.asarray(crop), np.rot90(np.asarray(image), angle // 90))
+    corner = region.corners(torch.tensor([[0.0, 0.0, 1.0, 1.0]]))[0, 0].tolist()
+    assert corner == pytest.approx({0: [0, 0], 90: [60, 0], 180: [60, 80], 270: [0, 80]}[angle], abs=1e-4)
 
 
 def test_boxes_are_cut_at_the_image() -> None:

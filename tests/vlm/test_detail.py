@@ -107,10 +107,12 @@ def test_the_price_does_not_depend_on_the_size(reader: Any, tmp_path: Path) -> N
     image.resize((480, 640), Image.Resampling.LANCZOS).save(tmp_path / "small.jpg")
     costs = {}
     for name in ("small", "large"):
-        tokens = reader.ask(tmp_path / f"{name}.jpg", QUESTION, budget=256, max_new_tokens=1).tokens
+        tokens = reader.ask(tmp_path / f"{name}.jpg", QUESTION, budget=256, max_new_tokens=1, straighten="off").tokens
         costs[name] = np.array([tokens["kept"], tokens["encoded"]])
     assert (costs["large"] == 256).all()
-    small = reader.ask(tmp_path / "small.jpg", QUESTION, budget=256, glance=256, max_new_tokens=1).tokens
+    small = reader.ask(
+        tmp_path / "small.jpg", QUESTION, budget=256, glance=256, max_new_tokens=1, straighten="off"
+    ).tokens
     assert abs(small["kept"] - 256) <= 26
     assert abs(small["encoded"] - 256) <= 26
     assert (costs["large"] <= 1.1 * costs["small"]).all()
@@ -197,7 +199,9 @@ def test_auto_leaves_small_print_to_a_model_that_shows_it_larger_itself(monkeypa
     assert detail.views_of(vlm, image, "auto", QUESTION) is not None  # 64 cells of its own: nothing is legible
     monkeypatch.setattr(vlm.adapter.image_processor, "size", {"shortest_edge": 256, "longest_edge": 4_000_000})
     monkeypatch.setattr(detail, "VIEW_CELLS", 64)
-    assert detail.views_of(vlm, image, "auto", QUESTION) is None
+    assert detail.views_of(vlm, image, "auto", QUESTION, straighten="off") is None
+    (plain,) = detail.views_of(vlm, image, "auto", QUESTION)
+    assert plain.view is None  # decoded for its pose, shown as it is
     assert detail.views_of(vlm, image, "views", QUESTION) is not None
 
 

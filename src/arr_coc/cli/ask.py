@@ -49,6 +49,12 @@ def add_parser(commands: Any) -> None:
         "matters; Qwen models), off, or auto: views for small text (auto)",
     )
     add(
+        "--straighten",
+        default="auto",
+        metavar="HOW",
+        help="whether a document that is turned, tilted or in perspective is shown upright: auto or off (auto)",
+    )
+    add(
         "--sure",
         type=float,
         metavar="P",
@@ -82,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     from arr_coc.relevance import explanation as why
     from arr_coc.relevance.selector import explained
     from arr_coc.types.question import check_question
-    from arr_coc.vlm.request import SelectionRequest, check_detail
+    from arr_coc.vlm.request import SelectionRequest, check_detail, check_straighten
 
     # Check everything that can be wrong before a model is loaded.
     for path in (arguments.why, arguments.where):
@@ -94,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ArrCocError(f"expected --tokens of at least 1, got {arguments.tokens}")
     selector = arr_coc.selectors.selector(arguments.selector)
     check_detail(arguments.detail, SelectionRequest(selector, selector))
+    check_straighten(arguments.straighten)
     console.check_request(arguments)
     selector.check_budget(arguments.budget)
     for question in arguments.then:
@@ -107,10 +114,12 @@ def run(arguments: argparse.Namespace) -> int:
             options["selector"] = explained(arguments.selector)
         remember = bool(arguments.then)
         if arguments.sure is None:
-            prepared = vlm.prepare(arguments.image, arguments.question, detail=arguments.detail, **options)
+            shown = {name: getattr(arguments, name) for name in ("detail", "straighten")}
+            prepared = vlm.prepare(arguments.image, arguments.question, **shown, **options)
             answer = vlm.generate(prepared, remember=remember, max_new_tokens=arguments.tokens)[0]
         else:
-            look = vlm.look(arguments.image, detail="off" if arguments.gaze else arguments.detail)
+            shown = {name: "off" if arguments.gaze else getattr(arguments, name) for name in ("detail", "straighten")}
+            look = vlm.look(arguments.image, **shown)
             answer = vlm.ask(
                 look, arguments.question, sure=arguments.sure, remember=remember, max_new_tokens=arguments.tokens,
                 **options,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from arr_coc.demo.app import PageRequest
 from arr_coc.demo.glossary import explain
@@ -17,6 +18,7 @@ from arr_coc.draw import overlay
 from arr_coc.texture import TextureArray
 from arr_coc.types.allocation import NOT_ENCODED, NOT_KEPT, Allocation
 from arr_coc.types.grid import Cells, Grid
+from arr_coc.types.pyramid import Pyramid
 
 STEPS = 65535  # a value is sent as its place between the layer's lowest and highest, in 16 bits
 RAMP = "ember"
@@ -45,11 +47,22 @@ def states(allocation: Allocation) -> str:
     return base64.b64encode(numbers.numpy().tobytes()).decode()
 
 
+def key(request: PageRequest, allocation: Allocation) -> str:
+    """What the viewer shows: the image, or a view of it. Cells of another view are not drawn on it."""
+    return request.image.key if allocation.view is None else f"{request.image.key}: {allocation.view}"
+
+
+def shown(request: PageRequest, allocation: Allocation) -> Image.Image:
+    """The image as the model saw it: its cells are upright there."""
+    view, image = allocation.view, request.image.image
+    return image if view is None else Pyramid(image).crop(view.region, view.size)
+
+
 def live_data(request: PageRequest, allocation: Allocation) -> str:
     """What changes with the budget: the states of the cells, and their relevance."""
     return json.dumps(
         {
-            "key": request.image.key,
+            "key": key(request, allocation),
             "states": states(allocation),
             "layers": {} if allocation.relevance is None else {"relevance": pack(allocation.relevance)},
         }
@@ -63,7 +76,8 @@ def viewer_data(request: PageRequest, allocation: Allocation, channels: bool = T
         layers[name] = {"title": name, "kind": "score", "about": explain(name), **pack(values.clamp(0, 1))}
         layers[name]["bounds"] = [0, 1]
     if channels:
-        texture = request.image.texture()
+        plain = allocation.view is None
+        texture = request.image.texture() if plain else TextureArray.from_image(shown(request, allocation))
         names = [name for name in texture.names if name not in texture.absent]
         about = {channel.name: channel for channel in texture.channels}
         for name, values in zip(names, channel_values(texture, allocation.grid, names), strict=True):
@@ -73,7 +87,7 @@ def viewer_data(request: PageRequest, allocation: Allocation, channels: bool = T
     ramp = overlay.colourise(torch.linspace(0, 1, 256)[None], RAMP, 0.0, 1.15)[0]  # [256, 3]
     return json.dumps(
         {
-            "key": request.image.key,
+            "key": key(request, allocation),
             "views": [[*view.area, view.h, view.w] for view in allocation.grid.views],
             "states": states(allocation),
             "light": [NOT_ENCODED, NOT_KEPT, 1.0],

@@ -10,6 +10,8 @@ GLOSSARY: dict[str, str] = {
     "token": "one visual token: what the model knows of one cell of the image",
     "cell": "the part of the image that one visual token covers",
     "budget": "how many visual tokens the language model reads. Auto: as many as the question needs",
+    "detail": "how a large image is shown: views (the part with text, larger), off, or auto: views for small text",
+    "straighten": "whether a document that is turned, tilted or in perspective is shown upright: auto or off",
     "glance": "how many cells the vision encoder encodes at all. Auto: as many as the image and the question need",
     "selector": "the method that chooses the tokens",
     "layer": "a small trained network that scores the cells of this model for a question",

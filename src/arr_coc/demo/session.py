@@ -37,23 +37,23 @@ class SessionImage:
     code: str  # Python expression for this image
     key: str = ""  # what the page knows the image by: an example's name, or a number that no other upload has
     _built: set[tuple[int, str, int]] = field(default_factory=set)  # (model, stage, cells) that some question computed
-    _looks: dict[int, Look] = field(default_factory=dict)
+    _looks: dict[tuple[int, str, str], Look] = field(default_factory=dict)  # by model, detail and straighten
     _texture: TextureArray | None = None
 
     @property
     def megapixels(self) -> float:
         """Memory in use: the image, and its textures as far as they are computed (3 bytes are a pixel)."""
-        sources = [look.sources("image")[0] for look in self._looks.values()]
+        sources = [source for look in self._looks.values() for source in look.sources("image")]
         textures = [texture for source in sources if (texture := source.built) is not None]
         textures += [] if self._texture is None else [self._texture]
         cached = sum(texture.nbytes for texture in textures) / 3e6
         return self.image.width * self.image.height / 1e6 + cached
 
-    def look(self, vlm: VLM) -> Look:
+    def look(self, vlm: VLM, detail: str = "off", straighten: str = "off") -> Look:
         """The model's `Look` at the image, which caches its encodings and the texture."""
-        key = id(vlm.model)
+        key = (id(vlm.model), detail, straighten)
         if key not in self._looks:
-            self._looks[key] = vlm.look(self.image)
+            self._looks[key] = vlm.look(self.image, detail=detail, straighten=straighten)
         return self._looks[key]
 
     def encode(self, vlm: VLM) -> Look:
@@ -75,7 +75,9 @@ class SessionImage:
     def texture(self) -> TextureArray:
         """The texture that the models use, or a separate one if no model has seen the image yet."""
         for look in self._looks.values():
-            return look.sources("image")[0].texture()
+            source = look.sources("image")[0]
+            if source.view is None:
+                return source.texture()
         if self._texture is None:
             self._texture = TextureArray.from_image(self.image)
         return self._texture

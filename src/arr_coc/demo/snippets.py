@@ -19,8 +19,10 @@ _macros: Any = _environment.from_string(_source).module
 def ask(request: PageRequest) -> str:
     state, tokens = request.state, request.app.limits.tokens
     options = _arguments(
-        budget=state.budget, glance=state.glance, selector=state.selector, gaze=request.gaze, max_new_tokens=tokens
-    )
+        budget=state.budget, glance=state.glance, selector=state.selector, gaze=request.gaze, max_new_tokens=tokens,
+        detail=None if state.detail == "auto" else state.detail,
+        straighten=None if state.straighten == "auto" else state.straighten,
+    )  # fmt: skip
     talk = request.session.talk if state.follow else None  # this question is its last turn
     questions = [repr(question) for question, *_ in talk.turns] if talk else [repr(request.question)]
     dense = state.dense and not state.follow

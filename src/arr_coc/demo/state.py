@@ -20,7 +20,7 @@ MAX_SELECTORS = 4
 MAX_NUMBER = 100  # of whole numbers: percent, or a pyramid level
 _QUESTION_FIELDS = ("image", "question", "model", "layer", "budget")
 LINK_FIELDS = {  # settings that the link of each tab holds
-    "ask": (*_QUESTION_FIELDS, "glance", "selector", "dense", "follow", "gaze", "heat"),
+    "ask": (*_QUESTION_FIELDS, "glance", "detail", "straighten", "selector", "dense", "follow", "gaze", "heat"),
     "compare": (*_QUESTION_FIELDS, "selectors", "box"),
     "channels": ("image", "channel", "level", "point"),
     "knowing": (*_QUESTION_FIELDS, "learned", "exploit", "weights"),
@@ -41,6 +41,8 @@ class PageState:
     layer: str = "auto"
     budget: str = "auto"
     glance: str = "auto"
+    detail: str = "auto"  # how a large image is shown
+    straighten: str = "auto"  # whether a document is shown upright
     selector: str = "arr-coc"
     dense: bool = True  # also answer from all tokens
     follow: bool = False  # continue the conversation: the question follows the last answer

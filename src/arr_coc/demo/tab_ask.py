@@ -25,6 +25,7 @@ from arr_coc.relevance.selector import explained
 from arr_coc.selectors import selector as selector_of
 from arr_coc.types.answer import Answer
 from arr_coc.vlm.conversation import MAX_TURNS
+from arr_coc.vlm.look import Look
 from arr_coc.vlm.model import VLM, AskOptions
 
 WAITING = "The answer from all tokens, and the time of both, follow here; another budget cancels them."
@@ -48,13 +49,16 @@ def run(request: PageRequest) -> Iterator[Output]:
     if state.follow:
         yield {"ask_turns": macros.turns(talk.turns if talk else ())}
     # Under `auto` a look is encoded whole, for many questions; this answer shows what one question costs.
-    shown: Any = image.image if state.glance == "auto" else image.look(vlm)
+    shown: Any = image.image if state.glance == "auto" else _look(request)
     options = _options(request) | {"selector": explained(state.selector)}
+    if shown is not image.image:
+        del options["detail"], options["straighten"]  # the look has its views
     if state.follow:
         options |= {"remember": True}
     if talk is not None:
         shown, options = None, options | {"after": talk.answer}
-        del options["detail"]  # the look is kept
+        options.pop("detail", None)  # the look is kept
+        options.pop("straighten", None)
     with vlm.stream(shown, question, **options) as stream:
         for piece in stream:
             text += piece
@@ -110,14 +114,14 @@ def run_preview(request: PageRequest) -> Iterator[Output]:
         yield {"ask_live": "", "ask_message": macros.message(note)}
         return
     prepared = vlm.prepare(
-        look=request.image.look(vlm),
+        look=_look(request),
         text=request.question,
         budget=state.budget,
         glance=state.glance,
         selector=explained(state.selector),
         gaze=request.gaze,
     )
-    yield {"ask_live": macros.live(cells.live_data(request, prepared.allocations[0])), "ask_message": ""}
+    yield {"ask_live": macros.live(cells.live_data(request, prepared.allocations[-1])), "ask_message": ""}
 
 
 @dataclass(eq=False)
@@ -164,12 +168,19 @@ class Rounds:
 def _options(request: PageRequest, dense: bool = False) -> AskOptions:
     """The options of the answer that the page's settings ask for, or of the one from all tokens."""
     state = request.state
-    # The page draws cells on the image as it is, so large images are not shown as views.
-    found: AskOptions = {"max_new_tokens": request.app.limits.tokens, "detail": "off"}
+    found: AskOptions = {"max_new_tokens": request.app.limits.tokens, "detail": "off", "straighten": state.straighten}
     if dense:
         return found | {"budget": "all", "glance": "all"}
-    found |= {"budget": state.budget, "glance": state.glance, "selector": state.selector}
+    found |= {"budget": state.budget, "glance": state.glance, "selector": state.selector, "detail": state.detail}
     return found if request.gaze is None else found | {"gaze": request.gaze}
+
+
+def _look(request: PageRequest) -> Look:
+    """The look that a gaze or a budget is chosen on: with a gaze, at the image as it is."""
+    state = request.state
+    if request.gaze is not None:
+        return request.image.look(request.vlm)
+    return request.image.look(request.vlm, state.detail, state.straighten)
 
 
 def find_talk(request: PageRequest) -> Talk | None:
@@ -222,7 +233,7 @@ def _answer(request: PageRequest, answer: Answer, kind: str = "") -> Markup:
 
 def _strip(request: PageRequest) -> Iterator[Output]:
     """The answer at each budget, right or wrong, as they come."""
-    state, vlm, look = request.state, request.vlm, request.image.look(request.vlm)
+    state, vlm, look = request.state, request.vlm, _look(request)
     found: list[Output] = []
     for number, budget in enumerate(STRIP_BUDGETS):
         try:
@@ -245,14 +256,15 @@ def _strip(request: PageRequest) -> Iterator[Output]:
 
 def _pictures(request: PageRequest, answer: Answer) -> Markup:
     """The relevance over the image, and the kept cells."""
-    allocation = answer.allocation
+    allocation = answer.allocations[-1]  # the region, where an image is shown as an overview and a region
     first = (
         ("picture", "Image", "this selector does not score the cells")
         if allocation.relevance is None
         else ("relevance", "Relevance", "warm: relevant to the question")
     )
     kept = ("kept", "Kept cells", f"{allocation.k} of {allocation.n}; dark: not read, darkest: not encoded")
-    return markup.viewer(request.image.image, cells.viewer_data(request, allocation), [first, kept], choose=True)
+    picture = cells.shown(request, allocation)
+    return markup.viewer(picture, cells.viewer_data(request, allocation), [first, kept], choose=True)
 
 
 def _facts(answer: Answer, rounds: Rounds | None = None, reused: Sequence[str] = ()) -> Markup:
@@ -277,7 +289,7 @@ def _facts(answer: Answer, rounds: Rounds | None = None, reused: Sequence[str] =
         head = ["milliseconds", "this answer"]
         times = [[stage, f"{answer.timings[stage]:.0f}"] for stage in STAGES if stage in answer.timings]
         times.append(["total", f"{sum(answer.timings.values()):.0f}"])
-    facts: Markup = macros.table(rows, (), True) + macros.bullets(why.describe(answer.allocation))
+    facts: Markup = macros.table(rows, (), True) + macros.bullets(why.describe(answer.allocations[-1]))
     return facts + macros.table(times, head, True)
 
 

@@ -127,7 +127,9 @@ def look_at(vlm: VLM, picture: PictureQuestions, depths: Sequence[float] = ()) -
     """The picture, or the video's frames, after the processor."""
     if picture.kind == "video":
         return vlm.look(videos=[list(picture.frames)], fps=picture.fps, attention_at=depths)
-    return vlm.look(picture.image, attention_at=depths)
+    return vlm.look(
+        picture.image, attention_at=depths, straighten="off"
+    )  # evidence is in cells of the picture as it is
 
 
 class PictureRun:

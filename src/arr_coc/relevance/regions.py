@@ -71,7 +71,7 @@ def find_page(texture: TextureArray, original: tuple[int, int], deskew: bool = T
     high = math.ceil(abs(width * math.sin(turn)) + abs(height * math.cos(turn)))
     matrix = cv2.getRotationMatrix2D((width / 2, height / 2), angle, 1.0)
     matrix[:, 2] += ((wide - width) / 2, (high - height) / 2)
-    box = _text_box(cv2.warpAffine(likelihood, matrix, (wide, high)))
+    box = text_box(cv2.warpAffine(likelihood, matrix, (wide, high)))
     margin = MARGIN * max(box[2] - box[0], box[3] - box[1])
     left, top = max(0.0, box[0] - margin), max(0.0, box[1] - margin)
     right, bottom = min(float(wide), box[2] + margin), min(float(high), box[3] + margin)
@@ -125,7 +125,7 @@ def letter_height(luma: np.ndarray) -> float | None:
     return float(high[order][np.searchsorted(np.cumsum(area[order]), area.sum() / 2)])
 
 
-def _text_box(likelihood: np.ndarray) -> tuple[int, int, int, int]:
+def text_box(likelihood: np.ndarray) -> tuple[int, int, int, int]:
     """Left, top, right and bottom around the main text of a level map `[h, w]`."""
     is_text = likelihood > 0
     reach = max(3, round(JOIN * max(is_text.shape)) | 1)

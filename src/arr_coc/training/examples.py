@@ -71,7 +71,7 @@ class LookCache:
     def at(self, image: Still) -> Look:
         """The look at `image`, from the cache where possible."""
         if id(image) not in self._looks:
-            look = self.vlm.look(image)
+            look = self.vlm.look(image, straighten="off")  # its cells are those of the boxes
             self.vlm.prepare(look=look, text="?", selector="all")  # encodes it
             size = sum(one.nbytes for one in tensors([look.vision.tensors, look.encoded]))
             size += sum(3 * w * h for sizes in look.sizes().values() for w, h in sizes)  # the pictures

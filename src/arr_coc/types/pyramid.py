@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,42 +20,82 @@ from PIL import Image
 
 from arr_coc.types.image import ImageLike, image_size, open_image, rgb_image
 
+EXIF_ORIENTATION = 0x0112
+TURNED = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
+STRAIGHTENED = "straightened"  # the role of an image of any size that is shown upright
 MAX_LEVEL = 3  # 1/8, the smallest scale that libjpeg decodes to
+
+
+Corners = tuple[tuple[float, float], ...]  # of a quadrilateral, clockwise from its own top left
 
 
 @dataclass(frozen=True)
 class Region:
-    """A rectangle of an image, turned by `angle`: what one view shows. All lengths are pixels of the original image."""
+    """A rectangle of an image, turned by `angle`, or the quadrilateral `quad`: what one view shows, upright.
+
+    All lengths are pixels of the original image.
+    """
 
     centre: tuple[float, float]
     size: tuple[float, float]  # width along the text lines, height across them
     angle: float  # degrees, clockwise: the direction of the text lines in the image
     original: tuple[int, int]  # width and height of the image
+    quad: Corners | None = None  # its corners in the image where it is seen in perspective
 
     @classmethod
-    def whole(cls, original: tuple[int, int]) -> Region:
+    def whole(cls, original: tuple[int, int], angle: int = 0) -> Region:
+        """All of an image, turned by a multiple of 90 degrees."""
         width, height = original
-        return cls((width / 2, height / 2), (float(width), float(height)), 0.0, original)
+        size = (width, height) if angle % 180 == 0 else (height, width)
+        return cls((width / 2, height / 2), (float(size[0]), float(size[1])), float(angle), original)
+
+    @classmethod
+    def in_perspective(cls, quad: np.ndarray, original: tuple[int, int], size: tuple[float, float]) -> Region:
+        """A quadrilateral `[4, 2]` of an image, as a rectangle of `size`."""
+        across = quad[1] + quad[2] - quad[0] - quad[3]
+        middle = (float(quad[:, 0].mean()), float(quad[:, 1].mean()))
+        corners = tuple((float(x), float(y)) for x, y in quad)
+        return cls(middle, size, math.degrees(math.atan2(across[1], across[0])), original, corners)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of the image, and nothing else."""
+        return self.angle % 90 == 0 and self == Region.whole(self.original, round(self.angle))
 
     @cached_property
     def matrix(self) -> np.ndarray:
-        """The map `[2, 3]` from this region's pixels, (0, 0) at its top left corner, to the image's."""
+        """The projection `[3, 3]` from this region's pixels, (0, 0) at its top left corner, to the image's."""
+        if self.quad is not None:
+            width, height = self.size
+            own = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
+            return cv2.getPerspectiveTransform(own, np.array(self.quad, np.float32))
         turn = math.radians(self.angle)
-        made = np.array([[math.cos(turn), -math.sin(turn), 0.0], [math.sin(turn), math.cos(turn), 0.0]])
-        made[:, 2] = np.array(self.centre) - made[:, :2] @ (np.array(self.size) / 2)
+        made = np.eye(3)
+        made[:2, :2] = [[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]]
+        made[:2, 2] = np.array(self.centre) - made[:2, :2] @ (np.array(self.size) / 2)
         return made
 
     def part(self, left: float, top: float, right: float, bottom: float) -> Region:
-        """A rectangle inside this region, in the region's own pixels."""
-        centre = self.matrix[:, :2] @ np.array([(left + right) / 2, (top + bottom) / 2]) + self.matrix[:, 2]
-        return Region((float(centre[0]), float(centre[1])), (right - left, bottom - top), self.angle, self.original)
+        """A rectangle inside this region, or around it, in the region's own pixels."""
+        size = (right - left, bottom - top)
+        if self.quad is not None:
+            own = np.array([[left, top], [right, top], [right, bottom], [left, bottom]], np.float64)
+            return Region.in_perspective(self._to_image(own), self.original, size)
+        centre = self._to_image(np.array([(left + right) / 2, (top + bottom) / 2]))
+        return Region((float(centre[0]), float(centre[1])), size, self.angle, self.original)
+
+    def resized(self, size: tuple[float, float]) -> Region:
+        """A larger or smaller region with the same middle."""
+        if self.quad is None:
+            return replace(self, size=size)
+        more = [(new - old) / 2 for new, old in zip(size, self.size, strict=True)]
+        return self.part(-more[0], -more[1], self.size[0] + more[0], self.size[1] + more[1])
 
     def corners(self, boxes: torch.Tensor) -> torch.Tensor:
         """Boxes `[K, 4]` in this region's pixels as corners `[K, 4, 2]` (x, y) in the image, clockwise from the top left."""
         x0, y0, x1, y1 = boxes.double().unbind(-1)
         points = torch.stack([torch.stack([x0, x1, x1, x0], -1), torch.stack([y0, y0, y1, y1], -1)], -1)  # [K, 4, 2]
-        matrix = torch.from_numpy(self.matrix)
-        return (points @ matrix[:, :2].T + matrix[:, 2]).float()
+        return torch.from_numpy(self._to_image(points.numpy())).float()
 
     def boxes(self, boxes: torch.Tensor) -> torch.Tensor:
         """The upright boxes `[K, 4]` in the image around boxes in this region's pixels, cut at the image's borders."""
@@ -66,16 +106,32 @@ class Region:
 
     def place(self, points: torch.Tensor) -> torch.Tensor:
         """Points `[..., 2]` of the image as fractions of this region: inside it, both lie in [0, 1)."""
-        matrix = torch.from_numpy(self.matrix)
-        inside = (points.double() - matrix[:, 2]) @ matrix[:, :2]  # the inverse of a rotation is its transpose
-        return inside / torch.tensor(self.size, dtype=torch.float64)
+        inside = _project(np.linalg.inv(self.matrix), points.double().numpy())
+        return torch.from_numpy(inside) / torch.tensor(self.size, dtype=torch.float64)
+
+    def _to_image(self, points: np.ndarray) -> np.ndarray:
+        return _project(self.matrix, points)
+
+    @property
+    def done(self) -> str:
+        """What was done to show it upright, in words; empty where it is upright in the image."""
+        turned = f"turned by {self.angle:.{0 if self.is_whole else 1}f} degrees" if self.angle else ""
+        return turned if self.quad is None else f"{turned or 'not turned'}, taken out of perspective"
 
     def to_dict(self) -> dict[str, object]:
-        return {
+        found: dict[str, object] = {
             "centre": [round(v, 3) for v in self.centre],
             "size": [round(v, 3) for v in self.size],
             "angle": round(self.angle, 4),
         }
+        return found if self.quad is None else found | {"quad": [[round(v, 3) for v in point] for point in self.quad]}
+
+
+def _project(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Points `[..., 2]` through a projection `[3, 3]`. What lies behind the camera becomes infinitely far."""
+    made = points @ matrix[:, :2].T + matrix[:, 2]
+    depth = np.where(made[..., 2:] > 1e-6, made[..., 2:], 1e-6)
+    return np.asarray(made[..., :2] / depth)
 
 
 @dataclass(frozen=True)
@@ -84,7 +140,7 @@ class View:
 
     region: Region
     size: tuple[int, int]  # width and height of the image that is shown
-    role: str  # "overview", "region", or "mixed": cells of different sizes, `size` counted in the finest
+    role: str  # "overview", "region", STRAIGHTENED, or "mixed": cells of different sizes, `size` counted in the finest
     image: int  # number of the large image among all images of the batch
     why: str = ""  # replaces the strategy of its allocation
 
@@ -107,15 +163,16 @@ class View:
     def from_dict(cls, given: Mapping[str, Any], original: Sequence[int]) -> View:
         """What `to_dict` made, of an image of `original` size."""
         (x, y), (width, height) = given["centre"], given["size"]
-        region = Region((x, y), (width, height), given["angle"], (original[0], original[1]))
+        quad = given.get("quad") and tuple((x, y) for x, y in given["quad"])
+        region = Region((x, y), (width, height), given["angle"], (original[0], original[1]), quad)
         return cls(region, (given["shown"][0], given["shown"][1]), given["role"], given["image"], given["why"])
 
     def __str__(self) -> str:
         width, height = (round(side) for side in self.region.size)
-        turned = f", turned by {self.region.angle:.1f} degrees" if self.region.angle else ""
+        done = f", {self.region.done}" if self.region.done else ""
         if self.role == "mixed":
-            return f"mixed: the whole image{turned}, at scale {self.scale:.2f} and coarser"
-        return f"{self.role}: {width} x {height} px{turned}, shown at scale {self.scale:.2f}"
+            return f"mixed: the whole image{done}, at scale {self.scale:.2f} and coarser"
+        return f"{self.role}: {width} x {height} px{done}, shown at scale {self.scale:.2f}"
 
 
 class Pyramid:
@@ -150,19 +207,26 @@ class Pyramid:
         number = self.level_for(max(size[0] / region.size[0], size[1] / region.size[1]))
         level = self.level(number)
         per_pixel = np.array(level.size) / np.array(self.size)
-        if region == Region.whole(self.size):
-            return level.resize(size, Image.Resampling.BICUBIC)
-        wide, high = (max(1, round(s * p)) for s, p in zip(region.size, per_pixel, strict=True))
-        matrix = region.matrix
+        if region.is_whole:
+            turns = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
+            turn = int(region.angle) % 360
+            level = level.transpose(turns[turn]) if turn else level
+            return level if level.size == size else level.resize(size, Image.Resampling.BICUBIC)
+        wide, high = (max(1, round(side * p)) for side, p in zip(region.size, per_pixel, strict=True))
         # From the crop's pixel centres to the level's: x -> region pixels -> image pixels -> level pixels.
         step = np.array(region.size) / (wide, high)
-        linear = (matrix[:, :2] * step) * per_pixel[:, None]
-        offset = (matrix[:, :2] @ (0.5 * step) + matrix[:, 2]) * per_pixel - 0.5
-        turned = cv2.warpAffine(
-            np.asarray(level), np.column_stack([linear, offset]), (wide, high),
-            flags=cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP, borderMode=cv2.BORDER_REPLICATE,
-        )  # fmt: skip
-        return Image.fromarray(turned).resize(size, Image.Resampling.BICUBIC)
+        to_region = np.array([[step[0], 0, step[0] / 2], [0, step[1], step[1] / 2], [0, 0, 1]])
+        to_level = np.array([[per_pixel[0], 0, -0.5], [0, per_pixel[1], -0.5], [0, 0, 1]])
+        matrix, flags = to_level @ region.matrix @ to_region, cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP
+        if region.quad is None:
+            made = cv2.warpAffine(
+                np.asarray(level), matrix[:2], (wide, high), flags=flags, borderMode=cv2.BORDER_REPLICATE
+            )
+        else:
+            made = cv2.warpPerspective(
+                np.asarray(level), matrix, (wide, high), flags=flags, borderMode=cv2.BORDER_REPLICATE
+            )
+        return Image.fromarray(made).resize(size, Image.Resampling.BICUBIC)
 
     def _decoded(self, number: int) -> Image.Image:
         assert self._file is not None

@@ -175,7 +175,7 @@ def realize(
     if cascade == "on":
         raise ArrCocError("expected embeddings as using= for cascade='on', got a model: it encodes the whole picture")
     if look is None and not isinstance(texture, TextureArray):
-        look = using.look(texture)  # the original, not the texture's scaled copy
+        look = using.look(texture, straighten="off")  # the original, not the texture's scaled copy
     return _realize_model(array, question, grid, budget, using, look, glance, ArrCoc(**settings))
 
 
@@ -278,7 +278,7 @@ def _realize_model(
 def _look_at_texture(vlm: VLM, texture: TextureArray) -> tuple[Look, tuple[str, ...]]:
     """A look at the texture's own pixels, at the original's size."""
     if texture.size == texture.original_size:
-        return vlm.look(texture.pixels), ()
+        return vlm.look(texture.pixels, straighten="off"), ()
     pixels = F.interpolate(
         texture.pixels[None], texture.original_size, mode="bicubic", align_corners=False, antialias=True
     )
@@ -286,7 +286,7 @@ def _look_at_texture(vlm: VLM, texture: TextureArray) -> tuple[Look, tuple[str, 
         f"encoded from the texture's {texture.size[1]} x {texture.size[0]} px, scaled to the original's size: "
         "pass look=vlm.look(image) to encode the original"
     )
-    return vlm.look(pixels[0].clamp(0, 1)), (note,)
+    return vlm.look(pixels[0].clamp(0, 1), straighten="off"), (note,)
 
 
 def _grid(texture: TextureArray, grid: tuple[int, int] | Grid | None) -> Grid:

@@ -21,16 +21,17 @@ from arr_coc.adapters.processor import Message
 from arr_coc.devices import Stopwatch
 from arr_coc.errors import BudgetError, PromptError
 from arr_coc.layer.inference import LayerPredictor
-from arr_coc.relevance.regions import best_window, find_page, is_about_everything, letter_height
+from arr_coc.relevance.regions import Page, best_window, find_page, is_about_everything, letter_height
 from arr_coc.relevance.selector import ArrCoc, is_sure
+from arr_coc.relevance.straighten import Pose, find_pose
 from arr_coc.selectors.base import ImageSource, Question, SelectionInput
 from arr_coc.selectors.cues import EmbeddingScorer
 from arr_coc.texture import TextureArray
 from arr_coc.types.budget import Budget, Limit, divide, limit
 from arr_coc.types.grid import Grid
 from arr_coc.types.image import image_size
-from arr_coc.types.pyramid import Pyramid, Region, View
-from arr_coc.vlm.request import DETAILS, Request, SelectionRequest
+from arr_coc.types.pyramid import STRAIGHTENED, Pyramid, Region, View
+from arr_coc.vlm.request import DETAILS, Request, SelectionRequest, check_straighten
 
 if TYPE_CHECKING:
     from arr_coc.vlm.model import VLM
@@ -42,6 +43,7 @@ MIN_OVERVIEW = 8  # cells: with fewer, an overview shows nothing
 LARGE = 1_600_000  # px: smaller images are shown as they are under "auto"
 MIN_GAIN = 1.25  # how much larger a region must be shown than the whole image would be
 MAX_SCALE = 1.0  # pixels shown per original pixel
+MAX_ENLARGE = 2.0  # pixels shown per original pixel of a straightened image
 LEGIBLE = 12.0  # px, the height of letters: smaller print is looked at closer
 MIN_ENLARGE = 1.2  # closer by less than this is not worth what it leaves out
 REDUCED = 1024  # px, the longer side of the image that regions are found on
@@ -50,9 +52,8 @@ EVERYTHING = "whole: the question is about all of the image, so all of it is sho
 
 def show_views(vlm: VLM, request: Request, watch: Stopwatch) -> Request:
     """The request with every large image replaced by its views, in `images` and in the conversations."""
-    if request.detail == "off" or not any(
-        _may_have_views(one, request.detail) for row in request.images for one in row
-    ):
+    every = [image for row in request.images for image in row]
+    if not any(_may_have_views(one, request.detail) or _may_be_straightened(one, request.straighten) for one in every):
         return request
     assert request.questions is not None
     rows, talks, number = [], [], 0
@@ -62,7 +63,7 @@ def show_views(vlm: VLM, request: Request, watch: Stopwatch) -> Request:
             shown: list[Sequence[Any]] = []
             for image in row:
                 budget = budgets[number] if isinstance(budgets, list | tuple) and number < len(budgets) else budgets
-                found = views_of(vlm, image, request.detail, question, budget, number)
+                found = views_of(vlm, image, request.detail, question, budget, number, request.straighten)
                 shown.append([image] if found is None else found)
                 number += 1
             rows.append(tuple(view for views in shown for view in views))
@@ -70,38 +71,78 @@ def show_views(vlm: VLM, request: Request, watch: Stopwatch) -> Request:
     return replace(request, images=tuple(rows), conversations=tuple(talks))
 
 
-def of_look(vlm: VLM, images: Sequence[Any], detail: str, question: str = "", budget: Any = "auto") -> tuple[Any, ...]:
+def of_look(
+    vlm: VLM, images: Sequence[Any], detail: str, question: str = "", budget: Any = "auto", straighten: str = "off"
+) -> tuple[Any, ...]:
     """What a look shows of its images: for one question, or for any."""
     if detail not in DETAILS:
         raise PromptError(f"expected detail as one of {', '.join(DETAILS)}, got {detail!r}")
-    if detail == "off":
-        return tuple(images)
-    found = [views_of(vlm, image, detail, question, budget, number) for number, image in enumerate(images)]
+    check_straighten(straighten)
+    found = [views_of(vlm, image, detail, question, budget, number, straighten) for number, image in enumerate(images)]
     return tuple(one for image, views in zip(images, found, strict=True) for one in (views or [image]))
 
 
 def views_of(
-    vlm: VLM, image: Any, detail: str, question: str = "", budget: Any = "auto", number: int = 0
+    vlm: VLM,
+    image: Any,
+    detail: str,
+    question: str = "",
+    budget: Any = "auto",
+    number: int = 0,
+    straighten: str = "auto",
 ) -> list[ImageSource] | None:
-    """The views of one image; None where it is shown as it is.
+    """The views of one image, or what it is straightened to; None where it is shown as it is.
 
     Without a question (a look), only the texture decides.
     """
-    if not _may_have_views(image, detail):
+    may_turn, may_enlarge = _may_be_straightened(image, straighten), _may_have_views(image, detail)
+    if not may_turn and not may_enlarge:
         return None
-    if detail == "mixed":
-        from arr_coc.vlm.mixed import mixed_source
-
-        mixed = mixed_source(vlm, image, question, budget, number)
-        return None if mixed is None else [mixed]
-    room, own, cell = view_pixels(vlm)
     pyramid = Pyramid(image)
     size = pyramid.size
     reduced = pyramid.level(pyramid.level_for(REDUCED / max(size)))
-    page = find_page(TextureArray.from_image(reduced, embeddings=vlm.embeddings), pyramid.size)
+    pose = find_pose(np.asarray(reduced.convert("L")), size) if may_turn else Pose()
+    found: list[ImageSource] | None = None
+    if detail == "mixed":
+        from arr_coc.vlm.mixed import mixed_source
+
+        mixed = mixed_source(vlm, image, question, budget, number, pose.region)
+        found = None if mixed is None else [mixed]
+    elif may_enlarge:
+        found = _enlarged(vlm, pyramid, reduced, pose, detail, question, budget, number)
+    if found is None and (pose.region is not None or pose.doubt):
+        found = [_straightened(vlm, pyramid, pose, number)]
+    if found is None and size == reduced.size:  # decoded already
+        found = [ImageSource(reduced, size, vlm.embeddings, notes=pyramid.notes)]
+    return found
+
+
+def _straightened(vlm: VLM, pyramid: Pyramid, pose: Pose, number: int) -> ImageSource:
+    """All of an image's text, upright, with as many pixels as the image has; with a doubt, the image as it is."""
+    notes = (*pyramid.notes, *([f"not straightened: {pose.doubt}"] if pose.doubt else []))
+    if pose.region is None:
+        picture = pyramid.level(0)
+        return ImageSource(picture, picture.size, vlm.embeddings, notes=notes)
+    width, height = pose.region.size
+    scale = min(MAX_ENLARGE, max(1.0, math.sqrt(pyramid.size[0] * pyramid.size[1] / (width * height))))
+    shown = tuple(max(1, round(side * scale)) for side in pose.region.size)
+    view = View(pose.region, (shown[0], shown[1]), STRAIGHTENED, number)
+    notes = (*notes, f"shown as {view}")
+    return ImageSource(pyramid.crop(pose.region, view.size), view.size, vlm.embeddings, notes=notes, view=view)
+
+
+def _enlarged(
+    vlm: VLM, pyramid: Pyramid, reduced: Any, pose: Pose, detail: str, question: str, budget: Any, number: int
+) -> list[ImageSource] | None:
+    """The views of a large image in a known pose; None where they would not show its text larger."""
+    room, own, cell = view_pixels(vlm)
+    size = pyramid.size
+    page = None if pose.region is None else Page(pose.region, 1.0)
+    page = page or find_page(TextureArray.from_image(reduced, embeddings=vlm.embeddings), size)
     if page is None and detail == "auto":
         return None
-    maker, whole = _ViewMaker(vlm, pyramid, cell, number), Region.whole(pyramid.size)
+    upright = 0 if page is None else round(page.region.angle / 90) * 90 % 360
+    maker, whole = _ViewMaker(vlm, pyramid, cell, number), Region.whole(size, upright)
     if is_about_everything(question):
         read = limit(budget, VIEW_CELLS)
         if detail == "auto" and (read.k is None or read.everything):
@@ -120,15 +161,19 @@ def views_of(
             return None  # the print is too small in a view, and larger without
     views = [region]
     several = (getattr(vlm.model.config, "max_images", None) or 2) > 1  # whether the model reads several images
-    if several and region.view.region != whole:
+    if several and not region.view.region.is_whole:
         views.insert(0, maker.make(whole, "overview", min(room, OVERVIEW_CELLS * cell**2)))
     return _within_budget(views, budget)
 
 
 def _may_have_views(image: Any, detail: str) -> bool:
     """Whether an image is of a kind that has a size, and large enough."""
-    size = image_size(image)
+    size = None if detail == "off" else image_size(image)
     return size is not None and (detail != "auto" or size[0] * size[1] > LARGE)
+
+
+def _may_be_straightened(image: Any, straighten: str) -> bool:
+    return straighten != "off" and image_size(image) is not None
 
 
 def view_pixels(vlm: VLM) -> tuple[float, float, int]:
@@ -152,7 +197,7 @@ class _ViewMaker:
     def make(self, region: Region, role: str, pixels: float, why: str = "") -> ImageSource:
         """A region as an image of whole cells with at most `pixels`, no larger than the original shows it."""
         width, height = region.size
-        scale, whole = min(MAX_SCALE, math.sqrt(pixels / (width * height))), region == Region.whole(region.original)
+        scale, whole = min(MAX_SCALE, math.sqrt(pixels / (width * height))), region.is_whole
         to_cells = round if whole else math.ceil  # a region grows to whole cells, the whole image cannot
         while True:
             cells = [max(1, to_cells(side * scale / self.cell - 1e-6)) for side in (width, height)]
@@ -161,7 +206,7 @@ class _ViewMaker:
             scale *= 0.99
         size = (cells[0] * self.cell, cells[1] * self.cell)
         if not whole:
-            region = replace(region, size=(size[0] / scale, size[1] / scale))
+            region = region.resized((size[0] / scale, size[1] / scale))
         picture = self.pyramid.crop(region, size)
         view = View(region, size, role, self.number, why)
         return ImageSource(
@@ -235,7 +280,7 @@ def split_budgets(
     depend on the image's size. `can_glance`: False where all is encoded, for several questions or because the family or the
     selector cannot choose before encoding.
     """
-    views = [None if source is None else source.view for source in sources]
+    views = [None if source is None or _is_one_image(source.view) else source.view for source in sources]
     if not any(views) or selection.shared or selection.allocation is not None:
         return selection
     groups: dict[tuple[str, int], list[int]] = {}
@@ -267,6 +312,11 @@ def split_budgets(
     if selection.selector.early:  # it spends its budget before encoding
         return replace(selection, budget=each)
     return replace(selection, budget=each, glance=[found[i][1] for i in order])
+
+
+def _is_one_image(view: View | None) -> bool:
+    """Whether a view is an image of its own, as a straightened one is, and no part of a large one."""
+    return view is not None and view.role == STRAIGHTENED
 
 
 def _parts(whole: Limit, given: Budget, sizes: list[int], views: Sequence[View]) -> list[Budget]:

@@ -154,4 +154,6 @@ def downscaled_source(source: ImageSource, share: float) -> ImageSource:
     width, height = source.picture.size
     side = min(1.0, max(share, 0.0) ** 0.5)
     size = (max(1, round(width * side)), max(1, round(height * side)))
-    return ImageSource(source.picture.resize(size, Image.Resampling.BICUBIC), source.size, source.embeddings)
+    return ImageSource(
+        source.picture.resize(size, Image.Resampling.BICUBIC), source.size, source.embeddings, view=source.view
+    )

@@ -23,7 +23,7 @@ from arr_coc.adapters.base import Visual
 from arr_coc.adapters.mixed import own_grid, process
 from arr_coc.adapters.processor import PromptProcessor, VisionInputs
 from arr_coc.errors import BudgetError, PromptError, SelectorError
-from arr_coc.relevance.regions import find_page, is_about_everything, letter_height
+from arr_coc.relevance.regions import Page, find_page, is_about_everything, letter_height
 from arr_coc.relevance.selector import is_sure
 from arr_coc.relevance.tiling import Tiling, tile
 from arr_coc.selectors.base import Choice, Downscale, ImageSource, SelectionInput, Selector
@@ -233,8 +233,10 @@ def _coarser(rows: float, columns: float) -> int:
     return MAX_COARSER
 
 
-def mixed_source(vlm: VLM, image: Any, question: str = "", budget: Any = "auto", number: int = 0) -> MixedSource | None:
-    """One image as levels; None where all of it is read, at the model's own scale."""
+def mixed_source(
+    vlm: VLM, image: Any, question: str = "", budget: Any = "auto", number: int = 0, found: Region | None = None
+) -> MixedSource | None:
+    """One image as levels; None where all of it is read, at the model's own scale. `found`: the page, where it is known."""
     check_mixes(vlm)
     pyramid, processor = Pyramid(image), vlm.adapter.image_processor
     cell = processor.patch_size * processor.merge_size
@@ -250,7 +252,7 @@ def mixed_source(vlm: VLM, image: Any, question: str = "", budget: Any = "auto",
         picture = pyramid.crop(Region.whole(pyramid.size), (grid[1] * cell, grid[0] * cell))
         reference, finer = ImageSource(picture, picture.size, vlm.embeddings), 1.0
     else:
-        frame, reference, finer, step = _page_frame(vlm, pyramid, own, cell, number)
+        frame, reference, finer, step = _page_frame(vlm, pyramid, own, cell, number, found)
     while max(frame.page[2:]) * step > MAX_POSITIONS:
         step /= 2
     levels = Levels.make(frame.height, frame.width, frame.page, frame.coarser, step)
@@ -278,12 +280,13 @@ def _pictures(pyramid: Pyramid, frame: _Frame, levels: Levels, cell: int) -> lis
 
 
 def _page_frame(
-    vlm: VLM, pyramid: Pyramid, own: tuple[int, int], cell: int, number: int
+    vlm: VLM, pyramid: Pyramid, own: tuple[int, int], cell: int, number: int, found: Region | None
 ) -> tuple[_Frame, ImageSource, float, float]:
     """Where the finest cells lie, what relevance is found on, how much finer they are than its cells, and their step."""
     size = pyramid.size
     reduced = pyramid.level(pyramid.level_for(REDUCED / max(size)))
-    page = find_page(TextureArray.from_image(reduced, embeddings=vlm.embeddings), size)
+    page = None if found is None else Page(found, 1.0)
+    page = page or find_page(TextureArray.from_image(reduced, embeddings=vlm.embeddings), size)
     own_scale = min(own[1] * cell / size[0], own[0] * cell / size[1])
     reference = None
     if page is not None:

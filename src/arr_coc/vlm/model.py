@@ -183,6 +183,7 @@ class VLM:
         gaze: Gaze | None = None,
         raw: bool = False,
         detail: str = "auto",
+        straighten: str = "auto",
         remember: bool | None = None,
         sure: float | None = None,
         **options: Unpack[GenerationOptions],
@@ -221,6 +222,8 @@ class VLM:
                 several images an overview), "mixed" (one image whose cells are small where it matters and large elsewhere;
                 Qwen models), "off" (as the model's processor scales it), or "auto" (the default): views for a large image
                 with small text.
+            straighten: Whether a document that is turned, tilted or seen in perspective is shown upright: "auto" (the default) or
+                "off". A page that is upright, or may be, is left as it is.
             remember: Keep the KV cache in the answer, for follow-up questions.
             sure: Look again where the confidence is below this: read twice the cells, four times, then all, until it is sure
                 or two readings agree. The pictures are encoded once, whole. The answer is the surest one; `answer.tried`
@@ -263,15 +266,16 @@ class VLM:
                 check_detail(detail, asked, raw=raw),
                 question if isinstance(question, str) else "",
                 budget,
+                "off" if raw or allocation is not None or gaze is not None else straighten,
             )
-            look = self.look(shown, videos=videos, video=video, fps=fps, frames=frames)
+            look = self.look(shown, videos=videos, video=video, fps=fps, frames=frames, straighten="off")
             videos = video = fps = frames = None
             detail = "off"
         request = parse_request(
             None if look is not None else images, question, look=look, videos=videos, video=video, fps=fps, frames=frames,
             budget=budget, glance=glance, selector=selector, glance_selector=glance_selector, allocation=allocation,
             shared=shared, seed=seed, gaze=gaze, raw=raw,
-            detail=detail, frames_per_patch=self._frames_per_patch,
+            detail=detail, straighten=straighten, frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
         answers = self._answer(request, bool(remember), options)
         if sure is not None:
@@ -303,6 +307,7 @@ class VLM:
         gaze: Gaze | None = None,
         raw: bool = False,
         detail: str = "auto",
+        straighten: str = "auto",
         remember: bool = False,
         **options: Unpack[GenerationOptions],
     ) -> list[Answer]:
@@ -323,7 +328,7 @@ class VLM:
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
             originals=originals, look=look, budget=budget, glance=glance, selector=selector,
             glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, gaze=gaze, raw=raw,
-            detail=detail, frames_per_patch=self._frames_per_patch,
+            detail=detail, straighten=straighten, frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
         return self._answer(request, remember, options)
 
@@ -351,6 +356,7 @@ class VLM:
         gradients: bool = False,
         raw: bool = False,
         detail: str = "auto",
+        straighten: str = "auto",
     ) -> Prepared:
         """Keyword arguments for `model.generate`, with only the kept visual tokens.
 
@@ -371,7 +377,7 @@ class VLM:
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
             originals=originals, look=look, budget=budget, glance=glance, selector=selector,
             glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, gaze=gaze, raw=raw,
-            detail=detail, frames_per_patch=self._frames_per_patch,
+            detail=detail, straighten=straighten, frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
         chosen = request.selection.selector
         if chosen.depths:
@@ -391,15 +397,16 @@ class VLM:
         frames: int | None = None,
         attention_at: Sequence[float] = (),
         detail: str = "off",
+        straighten: str = "auto",
     ) -> Look:
         """Preprocess images and videos once, for any number of questions: `vlm.ask(look, question)`.
 
         They are encoded once, too, when a question first needs it. `attention_at`: encoder depths (0 to 1) whose
-        attention is recorded in that encoding, for selectors that use it. `detail`: as in `ask`; the views are the same
-        for all questions.
+        attention is recorded in that encoding, for selectors that use it. `detail`, `straighten`: as in `ask`; what is shown
+        is the same for all questions.
         """
         videos, fps = load_clip(video, videos, fps, frames, self._frames_per_patch)
-        shown = views.of_look(self, listed(images, is_image), detail)
+        shown = views.of_look(self, listed(images, is_image), detail, straighten=straighten)
         look = self._take_look([shown], [listed(videos, is_video)], model_fps(fps), Stopwatch(self.device))
         return replace(look, attention_at=tuple(attention_at))
 

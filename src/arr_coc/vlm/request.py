@@ -26,6 +26,7 @@ from arr_coc.vlm.look import Look
 
 Rows = tuple[tuple[Any, ...], ...]  # images or videos of each row of the batch
 DETAILS = ("auto", "off", "views", "mixed")
+STRAIGHTEN = ("auto", "off")
 
 
 class RequestOptions(TypedDict, total=False):
@@ -45,6 +46,7 @@ class RequestOptions(TypedDict, total=False):
     gaze: Gaze | None
     raw: bool
     detail: str
+    straighten: str
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class Request:
     originals: Sequence[Any] | None = None  # the images behind `inputs`
     raw: bool = False  # the questions are whole prompts
     detail: str = "off"  # whether large images are shown as views
+    straighten: str = "off"  # whether documents are shown upright
 
 
 def parse_request(
@@ -122,6 +125,7 @@ def parse_request(
     gaze: Gaze | None,
     raw: bool,
     detail: str,
+    straighten: str,
     frames_per_patch: int,
 ) -> Request:
     """The arguments of `VLM.prepare` and `VLM.generate` as a `Request`; raises one clear sentence if they do not fit."""
@@ -129,6 +133,9 @@ def parse_request(
     glancing = chosen if glance_selector is None else selector_of(glance_selector)
     selection = SelectionRequest(chosen, glancing, budget, glance, allocation, shared, seed, gaze)
     detail = check_detail(detail, selection, inputs is not None, look is not None, raw)
+    check_straighten(straighten)
+    if raw or allocation is not None or gaze is not None:  # all of which are about the image as it is
+        straighten = "off"
     if video is not None and not isinstance(text, str):
         raise PromptError("expected one question with video=: for several, take vlm.look(video=...) first")
     if video is not None or frames is not None:
@@ -153,8 +160,9 @@ def parse_request(
         questions = tuple(check_text(last_text(talk)) for talk in talks)
         conversations = tuple(tuple(talk) for talk in talks)
         return Request(
-            selection, questions, conversations, _rows(found_images), _rows(found_videos), rate, detail=detail
-        )
+            selection, questions, conversations, _rows(found_images), _rows(found_videos), rate, detail=detail,
+            straighten=straighten,
+        )  # fmt: skip
     texts = _texts(text, check_text if raw else check_question)
     if look is not None:
         if not isinstance(look, Look) or look.rows != 1:
@@ -164,7 +172,10 @@ def parse_request(
         return Request(selection, tuple(texts), conversations, fps=rate, look=look, raw=raw)
     rows = rows_of(images, len(texts), "image", is_image), rows_of(videos, len(texts), "video", is_video)
     conversations = tuple((user_message(t, len(i), len(v)),) for t, i, v in zip(texts, *rows, strict=True))
-    return Request(selection, tuple(texts), conversations, _rows(rows[0]), _rows(rows[1]), rate, raw=raw, detail=detail)
+    return Request(
+        selection, tuple(texts), conversations, _rows(rows[0]), _rows(rows[1]), rate, raw=raw, detail=detail,
+        straighten=straighten,
+    )  # fmt: skip
 
 
 def check_detail(
@@ -189,6 +200,11 @@ def check_detail(
     if why and detail in ("views", "mixed"):
         raise PromptError(f"expected an image and a selector of cells with detail={detail!r}, got {why}")
     return "off" if why else detail
+
+
+def check_straighten(straighten: str) -> None:
+    if straighten not in STRAIGHTEN:
+        raise PromptError(f"expected straighten as one of {', '.join(STRAIGHTEN)}, got {straighten!r}")
 
 
 def given_cells(allocation: Any, grids: Sequence[Cells]) -> list[tuple[torch.Tensor, torch.Tensor]] | None:

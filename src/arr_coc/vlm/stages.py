@@ -237,7 +237,7 @@ def gaze(context: PromptContext, plan: Plan, encoded: list[Encoded]) -> StageRes
                 relevance=choice.relevance,
                 scores=choice.scores,
                 tensions=choice.tensions,
-                strategy=(source.view.why if source and source.view else "") or choice.strategy or name,
+                strategy=_strategy(source, choice.strategy or name),
                 confidence=1.0 if len(choice.keep) == visual.n else choice.confidence,
                 fallback=plan.reasons[number],
                 notes=(*(() if source is None else source.notes), *plan.notes[number]),
@@ -252,6 +252,14 @@ def gaze(context: PromptContext, plan: Plan, encoded: list[Encoded]) -> StageRes
 def _prepare(context: PromptContext, selector: Selector, selections: list[SelectionInput]) -> Sequence[SelectionInput]:
     """What can be worked out for all visuals at once, before the selector is called on each."""
     return call_prepare(selector, selections)
+
+
+def _strategy(source: ImageSource | None, strategy: str) -> str:
+    """How the cells were chosen, and what was done to the image before."""
+    if source is None or source.view is None:
+        return strategy
+    done = source.view.region.done
+    return (source.view.why or strategy) + (f"; the image was {done}" if done else "")
 
 
 def selection_input(

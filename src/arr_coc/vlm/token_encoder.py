@@ -83,7 +83,7 @@ def evenly(tokens: torch.Tensor, grid: Cells) -> torch.Tensor:
 
 def encode_image(vlm: VLM, image: ImageLike) -> tuple[Encoded, Cells]:
     """All tokens of one image, without a prompt, and its grid."""
-    prompter, look = vlm.prompter, vlm.look(image)
+    prompter, look = vlm.prompter, vlm.look(image, straighten="off")
     inputs = prompter.tokenize([prompter.placeholders["image"]], look.vision) | look.vision.tensors
     visuals = vlm.adapter.visuals(inputs, look.sizes())
     with torch.no_grad():

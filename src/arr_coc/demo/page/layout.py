@@ -14,6 +14,7 @@ from arr_coc.demo.state import LINK_FIELDS, MAX_SELECTORS, SLIDER_STOPS, PageSta
 from arr_coc.demo.tab_compare import REFERENCE, selector_names
 from arr_coc.relevance.balancing import SCORES
 from arr_coc.texture import FULL40
+from arr_coc.vlm.request import DETAILS, STRAIGHTEN
 
 UPLOADED = ("my image", "")
 BOARD = "arrcoc.board(element, trigger)"
@@ -126,11 +127,24 @@ def add_side(app: AppState, controls: Controls, parts: Parts) -> None:
         controls.add(
             gr.Textbox, "gaze", "", label="Gaze: x, y in pixels; click on the image above", elem_classes=used_by("ask")
         )
-        with gr.Accordion("Selector, model, exact budget", open=False, elem_classes=used_by(*asking), elem_id="more"):
+        with gr.Accordion(
+            "Detail, straightening, selector, model, exact budget",
+            open=False,
+            elem_classes=used_by(*asking),
+            elem_id="more",
+        ):
             selectors = [name for name in selector_names(app.models.embeddings) if name != "oracle"]
             controls.add(
                 gr.Dropdown, "selector", selectors, value="arr-coc", label="Selector", elem_classes=used_by("ask")
             )
+            for name, label, offered in (
+                ("detail", "Detail of large images", DETAILS),
+                ("straighten", "Straighten documents", STRAIGHTEN),
+            ):
+                controls.add(
+                    gr.Dropdown, name, offered, value=offered[0], label=label, elem_classes=used_by("ask"),
+                    info=explain(name),
+                )  # fmt: skip
             controls.add(gr.Dropdown, "model", models, value=models[0], label="Model")
             controls.add(gr.Textbox, "layer", "auto", label="Layer: auto, none, or a folder below --files")
             controls.add(gr.Textbox, "budget", "auto", label="Exact budget, such as 128, 12.5% or mass 90%")

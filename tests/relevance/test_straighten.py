@@ -1,0 +1,134 @@
+"""Straightening: text in any pose is found upright; what is upright, or no text, is left as it is."""
+
+from __future__ import annotations
+
+import math
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw, ImageFont
+
+import arr_coc
+from arr_coc.relevance.straighten import STRIP, find_pose, judge
+from tests.vlm.page import scenery
+
+OWN_TILT = 0.75  # degrees: the bundled receipt is a photo
+
+
+def receipt() -> np.ndarray:
+    return np.asarray(arr_coc.pictures.receipt().convert("RGB"))
+
+
+def moved(picture: np.ndarray, corners: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """The picture with its corners at `corners`."""
+    height, width = picture.shape[:2]
+    own = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
+    matrix = cv2.getPerspectiveTransform(own, corners.astype(np.float32))
+    return cv2.warpPerspective(picture, matrix, size, flags=cv2.INTER_CUBIC, borderValue=(235, 235, 235))
+
+
+def tilted(picture: np.ndarray, degrees: float) -> tuple[np.ndarray, np.ndarray]:
+    """The picture turned clockwise, and its corners."""
+    height, width = picture.shape[:2]
+    turn = math.radians(degrees)
+    own = np.array([[0, 0], [width, 0], [width, height], [0, height]], float)
+    corners = own @ np.array([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]])
+    corners -= corners.min(0)
+    wide, high = (math.ceil(side) for side in corners.max(0))
+    return moved(picture, corners, (wide, high)), corners
+
+
+def pose_of(picture: np.ndarray) -> object:
+    return find_pose(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), (picture.shape[1], picture.shape[0]))
+
+
+@pytest.mark.parametrize("degrees", [90, 180, 270])
+def test_a_turned_page_is_turned_back_without_a_loss(degrees: int) -> None:
+    picture = np.ascontiguousarray(np.rot90(receipt(), -degrees // 90))
+    region = pose_of(picture).region  # type: ignore[attr-defined]
+    assert region is not None
+    assert region.is_whole
+    assert region.angle == degrees
+
+
+@pytest.mark.parametrize("degrees", [-20, -7, 5, 12, 20, 100, 165, -110])
+def test_a_tilted_page_is_levelled(degrees: int) -> None:
+    picture, _ = tilted(receipt(), degrees)
+    region = pose_of(picture).region  # type: ignore[attr-defined]
+    assert region is not None
+    assert abs((region.angle - degrees + OWN_TILT + 180) % 360 - 180) < 0.5
+    assert "turned by" in region.done
+
+
+def test_a_page_in_perspective_has_its_own_corners() -> None:
+    picture = receipt()
+    height, width = picture.shape[:2]
+    corners = np.array([[70, 60], [width - 30, 20], [width + 40, height + 20], [10, height - 60]], float) + 20
+    region = pose_of(moved(picture, corners, (width + 80, height + 80))).region  # type: ignore[attr-defined]
+    assert region is not None
+    assert region.quad is not None
+    assert "out of perspective" in region.done
+    # Lines are level and strokes upright again: the page's own directions, in the region, to 1.5 degrees.
+    across, down = np.array([[0.3, 0.3], [0.7, 0.3]]), np.array([[0.5, 0.3], [0.5, 0.7]])
+    own = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], np.float32)
+    to_picture = cv2.getPerspectiveTransform(own, corners.astype(np.float32))
+    for line, axis in ((across, 1), (down, 0)):
+        shown = cv2.perspectiveTransform(line[None], to_picture)[0]
+        inside = region.place(torch.from_numpy(shown)).numpy() * region.size
+        step = inside[1] - inside[0]
+        assert abs(step[axis] / np.hypot(*step)) < math.sin(math.radians(1.5))
+
+
+def light(picture: np.ndarray) -> np.ndarray:
+    return (picture * 0.3 + 10).astype(np.uint8)
+
+
+@pytest.mark.parametrize("change", [lambda one: one, light, lambda one: 255 - one, lambda one: tilted(one, 1.0)[0]])
+def test_what_is_upright_is_left_as_it_is(change: object) -> None:
+    assert pose_of(change(receipt())).region is None  # type: ignore[operator,attr-defined]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 2), (800, 20), (2, 900), (600, 800)], ids=str)
+@pytest.mark.parametrize("kind", ["blank", "soft", "noise"])
+def test_no_text_no_pose(size: tuple[int, int], kind: str) -> None:
+    image = {
+        "blank": Image.new("RGB", size, "white"),
+        "soft": scenery(60, 80).resize(size),
+        "noise": Image.fromarray(np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)),
+    }[kind]
+    found = pose_of(np.asarray(image))
+    assert found.region is None  # type: ignore[attr-defined]
+    assert found.doubt == ""  # type: ignore[attr-defined]
+
+
+def test_lines_that_are_as_often_upside_down_are_not_turned_and_it_says_so() -> None:
+    page, font = Image.new("RGB", (500, 700), (250, 250, 250)), ImageFont.load_default(22)
+    for number, row in enumerate(range(40, 640, 40)):
+        line = Image.new("RGB", (420, 30), (250, 250, 250))
+        ImageDraw.Draw(line).text((0, 0), "Receipt 48 for you, paid at 9:15", fill=(20, 20, 20), font=font)
+        page.paste(line.rotate(180 * (number % 2)), (40, row))
+    upright = np.asarray(page)
+    assert pose_of(upright).region is None  # type: ignore[attr-defined]
+    found = pose_of(np.ascontiguousarray(np.rot90(upright)))
+    assert found.region is None  # type: ignore[attr-defined]
+    assert "nothing says surely which way up" in found.doubt  # type: ignore[attr-defined]
+
+
+def test_a_strip_upside_down_has_the_opposite_vote() -> None:
+    strips = np.random.default_rng(0).standard_normal((5, *STRIP)).astype(np.float32)
+    text, up = judge(strips)
+    over = judge(np.ascontiguousarray(strips[:, ::-1, ::-1]))
+    assert np.allclose(text, over[0], atol=1e-5)
+    assert np.allclose(up, -over[1], atol=1e-5)
+    assert np.abs(up).max() > 1e-3
+
+
+def test_the_scale_does_not_matter() -> None:
+    picture, _ = tilted(receipt(), 12)
+    height, width = picture.shape[:2]
+    large = cv2.resize(picture, (2 * width, 2 * height), interpolation=cv2.INTER_CUBIC)
+    one, two = pose_of(picture).region, pose_of(large).region  # type: ignore[attr-defined]
+    assert one.angle == pytest.approx(two.angle, abs=0.3)
+    assert np.allclose(2 * np.array(one.centre), two.centre, atol=0.1 * width)
