@@ -90,7 +90,7 @@ def oracle(family: str, vlm: Any, source: MixedSource, keep: torch.Tensor, **cha
 def test_a_mixed_prompt_is_the_stock_model_with_all_other_cells_masked(family: str, shown: str) -> None:
     vlm, image = wrapped(family), IMAGES[shown]()
     source = source_of(vlm, image)
-    prepared = vlm.prepare(image, QUESTION, detail="mixed", budget=24)
+    prepared = vlm.prepare(image, QUESTION, detail="mixed", budget=24, straighten="off")
     (allocation,) = prepared.allocations
     assert isinstance(allocation.grid, Levels)
     assert len(set(allocation.grid.level(allocation.keep).tolist())) > 1  # several sizes
@@ -103,12 +103,14 @@ def test_a_mixed_prompt_is_the_stock_model_with_all_other_cells_masked(family: s
     # Controls: other positions, other features, and no features for the first language layers.
     moved = vlm.model(**{**prepared, "position_ids": prepared["position_ids"].floor() + 1}).logits[0]
     assert (moved - truth).abs().max() > 1e-3
-    outputs = vlm.prepare(image, QUESTION, detail="mixed", budget=24)["mm_encoder_outputs"]["image"]
+    outputs = vlm.prepare(image, QUESTION, detail="mixed", budget=24, straighten="off")["mm_encoder_outputs"]["image"]
     outputs.pooler_output = tuple(tokens.flip(0) for tokens in outputs.pooler_output)
     flipped = vlm.model(**{**prepared, "mm_encoder_outputs": {"image": outputs}}).logits[0]
     assert (flipped - truth).abs().max() > 1e-3
     if vlm.adapter.deep_layers:
-        outputs = vlm.prepare(image, QUESTION, detail="mixed", budget=24)["mm_encoder_outputs"]["image"]
+        outputs = vlm.prepare(image, QUESTION, detail="mixed", budget=24, straighten="off")["mm_encoder_outputs"][
+            "image"
+        ]
         outputs.deepstack_features = [tuple(torch.zeros_like(p) for p in one) for one in outputs.deepstack_features]
         without = vlm.model(**{**prepared, "mm_encoder_outputs": {"image": outputs}}).logits[0]
         assert (without - truth).abs().max() > 1e-3
