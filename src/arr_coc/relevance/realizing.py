@@ -25,6 +25,8 @@ from arr_coc.types.question import KINDS, STOP_WORDS, question_kind, subject
 
 COUPLINGS = ("auto", "layer", "universal", "probe", "embeddings", "tokens", "none")
 SALIENCES = ("texture", "archetypes", "encoder")
+TEXTURE_SALIENCE = ("odd", "void", "camouflage")  # rules that rest on the texture's own salience
+SALIENCE_WEIGHT = 2.0  # of another source's, where the question does not count (`benchmarks/salience_ablation.py`)
 CASCADES = ("auto", "on", "off")
 MOMENTS = ("auto", "surest", "together")
 ASKED_TO = {kind: kind for kind in KINDS} | {"odd": "find what is odd"}
@@ -73,8 +75,6 @@ class RelevanceSettings:
 def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceSettings()) -> Choice:  # noqa: B008
     """The cells that matter for the question."""
     scores, stands_out = know(selection), ""
-    if settings.salience != "texture" and selection.source is not None:
-        scores, stands_out = replace_salience(selection, scores, settings.salience)
     usable = replace(
         selection,
         layer=selection.layer if settings.learned and settings.own_layer else None,
@@ -88,6 +88,8 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
     kind = "describe" if whole else question_kind(selection.question.text)
     clear = names_something(selection.question.text) or familiar or whole
     plan = strategy.decide(selection, scores, clear, "read" if familiar else kind)
+    if settings.salience != "texture" and plan.name not in TEXTURE_SALIENCE and selection.source is not None:
+        scores, stands_out = replace_salience(selection, scores, settings.salience)
     prediction = None if coupled is None or plan.coupling == 0 else coupled.prediction
     if prediction is not None:
         scores, balanced = balancing.use_layer_scores(scores, plan, prediction)
@@ -135,7 +137,7 @@ def replace_salience(selection: SelectionInput, scores: CellScores, source: str)
     from arr_coc.relevance.salience import salience_by
 
     values, words = salience_by(source, selection, scores.salience)
-    return replace(scores, salience=values), f"; {words}"
+    return replace(scores, salience=values, salience_weight=SALIENCE_WEIGHT), f"; {words}"
 
 
 def _favour_lines(selection: SelectionInput, scores: CellScores, ranking: torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ from arr_coc.relevance.knowing import scale_to_max
 from arr_coc.selectors.base import SelectionInput
 from arr_coc.selectors.scoring import encoder_attention, pool_channels, score_cells
 from arr_coc.texture import TextureArray
-from arr_coc.types.grid import Grid
+from arr_coc.types.grid import Cells, Grid
 
 DEPTH = 1.0  # of the model's encoder, whose attention counts: `selector.ENCODER_DEPTH`
 WEIGHTS = Path(__file__).with_name("archetypes.safetensors")
@@ -82,6 +82,13 @@ def together(matches: torch.Tensor) -> torch.Tensor:
 def archetype_matches(texture: TextureArray, view: Grid) -> torch.Tensor:
     """How far each cell of one frame of `view` resembles each archetype: `[K, h, w]`."""
     return texture.once(f"archetypes {view!r}", lambda: shipped().match(cell_features(texture, view)))
+
+
+def archetype_maps(texture: TextureArray, grid: Cells) -> dict[str, torch.Tensor]:
+    """How far each cell resembles the archetypes of each name: `[N]` by name."""
+    found = torch.cat([archetype_matches(texture, view).flatten(1) for view in grid.views], 1)  # [K, N]
+    names = shipped().names
+    return {name: together(found[torch.tensor([one == name for one in names])]) for name in dict.fromkeys(names)}
 
 
 def cell_features(texture: TextureArray, view: Grid) -> torch.Tensor:
