@@ -44,7 +44,7 @@ WEIGHTS = (0.5, 1.0, 2.0)  # of salience; it is .1 at most by default
 ASKED = ("total", "date", "company")
 WAVES = tuple(f"wave_{axis}{turns}_{part}" for axis in "xy" for turns in (1, 2, 4, 8) for part in ("cos", "sin"))
 POSITIONS: dict[str, tuple[str, ...]] = {"no position": (), "x and y": ("x", "y"), "rotary waves": WAVES}
-Groups = list[list[Sequence[float]]]
+Groups = Sequence[Sequence[Sequence[float]]]
 Scores = dict[str, list[float]]
 
 
@@ -101,7 +101,8 @@ def by_source(pictures: Sequence[tuple[str, Image.Image, list[Groups]]]) -> dict
 
 def by_reader(receipts: Sequence[Receipt]) -> dict[str, dict[str, Scores]]:
     """The same on the reader's cells, with the attention of its vision encoder as well."""
-    vlm, found = arr_coc.load("reader", layer=None), {}
+    vlm = arr_coc.load("reader", layer=None)
+    found: dict[str, dict[str, Scores]] = {}
     for receipt in receipts:
         image = receipt.image.convert("RGB")
         look = vlm.look(image)
@@ -164,7 +165,7 @@ def by_position(training: Sequence[Receipt], validation: Sequence[Receipt]) -> d
                     [-(model(x)[:, 0].log_softmax(0) * y).sum() for x, y in zip(rows, wanted, strict=True)]
                 ).mean()
                 optimiser.zero_grad()
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
             for receipt, selection, features in tested:
                 if (groups := fields_of(receipt).get(kind)) is None:
@@ -185,7 +186,7 @@ def differences(found: dict[str, dict[str, Scores]], way: str, other: str) -> st
             for number, one in enumerate(pairs)
             for picture, values in one[way].items()
         }
-        low, high = interval(apart)
+        low, high = interval(apart) or (0.0, 0.0)
         lines.append(f"{kind}: {mean(apart):+.3f} [{low:+.3f}, {high:+.3f}]")
     return f"{way}, less {other}: " + "; ".join(lines)
 
@@ -194,9 +195,10 @@ def table(found: dict[str, dict[str, Scores]]) -> str:
     names = list(dict.fromkeys(way for by_way in found.values() for way in by_way))
     lines = [f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     for kind, by_way in found.items():
-        cells = [
-            f"{mean(by_way[way]):.3f} [{interval(by_way[way])[0]:.3f}, {interval(by_way[way])[1]:.3f}]" for way in names
-        ]
+        cells = []
+        for way in names:
+            low, high = interval(by_way[way]) or (0.0, 0.0)
+            cells.append(f"{mean(by_way[way]):.3f} [{low:.3f}, {high:.3f}]")
         lines.append(f"| {kind} ({len(by_way[names[0]])}) | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -53,11 +53,13 @@ def pictures(
 ) -> Iterator[tuple[str, Image.Image, list[Sequence[float]]]]:
     """(kind, picture, boxes) of all training pictures."""
     for receipt in random.Random(0).sample(split(read_receipts(receipts))[0], scans):
-        yield "receipt", receipt.image.convert("RGB"), boxes_of(receipt)
+        yield "receipt", receipt.image.convert("RGB"), list(boxes_of(receipt))
     for seed in range(SEED, SEED + drawn):
         drawing = draw_any(seed, [KINDS[seed % len(KINDS)]])
-        boxes = [box for one in drawing.questions for group in one.evidence or () for box in group]
-        yield drawing.kind, Image.fromarray(drawing.image), boxes
+        shown: list[Sequence[float]] = [
+            box for one in drawing.questions for group in one.evidence or () for box in group
+        ]
+        yield drawing.kind, Image.fromarray(drawing.image), shown
     for image, boxes in photo_boxes(photos)[::2]:
         yield "photo", Image.open(image).convert("RGB"), boxes
 
