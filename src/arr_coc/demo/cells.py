@@ -15,6 +15,7 @@ from PIL import Image
 from arr_coc.demo.app import PageRequest
 from arr_coc.demo.glossary import explain
 from arr_coc.draw import overlay
+from arr_coc.relevance.salience import archetype_maps
 from arr_coc.texture import TextureArray
 from arr_coc.types.allocation import NOT_ENCODED, NOT_KEPT, Allocation
 from arr_coc.types.grid import Cells, Grid
@@ -79,11 +80,16 @@ def viewer_data(request: PageRequest, allocation: Allocation, channels: bool = T
         plain = allocation.view is None
         texture = request.image.texture() if plain else TextureArray.from_image(shown(request, allocation))
         names = [name for name in texture.names if name not in texture.absent]
-        about = {channel.name: channel for channel in texture.channels}
+        known = {channel.name: channel for channel in texture.channels}
         for name, values in zip(names, channel_values(texture, allocation.grid, names), strict=True):
-            low, high = about[name].range
-            layers[f"channel {name}"] = {"title": name, "kind": "channel", "about": about[name].meaning, **pack(values)}
+            low, high = known[name].range
+            layers[f"channel {name}"] = {"title": name, "kind": "channel", "about": known[name].meaning, **pack(values)}
             layers[f"channel {name}"]["bounds"] = [low, float(values.max()) if math.isinf(high) else high]
+        if all(view.t == 1 for view in allocation.grid.views):
+            for name, values in archetype_maps(texture, allocation.grid).items():
+                about = f"how far a cell resembles what questions about such pictures are about: {name}"
+                layers[f"like {name}"] = {"title": f"like {name}", "kind": "channel", "about": about, **pack(values)}
+                layers[f"like {name}"]["bounds"] = [0, 1]
     ramp = overlay.colourise(torch.linspace(0, 1, 256)[None], RAMP, 0.0, 1.15)[0]  # [256, 3]
     return json.dumps(
         {

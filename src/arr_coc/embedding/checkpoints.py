@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.embedding.encoder import EXPECTED, fingerprint
-from arr_coc.embedding.windows import WindowedEncoder
+from arr_coc.embedding.windows import WindowedEncoder, fit_grid, resize
 from arr_coc.errors import EncoderError, raise_as
 from arr_coc.types.question import subject
 
@@ -51,6 +51,10 @@ class VisionTower(ABC):
     def patch_features(self, pixels: torch.Tensor) -> torch.Tensor:
         """Normalised pixels `[B, 3, h * cell, w * cell]` to features `[B, h * w, D]`."""
 
+    @abstractmethod
+    def attention(self, pixels: torch.Tensor) -> torch.Tensor:
+        """The mean attention of all heads from the class token, or the pooled query, to the patches: `[B, h * w]`, sum 1."""
+
 
 class ClipTower(VisionTower):
     kind = "clip"
@@ -72,6 +76,14 @@ class ClipTower(VisionTower):
             value = value + last.mlp(last.layer_norm2(value))
         return self.model.visual_projection(self.vision.post_layernorm(value))
 
+    def attention(self, pixels: torch.Tensor) -> torch.Tensor:
+        hidden = self.vision.pre_layrnorm(self.vision.embeddings(pixels, interpolate_pos_encoding=True))
+        *early, last = self.vision.encoder.layers
+        for block in early:
+            hidden = block(hidden, None)
+        normed, part = last.layer_norm1(hidden), last.self_attn
+        return _attended(part.q_proj(normed[:, :1]), part.k_proj(normed), part.num_heads)[:, 1:]
+
 
 class SiglipTower(VisionTower):
     kind = "siglip"
@@ -87,7 +99,19 @@ class SiglipTower(VisionTower):
             )
 
     def patch_features(self, pixels: torch.Tensor) -> torch.Tensor:
-        return self.pool_each(self.vision(pixels, interpolate_pos_encoding=True).last_hidden_state)
+        return self.pool_each(self.hidden(pixels))
+
+    def hidden(self, pixels: torch.Tensor) -> torch.Tensor:
+        """What the pooling head reads: `[B, N, D]`."""
+        return self.vision(pixels, interpolate_pos_encoding=True).last_hidden_state
+
+    def attention(self, pixels: torch.Tensor) -> torch.Tensor:
+        head, hidden = self.vision.head, self.hidden(pixels)
+        width = hidden.shape[-1]
+        weight, bias = head.attention.in_proj_weight, head.attention.in_proj_bias
+        query = F.linear(head.probe.expand(len(hidden), -1, -1), weight[:width], bias[:width])
+        key = F.linear(hidden, weight[width : 2 * width], bias[width : 2 * width])
+        return _attended(query, key, head.attention.num_heads)
 
     def pool_each(self, hidden: torch.Tensor) -> torch.Tensor:
         """The pooling head on each patch separately: `[B, N, D]` to `[B, N, D]`."""
@@ -107,14 +131,20 @@ class Siglip2Tower(SiglipTower):
         vision = model.config.vision_config
         super().__init__(model, int(vision.num_patches**0.5) * vision.patch_size)
 
-    def patch_features(self, pixels: torch.Tensor) -> torch.Tensor:
+    def hidden(self, pixels: torch.Tensor) -> torch.Tensor:
         batch, _, height, width = pixels.shape
         rows, columns, cell = height // self.cell, width // self.cell, self.cell
         patches = pixels.view(batch, 3, rows, cell, columns, cell).permute(0, 2, 4, 3, 5, 1)  # rows, columns, y, x, RGB
         patches = patches.reshape(batch, rows * columns, cell * cell * 3)
         mask = torch.ones(batch, rows * columns, dtype=torch.long, device=pixels.device)
         shapes = torch.tensor([[rows, columns]] * batch)
-        return self.pool_each(self.vision(patches, mask, shapes).last_hidden_state)
+        return self.vision(patches, mask, shapes).last_hidden_state
+
+
+def _attended(query: torch.Tensor, key: torch.Tensor, heads: int) -> torch.Tensor:
+    """The attention of one query `[B, 1, D]` to keys `[B, N, D]`, the mean over heads: `[B, N]`."""
+    query, key = (one.unflatten(-1, (heads, -1)).transpose(1, 2).float() for one in (query, key))
+    return (query @ key.transpose(2, 3) / key.shape[-1] ** 0.5).softmax(-1).mean(1)[:, 0]
 
 
 TOWERS: dict[str, Callable[[Any], VisionTower]] = {"clip": ClipTower, "siglip": SiglipTower, "siglip2": Siglip2Tower}
@@ -122,6 +152,8 @@ TOWERS: dict[str, Callable[[Any], VisionTower]] = {"clip": ClipTower, "siglip": 
 
 class ContrastiveEncoder(WindowedEncoder):
     """A vision tower with its tokenizer."""
+
+    attends = True
 
     def __init__(
         self,
@@ -156,6 +188,12 @@ class ContrastiveEncoder(WindowedEncoder):
         rows, columns = images.shape[2] // self.cell, images.shape[3] // self.cell
         patches = self.tower.patch_features(((images - self._mean) / self._deviation).to(self.dtype))
         return patches.transpose(1, 2).unflatten(2, (rows, columns))
+
+    def look(self, pixels: torch.Tensor) -> torch.Tensor:
+        rows, columns = fit_grid(int(pixels.shape[1]), int(pixels.shape[2]), (self.side // self.cell) ** 2)
+        image = resize(pixels, (rows * self.cell, columns * self.cell))[None]
+        found = self.tower.attention(((image - self._mean) / self._deviation).to(self.dtype)).view(rows, columns)
+        return found / found.sum()  # without the class token's share
 
     def embed(self, questions: list[str]) -> torch.Tensor:
         captions = [CAPTION.format(subject(question)) for question in questions]

@@ -62,6 +62,7 @@ class Encoder(ABC):
     width: int
     device: torch.device = torch.device("cpu")
     dtype: torch.dtype = torch.float32
+    attends = False  # whether `attention` says where the encoder itself looks
 
     @property
     @abstractmethod
@@ -75,6 +76,20 @@ class Encoder(ABC):
     @abstractmethod
     def embed(self, questions: list[str]) -> torch.Tensor:
         """Questions, none of them empty, to vectors `[Q, D]`, not normalised."""
+
+    def attention(self, image: ImageLike) -> torch.Tensor:
+        """Where the encoder itself looks: the attention of its class token or pooled query, `[h, w]` with the sum 1."""
+        if not self.attends:
+            raise EncoderError(
+                f"expected an encoder with a class token or a pooled query (CLIP, SigLIP), got {self.name}"
+            )
+        pixels = read_picture(image, max_side=None, device=self.device).pixels
+        with torch.no_grad():
+            return self.look(pixels).float()
+
+    def look(self, pixels: torch.Tensor) -> torch.Tensor:
+        """The attention `[h, w]` for an image `[3, H, W]`, for encoders that have `attends`."""
+        raise NotImplementedError
 
     def dense(self, image: ImageLike, mode: Mode = "fast") -> DenseFeatures:
         """An image's features on a grid, each of length 1.

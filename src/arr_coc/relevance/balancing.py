@@ -83,10 +83,12 @@ def tensions(scores: CellScores, strategy: Strategy) -> dict[str, float]:
 
 def _weights(scores: CellScores, strategy: Strategy, exploit: float) -> dict[str, float]:
     explore = 1 - exploit
+    own = scores.salience_weight  # of another source than the texture, which knows text itself
+    salience = 0.1 * (1 - scores.text_share) if own is None else 0.1 + (own - 0.1) * explore
     return {
         "coupling": exploit,
         "information": 0.1 + 0.9 * explore,
-        "salience": 0.1 * strategy.salience * (1 - scores.text_share),
+        "salience": strategy.salience * salience,
         "text": (0.2 + 0.8 * explore) * min(1.0, 4 * scores.text_share),
     }
 

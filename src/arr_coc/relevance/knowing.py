@@ -41,6 +41,7 @@ class CellScores:
     coupled_by: str = ""  # source of the coupling
     trust: float = 1.0  # in the coupling
     background: float = 0.0  # share of the image that has the most frequent tone
+    salience_weight: float | None = None  # where the question does not count; None: the texture's, a tenth
     supplied: Mapping[str, torch.Tensor] = field(default_factory=dict)  # from the caller: memory, attention, gaze
 
     @property

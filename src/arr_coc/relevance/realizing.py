@@ -24,6 +24,9 @@ from arr_coc.selectors.scoring import relevance_map, scatter_to_grid
 from arr_coc.types.question import KINDS, STOP_WORDS, question_kind, subject
 
 COUPLINGS = ("auto", "layer", "universal", "probe", "embeddings", "tokens", "none")
+SALIENCES = ("texture", "archetypes", "encoder")
+TEXTURE_SALIENCE = ("odd", "void", "camouflage")  # rules that rest on the texture's own salience
+SALIENCE_WEIGHT = 2.0  # of another source's, where the question does not count (`benchmarks/salience_ablation.py`)
 CASCADES = ("auto", "on", "off")
 MOMENTS = ("auto", "surest", "together")
 ASKED_TO = {kind: kind for kind in KINDS} | {"odd": "find what is odd"}
@@ -40,6 +43,7 @@ class RelevanceSettings:
     learned: bool = True  # use trained layers: the model's own, if there is one, and the universal one
     own_layer: bool = True  # False: of the layers, only the universal one
     probe: bool = True  # run the language model for coupling="auto" where no layer is sure
+    salience: str = "texture"  # or archetypes, encoder: see `salience.py`
     diverse: bool = True  # near-duplicates are picked last; a layer takes care of that itself
     moments: str = "auto"  # video: surest (frame by frame), together (the best cells of all), or by the question
     explain: bool = False  # score the cells even where `auto` reads all of them anyway
@@ -50,7 +54,13 @@ class RelevanceSettings:
     def __post_init__(self) -> None:
         if self.coupling == "scout":  # the former name
             object.__setattr__(self, "coupling", "probe")
-        options = {"coupling": COUPLINGS, "balance": BALANCES, "cascade": CASCADES, "moments": MOMENTS}
+        options = {
+            "coupling": COUPLINGS,
+            "salience": SALIENCES,
+            "balance": BALANCES,
+            "cascade": CASCADES,
+            "moments": MOMENTS,
+        }
         for name, known in options.items():
             if (value := getattr(self, name)) not in known:
                 raise ArrCocError(f"expected {name} as one of {', '.join(known)}, got {value!r}")
@@ -64,7 +74,7 @@ class RelevanceSettings:
 
 def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceSettings()) -> Choice:  # noqa: B008
     """The cells that matter for the question."""
-    scores = know(selection)
+    scores, stands_out = know(selection), ""
     usable = replace(
         selection,
         layer=selection.layer if settings.learned and settings.own_layer else None,
@@ -78,6 +88,8 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
     kind = "describe" if whole else question_kind(selection.question.text)
     clear = names_something(selection.question.text) or familiar or whole
     plan = strategy.decide(selection, scores, clear, "read" if familiar else kind)
+    if settings.salience != "texture" and plan.name not in TEXTURE_SALIENCE and selection.source is not None:
+        scores, stands_out = replace_salience(selection, scores, settings.salience)
     prediction = None if coupled is None or plan.coupling == 0 else coupled.prediction
     if prediction is not None:
         scores, balanced = balancing.use_layer_scores(scores, plan, prediction)
@@ -111,13 +123,21 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
         relevance=relevance_map(selection, balanced.relevance),
         scores={name: scatter_to_grid(selection, values) for name, values in scores.by_name().items()},
         tensions={"trust": scores.trust, **({} if held is None else {"held": held}), **balanced.tensions, **weights},
-        strategy=f"{plan.name}: {plan.why}; asked to {ASKED_TO[kind]}{by}{looked}",
+        strategy=f"{plan.name}: {plan.why}; asked to {ASKED_TO[kind]}{by}{looked}{stands_out}",
         rule=plan.name,
         coupled_by=scores.coupled_by,
         confidence=strategy.confidence(
             plan, scores.coupled_by, held, scores.trust, len(keep) / max(1, selection.grid.n)
         ),
     )
+
+
+def replace_salience(selection: SelectionInput, scores: CellScores, source: str) -> tuple[CellScores, str]:
+    """The scores with the salience of another source, and words that say so."""
+    from arr_coc.relevance.salience import salience_by
+
+    values, words = salience_by(source, selection, scores.salience)
+    return replace(scores, salience=values, salience_weight=SALIENCE_WEIGHT), f"; {words}"
 
 
 def _favour_lines(selection: SelectionInput, scores: CellScores, ranking: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,7 @@ from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.relevance.strategy import FOLLOW_QUESTION
 from arr_coc.selectors.base import Choice, SelectionInput, Selector
 
+ENCODER_DEPTH = 1.0  # of the vision encoder, for salience="encoder"
 LAYER = "layer"  # source of the coupling: the model's own layer
 MIN_PAGE = (
     0.06  # page likeness below which `auto` does not ask the universal layer: documents have .08 and more, photos .03
@@ -50,6 +51,8 @@ class ArrCoc(Selector):
         if settings.get("cascade") == "on":
             raise SelectorError("the cascade is for arr_coc.realize with embeddings in native mode: leave it out here")
         self.settings = RelevanceSettings(**settings)
+        if self.settings.salience == "encoder":
+            self.attention_at = (ENCODER_DEPTH,)
 
     def select(self, selection: SelectionInput) -> Choice:
         """Under `auto`, a probe of the language model would cost more than it saves: without a sure source, keep all."""

@@ -123,6 +123,7 @@ def realize(
     gaze: Gaze | None = None,
     coupling: str = "auto",
     balance: str = "weigh",
+    salience: str = "texture",
     learned: bool = True,
     diverse: bool = True,
     moments: str = "auto",
@@ -146,6 +147,8 @@ def realize(
             decides how much of the budget goes where.
         coupling: Source of the coupling: "auto", "layer", "universal", "probe", "embeddings", "tokens" or "none".
         balance: "weigh", or "oppose" (fixed formulas).
+        salience: What stands out: "texture", "archetypes" (what resembles prototypes of what questions are about), or
+            "encoder" (what the model's vision encoder, or an image-text encoder, attends to).
         learned: Use trained layers: the model's own, if there is one, and the universal one.
         diverse: Pick near-duplicates last.
         moments: For videos: "auto", "surest" or "together".
@@ -156,7 +159,7 @@ def realize(
     if gaze is None or question != "" or isinstance(using, VLM):
         check_question(question)
     settings: dict[str, Any] = {
-        "coupling": coupling, "balance": balance, "learned": learned, "diverse": diverse, "moments": moments,
+        "coupling": coupling, "balance": balance, "salience": salience, "learned": learned, "diverse": diverse, "moments": moments,
         "cascade": cascade, "exploit": exploit, "weights": weights or {}, "explain": True,
     }  # fmt: skip
     checked = RelevanceSettings(**settings)
@@ -213,7 +216,7 @@ def _realize_texture(
         k=bound.k,
         candidates=torch.arange(cells.n),
         question=Question(question, torch.zeros(0, dtype=torch.long)),
-        source=ImageSource(texture=texture),
+        source=ImageSource(embeddings=embeddings, texture=texture),
         scorer=scorer,
         universal=LayerPredictor(None, texture.device),
         mass=bound.mass,

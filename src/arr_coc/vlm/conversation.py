@@ -126,7 +126,11 @@ def follow_up(
 def _continuable(vlm: VLM, answer: Answer) -> Turn:
     """The state to continue from; raises where there is none, or the model is not the one that computed it."""
     adapter = vlm.adapter
-    turn = answer.turn if isinstance(answer, Answer) else None
+    if not isinstance(answer, Answer):
+        raise PromptError(
+            f"expected after= as an answer of this model's ask(..., remember=True), got {type(answer).__name__}"
+        )
+    turn = answer.turn
     if turn is None:
         raise PromptError("cannot continue this answer: call ask(..., remember=True)")
     if turn.shown.look.model is not adapter.model:

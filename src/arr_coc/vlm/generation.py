@@ -100,7 +100,9 @@ def generate(
     several = (adapter.generation_option(options, "num_beams") or 1) > 1  # beams change places between steps
     chances = None if several else recorder.probabilities(result.sequences)
     if chances is None and not several:  # some models generate by themselves and call no processor
-        chances = _probabilities_from_logits(result, prepared.length)
+        chances = _probabilities_from_output(
+            result, prepared.length, sampled=adapter.generation_option(options, "do_sample")
+        )
     answers = []
     for number, sequence in enumerate(result.sequences):
         row = number // copies
@@ -130,9 +132,13 @@ def generate(
     return answers
 
 
-def _probabilities_from_logits(result: Any, length: int) -> torch.Tensor | None:
-    """The probability `[B, T]` of each new token; None without `output_logits=True`."""
-    logits = getattr(result, "logits", None)
+def _probabilities_from_output(result: Any, length: int, sampled: bool | None) -> torch.Tensor | None:
+    """The probability `[B, T]` of each new token; None without `output_logits=True` or `output_scores=True`.
+
+    Scores are better where nothing is sampled: tokens that the generation suppresses have no probability in them.
+    """
+    scores = None if sampled else getattr(result, "scores", None)
+    logits = scores or getattr(result, "logits", None)
     if not logits:
         return None
     new = result.sequences[:, length : length + len(logits), None]

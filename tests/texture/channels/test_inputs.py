@@ -122,3 +122,16 @@ def test_an_encoder_that_returns_the_wrong_shape() -> None:
     texture = TextureArray.from_image(noise(8, 8), supplied={"embeddings": lambda pixels: torch.zeros(512, 2, 2)})
     with pytest.raises(ValueError, match=r"\[16, h, w\], got \[512, 2, 2\]"):
         texture["embedding_03"]
+
+
+def test_products_of_waves_depend_on_the_distance_of_two_cells_alone() -> None:
+    """As in rotary embeddings: cos a cos b + sin a sin b = cos(a - b)."""
+    texture = TextureArray.from_image(torch.rand(3, 40, 64))
+    for axis, turns, side in (("x", 2, 64), ("y", 8, 40)):
+        both = texture[[f"wave_{axis}{turns}_cos", f"wave_{axis}{turns}_sin"]]  # [2, H, W]
+        along = both[:, 3, :] if axis == "x" else both[:, :, 3]
+        products = along.T @ along
+        for step in (0, 1, 7):
+            expected = math.cos(math.pi * turns * step / side)
+            assert torch.allclose(products.diagonal(step), torch.tensor(expected), atol=1e-5)
+    assert "wave_x1_cos" not in texture

@@ -64,6 +64,23 @@ def y(texture: TextureArray) -> torch.Tensor:
     return pixel_centres(texture.size[0], texture.device).to(texture.dtype)[:, None].expand(texture.size)
 
 
+def _register_wave(axis: int, name: str, turns: float, part: Callable[[torch.Tensor], torch.Tensor], of: str) -> None:
+    """Position as a wave along one axis: as in 2D rotary embeddings, the product of two cells' waves depends on their distance."""
+
+    meaning = f"{of} of {turns:g} half turns from {('top to bottom', 'left to right')[axis]}; in no layout: position for layers"
+
+    @channel(name, family="position", range=(-1, 1), cost="free", meaning=meaning)
+    def wave(texture: TextureArray) -> torch.Tensor:
+        along = part(pixel_centres(texture.size[axis], texture.device) * (math.pi * turns)).to(texture.dtype)
+        return along.expand(texture.size) if axis else along[:, None].expand(texture.size)
+
+
+for _axis, _letter in enumerate("yx"):
+    for _turns in (1, 2, 4, 8):
+        _register_wave(_axis, f"wave_{_letter}{_turns}_cos", _turns, torch.cos, "cosine")
+        _register_wave(_axis, f"wave_{_letter}{_turns}_sin", _turns, torch.sin, "sine")
+
+
 @channel(
     "eccentricity", family="position", cost="cheap", meaning="distance to the image's centre, 1 at the corner pixels"
 )
@@ -128,7 +145,7 @@ _register_map(
 _register_map(
     "current_attention",
     "attention",
-    "the model's attention so far, accumulated; for callers: the library does not fill it",
+    "the model's attention so far; for callers, for example from vlm.point: the library does not fill it",
 )
 _register_map("gaze", "attention", "where a person looks; filled from gaze=, or by callers from eye tracking")
 
@@ -204,6 +221,8 @@ def _read_map(name: str, value: Any, picture: Picture, within: tuple[float, floa
     plane = as_tensor(value, f"the map {name!r} [h, w]")
     if plane.ndim != 2 or 0 in plane.shape:
         raise ChannelError(f"expected the map {name!r} as [h, w], got {list(plane.shape)}")
+    if plane.is_complex():
+        raise ChannelError(f"expected the map {name!r} in real numbers, got {plane.dtype}: pass its absolute value")
     plane = plane.detach().to(picture.pixels.device).float()
     _check_finite(name, plane)
     low, high = within
@@ -217,4 +236,6 @@ def _read_map(name: str, value: Any, picture: Picture, within: tuple[float, floa
 
 def _check_finite(name: str, value: torch.Tensor) -> None:
     if not bool(torch.isfinite(value).all()):
-        raise ChannelError(f"the map {name!r} holds NaN or infinite values")
+        raise ChannelError(
+            f"expected finite values in the map {name!r}, got NaN or infinity: replace them, e.g. with torch.nan_to_num"
+        )
