@@ -6,7 +6,8 @@ chosen by arr-coc with a layer (of random weights, too) from the picture, which 
 texture, glance and gaze are counted.
 
     python benchmarks/gpu_speed.py --out speed.jsonl      # one line a case, written as soon as it is measured
-    python benchmarks/gpu_speed.py --table speed.jsonl    # the tables of docs/speed.md
+    python benchmarks/gpu_speed.py --table speed.jsonl    # the tables of docs/measurements/speed.md
+    python benchmarks/gpu_speed.py --picture speed.jsonl -o gains.png    # of measurements with --sees: docs/speed.md
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from arr_coc.vlm.model import VLM
 
 BATCHED = BudgetConfig("all, segments batched", {"budget": "all", "glance": "all"}, batched=True)
 SEEN = tuple(BudgetConfig(f"arr-coc: {one.name}", one.options) for one in CONFIGS[3:])  # with picture and question
+SHOWN = {CONFIGS[-1].name: "cells evenly spaced", SEEN[-1].name: "cells chosen by a layer"}  # in the picture
 TOKENS = {
     "image_token_id": 151655,
     "video_token_id": 151656,
@@ -185,6 +187,27 @@ def summary(records: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def picture(records: list[dict[str, Any]], out: Path) -> None:
+    """How much sooner the first token comes than stock's, by model, size and batch: bars from 1, where nothing is gained."""
+    from matplotlib import pyplot as plt
+
+    records = sorted(records, key=lambda one: (one["model"], one["pixels"], one["batch"]))
+    gains = [[one["settings"]["stock"]["first"] / one["settings"][name]["first"] for one in records] for name in SHOWN]
+    figure, axes = plt.subplots(figsize=(7, 0.55 * len(records) + 1.1), layout="constrained")
+    for number, (values, label, colour) in enumerate(zip(gains, SHOWN.values(), ("#9db4c0", "#1d6f8f"), strict=True)):
+        places = [place + 0.36 * (number - 0.5) for place in range(len(records))]
+        axes.barh(places, [value - 1 for value in values], 0.34, 1, label=label, color=colour)
+        for place, value in zip(places, values, strict=True):
+            axes.text(max(value, 1) + 0.04, place, f"{value:.1f} x", va="center", fontsize=8)
+    names = [f"{one['model']}, {one['pixels']} px, batch {one['batch']}" for one in records]
+    axes.set(yticks=range(len(records)), yticklabels=names, xlabel="first token, times as fast as the stock model")
+    axes.invert_yaxis()
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="upper right")
+    figure.savefig(out, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="where to write the measurements")
@@ -194,7 +217,11 @@ def main() -> None:
     parser.add_argument("--sees", action="store_true", help="also choose by arr-coc, with a layer, from a picture")
     parser.add_argument("--table", type=Path, help="print measurements as Markdown")
     parser.add_argument("--summary", type=Path, help="print measurements with --sees as one table")
+    parser.add_argument("--picture", type=Path, help="draw measurements with --sees")
+    parser.add_argument("-o", type=Path, default=Path("gains.png"), help="where to draw them")
     arguments = parser.parse_args()
+    if arguments.picture:
+        picture([json.loads(line) for line in arguments.picture.read_text().splitlines()], arguments.o)
     if arguments.out:
         measure(arguments.out, arguments.seconds, arguments.models, arguments.batches, arguments.sees)
     if arguments.summary:
