@@ -98,17 +98,21 @@ def predict(layer: ArrCocLayer, selection: SelectionInput) -> LayerPrediction:
         lambda: image_statistics(features[0].channels, config.channels).cpu(),
     )
     logits, scores = output.relevance[0].cpu()[selection.candidates], output.scores[0].sigmoid().cpu()
-    doubt = layer.doubts(words, mask, output) if isinstance(layer, UniversalLayer) else Doubt()
+    unlike = image_novelty(statistics, layer.usual.cpu(), layer.unusual.cpu())
+    doubt = Doubt()
+    if isinstance(layer, UniversalLayer):
+        doubt = layer.doubts(words, mask, output, unlike)
     return LayerPrediction(
         relevance=logits.sigmoid(),
         scores={name: score[selection.candidates] for name, score in zip(SCORE_NAMES, scores, strict=True)},
         weights=dict(zip(SCORE_NAMES, output.weights[0].tolist(), strict=True)),
-        image_novelty=image_novelty(statistics, layer.usual.cpu(), layer.unusual.cpu()),
+        image_novelty=unlike,
         confidence=float(logits.max()) if len(logits) else 0.0,
         question_novelty=question_novelty(pool_words(words, mask)[0], layer.asked, layer.middle, layer.near),
         found=doubt.found,
         absent=doubt.absent,
         whole=doubt.whole,
+        trust=doubt.trust,
     )
 
 

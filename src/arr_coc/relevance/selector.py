@@ -10,18 +10,16 @@ import torch
 
 from arr_coc.errors import SelectorError
 from arr_coc.layer.inference import LayerPredictor
+from arr_coc.layer.universal import UNKNOWN_SCRIPT, knows_script
 from arr_coc.relevance.attending import auto_count
 from arr_coc.relevance.coupling import IMAGE_UNFAMILIAR, PROBED_MIN, UNIVERSAL
 from arr_coc.relevance.frame_budget import share_budget
-from arr_coc.relevance.knowing import page_likeness
+from arr_coc.relevance.knowing import NO_PAGE, page_likeness
 from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.relevance.strategy import FOLLOW_QUESTION
 from arr_coc.selectors.base import Choice, SelectionInput, Selector
 
 LAYER = "layer"  # source of the coupling: the model's own layer
-MIN_PAGE = (
-    0.06  # page likeness below which `auto` does not ask the universal layer: documents have .08 and more, photos .03
-)
 AUTO_GLANCE = 0.6  # share of the cells encoded under glance="auto"
 KEEP_ALL = (
     "everything: nothing cheap relates cells to this question, so all encoded cells are read; a budget prunes anyway"
@@ -70,6 +68,8 @@ class ArrCoc(Selector):
             return self.select(selection)
         selection = self._familiar_layers(selection)
         everything = Choice(selection.candidates, strategy=KEEP_ALL, rule="everything")
+        if not knows_script(selection.question.text):
+            everything = replace(everything, strategy=f"{KEEP_ALL}; {UNKNOWN_SCRIPT}")
         has_layer = self._has_layer(selection)
         if has_layer and selection.kind == "image":  # not measured on videos
             chosen = self.select(replace(selection, k=math.ceil(AUTO_GLANCE * selection.grid.n)))
@@ -101,7 +101,7 @@ class ArrCoc(Selector):
             None if isinstance(one, LayerPredictor) and one.is_unfamiliar(selection, IMAGE_UNFAMILIAR) else one
             for one in (selection.layer, selection.universal)
         )
-        if universal is not None and page_likeness(selection) < MIN_PAGE:
+        if universal is not None and page_likeness(selection) < NO_PAGE:
             universal = None
         return replace(selection, layer=own, universal=universal)
 

@@ -115,6 +115,7 @@ class LayerPrediction:
     )
     absent: float = 0.0  # probability that the question is about something that is not in the image
     whole: float = 0.0  # probability that the question is about all of the image
+    trust: float | None = None  # how far the layer would follow itself; None: by the probabilities above
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,9 @@ class Selector:
     sets_budget: bool = True  # can decide how many cells to keep (budget "auto")
     asks_embeddings: bool = False  # requires an image-text encoder
     continues: bool = False  # where it probes the language model, the prefill continues from there
-    continues_up_to: int = 0  # encoded cells up to which it does so anyway: there a separate probe costs more than it saves
+    continues_up_to: int = (
+        0  # encoded cells up to which it does so anyway: there a separate probe costs more than it saves
+    )
     reads_gaze: bool = False  # uses where a person looks
 
     def select(self, selection: SelectionInput) -> Choice | torch.Tensor:
