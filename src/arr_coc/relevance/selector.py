@@ -68,8 +68,6 @@ class ArrCoc(Selector):
             return self.select(selection)
         selection = self._familiar_layers(selection)
         everything = Choice(selection.candidates, strategy=KEEP_ALL, rule="everything")
-        if not knows_script(selection.question.text):
-            everything = replace(everything, strategy=f"{KEEP_ALL}; {UNKNOWN_SCRIPT}")
         has_layer = self._has_layer(selection)
         if has_layer and selection.kind == "image":  # not measured on videos
             chosen = self.select(replace(selection, k=math.ceil(AUTO_GLANCE * selection.grid.n)))
@@ -78,6 +76,8 @@ class ArrCoc(Selector):
                 return replace(chosen, auto=auto_count(chosen.relevance[chosen.keep]))
             everything = replace(everything, relevance=chosen.relevance, scores=chosen.scores, tensions=chosen.tensions)
             has_layer = False
+        if not knows_script(selection.question.text):
+            everything = replace(everything, strategy=f"{KEEP_ALL}; {UNKNOWN_SCRIPT}")
         if self._is_plain and not has_layer and selection.scorer is None and not selection.is_gazed:
             return replace(everything, auto=len(selection.candidates))  # nor could the gaze be sure
         return everything
