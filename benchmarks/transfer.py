@@ -3,7 +3,8 @@
     python benchmarks/transfer.py FOLDER [--model reader] [-o answers.jsonl]
 
 FOLDER has images and samples.jsonl. Every answer comes from `vlm.ask`, fallbacks included. In the rows "25%", "12.5%" and
-"6.25%" no more cells are encoded than are read; in "25% then 6.25%" a quarter is encoded. The same command continues an
+"6.25%" no more cells are encoded than are read; in "25% then 6.25%" a quarter is encoded. A selector that chooses among encoded
+cells gets all of them encoded. The same command continues an
 interrupted run from the answers in `-o`.
 """
 
@@ -17,6 +18,8 @@ from pathlib import Path
 import arr_coc
 from arr_coc.evaluation.metrics import evidence_cells, exact, recall
 from arr_coc.evaluation.statistics import interval, mean
+from arr_coc.selectors import selector as selector_of
+from arr_coc.selectors.base import Selector
 from arr_coc.training.examples import read_folder
 
 KINDS = ("total", "date", "company")
@@ -51,6 +54,7 @@ def main() -> None:
                     if sample.kind not in arguments.kinds or key in known:
                         continue
                     glance, budget = SHARES.get(share, ("all", "all"))
+                    glance = glance if chooses_before_encoding(name) else "auto" if selector_of(name).early else "all"
                     answer = vlm.ask(look, sample.question, budget=budget, glance=glance, selector=name)
                     one = answer.allocation
                     groups = evidence_cells(sample.evidence, one.grid, picture.size)
@@ -66,6 +70,12 @@ def main() -> None:
                     file.write(json.dumps(row) + "\n")
                     file.flush()
     print_table(rows, arguments.kinds)
+
+
+def chooses_before_encoding(name: str) -> bool:
+    """Whether a selector takes a glance; one that is early spends its budget there anyway."""
+    chosen = selector_of(name)
+    return not chosen.early and type(chosen).before_encoding is not Selector.before_encoding
 
 
 def print_table(rows: list[dict[str, object]], kinds: list[str]) -> None:

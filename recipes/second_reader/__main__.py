@@ -17,10 +17,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     default = Settings()
     parser = argparse.ArgumentParser(prog="python -m recipes.second_reader", description=__doc__)
     add = parser.add_argument
-    add("--fonts", type=Path, required=True, help="folder of .ttf fonts")
-    add("--receipts", type=Path, required=True, help="folder of scanned receipts with recs.json")
+    add("--fonts", type=Path, help="folder of .ttf fonts")
+    add("--receipts", type=Path, help="folder of scanned receipts with recs.json")
     add("--out", type=Path, required=True, help="where the model folder, the checkpoint and the log go")
-    add("--seconds", type=float, default=default.seconds, help=f"of training over all calls ({default.seconds:.0f})")
+    add(
+        "--seconds",
+        type=float,
+        default=default.seconds,
+        help=f"of training over all calls; 0 writes the start ({default.seconds:.0f})",
+    )
     add(
         "--start-from", type=Path, default=arr_coc.reader.WEIGHTS, help="the first reader's folder (the one that ships)"
     )
@@ -30,7 +35,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--scans", type=int, metavar="N", help="measure on the first N validation scans (all)")
     given = parser.parse_args(argv)
     settings = replace(default, seconds=given.seconds, lr=given.lr, seed=given.seed)
+    if given.seconds > 0 and None in (given.fonts, given.receipts):
+        parser.error("training needs --fonts and --receipts; --seconds 0 writes the start without them")
     try:
+        if given.fonts is None or given.receipts is None:
+            train(start(settings, source=given.start_from), Library(FontSet((), ())), [], given.out, settings)
+            return
         fonts, receipts = FontSet.from_folder(given.fonts), read_receipts(given.receipts)
         training, validation = split(receipts, given.validation)
         run, library = start(settings, source=given.start_from), Library.from_receipts(fonts, training)

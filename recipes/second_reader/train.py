@@ -244,7 +244,7 @@ def train(run: Run, library: Library, receipts: list[Receipt], out: Path, settin
         if run.step == 0 and receipts:
             task.validate()
         every = {"log": 20.0, "save": settings.save_every, "validate": settings.measure_every}
-        clock = Clock(settings.seconds, steps=settings.steps, before=run.seconds, every=every)
+        clock = Clock(max(settings.seconds, 1e-9), steps=settings.steps, before=run.seconds, every=every)
         ended = run_steps(task, clock, stop)
         task.save()
         if ended and receipts and run.step:

@@ -18,13 +18,14 @@ import torch
 
 from arr_coc.errors import ArrCocError, DataError
 from arr_coc.evaluation.metrics import recall
-from arr_coc.layer.universal import INTENTS, WEIGHTS, UniversalLayer
+from arr_coc.layer.novelty import image_novelty, image_statistics
+from arr_coc.layer.universal import DOUBTS, WEIGHTS, UniversalLayer, doubt_features
 from arr_coc.training.documents import draw_any, enrich, mix
 from arr_coc.training.documents.drawing import as_drawing
 from arr_coc.training.documents.page import FontSet, bundled_fonts
 from recipes.reader.receipts import Placement, Receipt, read_receipts, scan, split
 from recipes.reader.recipe import PAGE_GRIDS, pixels
-from recipes.universal.pages import TrainingPage, make_page
+from recipes.universal.pages import TrainingPage, make_page, to_tensors
 from recipes.universal.train import found_targets, predict
 
 SHARES = (0.25, 0.125, 0.0625)
@@ -33,7 +34,7 @@ CELL = 28.0
 
 
 @dataclass
-class Calibration:
+class Reliability:
     """Stated probabilities of one kind, and what was true."""
 
     said: list[float] = field(default_factory=list)
@@ -61,9 +62,8 @@ class Exam:
 
     recalls: dict[str, list[list[float]]] = field(default_factory=lambda: defaultdict(list))  # by kind of picture
     ceilings: dict[str, list[list[float]]] = field(default_factory=lambda: defaultdict(list))  # the most that fits
-    doubts: dict[str, Calibration] = field(
-        default_factory=lambda: {name: Calibration() for name in ("found", "absent", "whole")}
-    )
+    doubts: dict[str, Reliability] = field(default_factory=lambda: {name: Reliability() for name in DOUBTS})
+    before: dict[str, Reliability] = field(default_factory=lambda: {name: Reliability() for name in DOUBTS})  # own
 
     @torch.no_grad()
     def add(self, layer: UniversalLayer, page: TrainingPage) -> None:
@@ -71,18 +71,24 @@ class Exam:
         if not asked:
             return
         _, words, mask, output = predict(layer, page, [one.text for one in asked])
-        logits = layer.doubt(words, mask, output).float().cpu()
-        intents, found = logits[:, :-1].softmax(-1), logits[:, -1].sigmoid()
+        logits = dict(zip(DOUBTS, layer.doubt_logits(words, mask, output).unbind(-1), strict=True))
+        channels, _ = to_tensors(page)
+        novelty = float(image_novelty(image_statistics(channels, layer.config.channels), layer.usual, layer.unusual))
         relevance = output.relevance.float().cpu()
         groups = [[torch.from_numpy(group).long() for group in one.groups] for one in asked]
         hits, known = found_targets(relevance, groups)
         for row, (one, scores) in enumerate(zip(asked, relevance, strict=True)):
-            for name in ("absent", "whole"):
-                self.doubts[name].said.append(float(intents[row, INTENTS.index(name)]))
-                self.doubts[name].true.append(float(one.intent == name))
+            true = {"found": float(hits[row])} if known[row] else {}
+            true |= {name: float(one.intent == name) for name in ("absent", "whole")}
+            for name, happened in true.items():
+                own = float(logits[name][row])
+                for doubts, chance in (
+                    (self.doubts, layer.calibration(name, doubt_features(own, scores, novelty))),
+                    (self.before, float(torch.tensor(own).sigmoid())),
+                ):
+                    doubts[name].said.append(chance)
+                    doubts[name].true.append(happened)
             if known[row]:
-                self.doubts["found"].said.append(float(found[row]))
-                self.doubts["found"].true.append(float(hits[row]))
                 order = scores.argsort(descending=True)
                 kept = [order[: max(1, round(share * len(order)))] for share in SHARES]
                 kind, least = one.kind.split(": ")[0], min(map(len, groups[row]))
@@ -101,6 +107,7 @@ class Exam:
             "recall": {kind: _means(rows) for kind, rows in recalls.items()},
             "ceiling": {kind: _means(rows) for kind, rows in ceilings.items()},
             "calibration error": {name: round(one.error, 4) for name, one in self.doubts.items()},
+            "before recalibration": {name: round(one.error, 4) for name, one in self.before.items()},
             "bins": {
                 name: [[round(said, 3), round(true, 3), count] for said, true, count in one.bins()]
                 for name, one in self.doubts.items()
@@ -208,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             most = "  ".join(f"{value:.3f}" for value in report["ceiling"][kind])
             count = report["questions"][kind]
             print(f"  {kind:14s} {'  '.join(f'{value:.3f}' for value in values)}  of at most {most}  ({count})")
-        print(f"  calibration error: {report['calibration error']}")
+        print(f"  calibration error: {report['calibration error']}, before {report['before recalibration']}")
 
 
 if __name__ == "__main__":

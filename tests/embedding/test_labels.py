@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import arr_coc
 from arr_coc.embedding import labels, open_encoder
 from arr_coc.embedding.labels import (
     BATCH_NORM_EPS,
@@ -112,6 +113,28 @@ def test_scores_locate_objects(encoder: LabelsEncoder, photographs: dict[str, np
     half = dense.grid[1] // 2
     assert found[0, :, :half].mean() > found[0, :, half:].mean() + 0.1
     assert found[1, :, half:].mean() > found[1, :, :half].mean() + 0.1
+
+
+@installed
+def test_cells_are_related_to_a_question_by_labels(encoder: LabelsEncoder, photographs: Any) -> None:
+    """Side by side, each thing is found on its own side, the blank one nowhere; once read, an image is not read again."""
+    cat, coffee = (
+        F.interpolate(torch.from_numpy(p.copy()).permute(2, 0, 1)[None] / 255, (256, 256)) for p in photographs.values()
+    )
+    texture = arr_coc.TextureArray.from_image(torch.cat([cat, coffee], 3)[0])
+    embeddings = arr_coc.Embeddings(encoder)
+    for question, left in (("Where is the cat?", True), ("Where is the coffee?", False)):
+        related = embeddings.relation(texture, question)
+        assert related is not None
+        found = related.grid(9, 18)[0]
+        best = found.flatten().topk(20).indices % 18
+        assert float((best < 9).float().mean()) == (1.0 if left else 0.0)
+        kept = arr_coc.realize(texture, question, (9, 18), budget=20, using=embeddings).keep % 18
+        assert float(((kept < 9) == left).float().mean()) > 0.9
+    assert embeddings.runs.pictures == 1
+    assert arr_coc.Embeddings(encoder, mode="native").relation(texture, "cat") is None  # windows: by cosines
+    single = torch.zeros(CLASSES, 1, 1).log_softmax(0).half()
+    assert torch.isfinite(encoder.relate(single, ["cat", "zebra"])).all()
 
 
 @installed

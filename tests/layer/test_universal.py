@@ -12,9 +12,18 @@ from PIL import Image, ImageDraw
 
 import arr_coc
 from arr_coc import Grid, TextureArray
+from arr_coc.errors import LayerError, PromptError
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.inference import LayerPredictor, predict
-from arr_coc.layer.universal import MAX_BYTES, WEIGHTS, UniversalLayer, question_bytes, shipped_layer
+from arr_coc.layer.universal import (
+    CALIBRATION,
+    MAX_BYTES,
+    WEIGHTS,
+    Calibration,
+    UniversalLayer,
+    question_bytes,
+    shipped_layer,
+)
 from arr_coc.relevance import coupling
 from arr_coc.relevance.realizing import RelevanceSettings, couple, realized
 from arr_coc.relevance.selector import ArrCoc
@@ -148,6 +157,37 @@ def test_a_question_in_another_script_is_left_to_other_sources() -> None:
     assert realized(page_selection(universal=fixed(found=0.9), question=question)).coupled_by == "probe"
 
 
+@pytest.mark.parametrize(
+    ("size", "question", "stated"),
+    [
+        ((280, 280), "\u5408\u8ba1\u662f\u591a\u5c11?", "not trained on questions in this script"),
+        ((280, 280), "\U0001f642?", "not trained on questions in this script"),
+        ((1, 1), TOTAL, "the image is even everywhere"),
+        ((100, 12_000), TOTAL, "coupling by universal layer"),
+    ],
+    ids=["another script", "no letters", "1 x 1", "12,000 px"],
+)
+def test_unusual_input_gets_an_answer_that_says_what_was_done(
+    size: tuple[int, int], question: str, stated: str
+) -> None:
+    picture = Image.new("RGB", size, "white")
+    if size != (1, 1):
+        for top in range(20, size[1], 40):
+            ImageDraw.Draw(picture).text((10, top), "TOTAL 3.60", fill="black", font_size=16)
+    found = arr_coc.realize(picture, question, budget="25%")
+    assert stated in found.strategy
+    assert len(found.keep) == max(1, round(found.n / 4))
+    with pytest.raises(PromptError, match="expected a question, got an empty one"):
+        arr_coc.realize(picture, " ", budget="25%")
+
+
+def test_auto_says_why_it_reads_everything() -> None:
+    vlm = wrapped("qwen2_vl")
+    asked = vlm.prepare(Image.new("RGB", (280, 280), "white"), "\u5408\u8ba1?").allocations[0]
+    assert asked.k == asked.n
+    assert "not trained on questions in this script" in asked.strategy
+
+
 def test_the_models_own_layer_comes_first() -> None:
     both = page_selection(universal=fixed(found=0.9), layer=fixed(found=0.9, confidence=4.0))
     assert realized(both).coupled_by == "layer"
@@ -184,6 +224,41 @@ def test_a_universal_layer_of_ones_own(tmp_path: Path) -> None:
     shipped = arr_coc.load("reader", layer="universal")
     assert shipped.layer is None
     assert "universal" in shipped.prepare(arr_coc.pictures.receipt(), TOTAL, budget="25%").allocations[0].strategy
+
+
+def test_a_calibration_lies_with_the_layer(tmp_path: Path) -> None:
+    layer = UniversalLayer.from_pretrained(WEIGHTS)
+    assert isinstance(layer, UniversalLayer)
+    features = [2.0, 1.0, 0.5, 0.0]
+    assert layer.calibration("found", features) < torch.tensor(2.0).sigmoid()  # it is too sure of itself
+    layer.calibration = Calibration({"found": [1.0, 0.0, 0.0, 0.0, -1.0]})
+    layer.save_pretrained(tmp_path)
+    again = UniversalLayer.from_pretrained(tmp_path)
+    assert again.calibration("found", features) == pytest.approx(float(torch.tensor(1.0).sigmoid()))
+    assert again.calibration("absent", features) == pytest.approx(float(torch.tensor(2.0).sigmoid()))  # its own
+    (tmp_path / CALIBRATION).write_text('{"found": [1, 2]}')
+    with pytest.raises(LayerError, match="expected five numbers for each of found, absent, whole"):
+        UniversalLayer.from_pretrained(tmp_path)
+
+
+def test_probabilities_are_stated_and_decisions_do_not_depend_on_their_calibration(receipt: TextureArray) -> None:
+    stated = arr_coc.realize(receipt, TOTAL, budget="25%").tensions
+    assert 0 < stated["found"] < 1
+    assert 0 <= stated["absent"] < 0.5
+    prediction = fixed(found=0.1, absent=0.9, trust=0.9)
+    assert realized(page_selection(universal=prediction)).coupled_by == coupling.UNIVERSAL
+
+
+def test_a_photograph_is_left_to_an_encoder_of_photographs() -> None:
+    """Where nothing looks like a page, the layer is asked only if there is no other source."""
+    texture = TextureArray.from_image(arr_coc.pictures.scene())
+    cells = Grid(1, 20, 20)
+    alone = selection(
+        cells, 40, source=ImageSource(texture=texture), question=replace(words(), text="Where is the boat?"),
+        universal=fixed(found=0.9),
+    )  # fmt: skip
+    assert realized(alone).coupled_by == coupling.UNIVERSAL
+    assert realized(replace(alone, scorer=lambda seen: torch.arange(400.0))).coupled_by == "embeddings"
 
 
 def test_long_and_empty_questions() -> None:

@@ -177,6 +177,24 @@ class Embeddings:
             features = field.cells()
         return self.query(questions).to(features.device) @ features
 
+    def relation(self, texture: TextureArray, question: str) -> Field | None:
+        """How much each place has to do with a question, `[1, h, w]`, if the encoder knows better than by cosines.
+
+        What is read of the image is kept in the texture. None: use the cosines of `query` and `field`.
+        """
+        if self.mode != "fast":
+            return None
+
+        def read() -> torch.Tensor | None:
+            with self._lock:
+                self._runs[0] += 1
+            return self.encoder.relation_input(texture.pixels)
+
+        if type(self.encoder).relation_input is Encoder.relation_input:
+            return None
+        found = texture.once(f"relation to {self.encoder.identity}", read)
+        return None if found is None else Field(self.encoder.relate(found, [question]), texture.size)
+
     def with_empty_cache(self) -> Embeddings:
         """The same encoder, projection and mode with an empty cache and no known questions."""
         return type(self)(self.encoder, self.projection, mode=self.mode)

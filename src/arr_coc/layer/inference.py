@@ -100,7 +100,9 @@ def predict(layer: ArrCocLayer, selection: SelectionInput) -> LayerPrediction:
         lambda: image_statistics(features[0].channels, config.channels),
     )
     found = _summary(layer, output, words, mask, None)
-    return _prediction(fetch([one[0] for one in found] + [*_novelty(layer, words[0], mask[0], statistics)]), selection)
+    return _prediction(
+        layer, fetch([one[0] for one in found] + [*_novelty(layer, words[0], mask[0], statistics)]), selection
+    )
 
 
 @torch.no_grad()
@@ -172,11 +174,11 @@ def _question(layer: ArrCocLayer, selection: SelectionInput) -> torch.Tensor:
 def _summary(
     layer: ArrCocLayer, output: LayerOutput, words: torch.Tensor, mask: torch.Tensor, valid: torch.Tensor | None
 ) -> list[torch.Tensor]:
-    """Of each prediction `[B, ...]`: relevance, scores, weights and, where the layer says so, its doubt."""
+    """Of each prediction `[B, ...]`: relevance, scores, weights and, where the layer has them, the logits of its doubts."""
     found = [output.relevance, output.scores.sigmoid(), output.weights]
     if isinstance(layer, UniversalLayer):
         inside = None if valid is None else valid.flatten(1)
-        return [*found, layer.doubts(words, mask, output, inside)]
+        return [*found, layer.doubt_logits(words, mask, output, inside)]
     return [*found, output.weights.new_zeros(len(words), 0)]
 
 
@@ -191,11 +193,12 @@ def _novelty(
     return image, question_novelty(pooled, layer.asked, layer.middle, layer.near)[None]
 
 
-def _prediction(found: Sequence[torch.Tensor], selection: SelectionInput) -> LayerPrediction:
+def _prediction(layer: ArrCocLayer, found: Sequence[torch.Tensor], selection: SelectionInput) -> LayerPrediction:
     """A prediction for a selection's candidates, from what was fetched for all cells."""
     whole, all_scores, weights, doubt, image, question = found
-    logits = whole[selection.candidates]
-    said = Doubt(*doubt.tolist()) if len(doubt) else Doubt()
+    logits, said = whole[selection.candidates], Doubt()
+    if isinstance(layer, UniversalLayer):
+        said = layer.doubts(doubt.tolist(), whole, float(image))
     return LayerPrediction(
         relevance=logits.sigmoid(),
         scores={name: score[selection.candidates] for name, score in zip(SCORE_NAMES, all_scores, strict=True)},
@@ -206,6 +209,7 @@ def _prediction(found: Sequence[torch.Tensor], selection: SelectionInput) -> Lay
         found=said.found,
         absent=said.absent,
         whole=said.whole,
+        trust=said.trust,
     )
 
 
@@ -227,7 +231,7 @@ class LayerPredictor:
         if self._known is not None:
             found, tokens = self._known
             if tokens is selection.tokens or not self._open().reads_tokens:
-                return _prediction(found, selection)
+                return _prediction(self._open(), found, selection)
         with nullcontext() if selection.watch is None else selection.watch.stage("layer"):
             return predict(self._open(), selection)
 

@@ -10,16 +10,21 @@ Besides relevance it says what kind of question it is (`Intent`), and how sure i
 from __future__ import annotations
 
 import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from arr_coc.layer.model import ANY_MODEL, ArrCocLayer, LayerConfig, LayerOutput, map_statistics
+from arr_coc.errors import LayerError
+from arr_coc.hub import HubOptions
+from arr_coc.layer.model import ANY_MODEL, ArrCocLayer, LayerConfig, LayerOutput, find_layer, map_statistics
 from arr_coc.selectors.base import Question
 
 CHANNELS = ("edges", "edges_inverted", "highpass", "lowpass", "text", "distance", "x", "y", "eccentricity")
@@ -29,6 +34,9 @@ STEM = (16, 40, 80)  # widths of the stem's first convolutions
 DILATIONS = (1, 2, 4, 8)
 SUMMARY_SHARES = (0.0625, 0.125, 0.25)  # of the cells: how much probability the best ones hold
 INTENTS = ("find", "absent", "whole")  # something in the image, something that is not there, all of it
+DOUBTS = ("found", "absent", "whole")
+CALIBRATION = "calibration.json"
+UNKNOWN_SCRIPT = "the universal layer was not asked: it was not trained on questions in this script"
 WEIGHTS = Path(__file__).parent / "weights"
 
 
@@ -38,6 +46,55 @@ def universal_config(**sizes: Any) -> LayerConfig:
     return LayerConfig(ANY_MODEL, token_width=1, word_width=1, **(given | sizes))
 
 
+def doubt_features(logit: float, relevance: torch.Tensor, image_novelty: float) -> list[float]:
+    """What a doubt is recalibrated from: the layer's own logit, and signs that a prediction is unlike those of training.
+
+    These are the log-odds of the probability that the best eighth of the cells holds, by their relevance `[N]`, the best cell's
+    logit, and how far the image is from the training images.
+    """
+    ranked = relevance.float().softmax(-1).sort(descending=True).values
+    held = float(ranked[: max(1, round(len(ranked) / 8))].sum().clamp(1e-3, 1 - 1e-3))
+    top = max(-8.0, min(8.0, float(relevance.max())))
+    return [max(-8.0, min(8.0, logit)), math.log(held / (1 - held)), top, math.log(max(0.1, image_novelty))]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Logistic regressions from `doubt_features` to what was true, by doubt: weights and, last, the constant.
+
+    `recipes/universal/calibrate.py` fits them. A doubt without one keeps the layer's own probability.
+    """
+
+    weights: Mapping[str, Sequence[float]]
+
+    def __call__(self, name: str, features: Sequence[float]) -> float:
+        *weights, constant = self.weights.get(name, (1.0, 0.0, 0.0, 0.0, 0.0))
+        logit = constant + sum(weight * value for weight, value in zip(weights, features, strict=True))
+        return 1 / (1 + math.exp(-logit))
+
+    def save(self, folder: Path) -> None:
+        (folder / CALIBRATION).write_text(
+            json.dumps({name: list(row) for name, row in self.weights.items()}, indent=1) + "\n"
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Calibration:
+        """A folder's calibration; without the file, the layer's own probabilities count."""
+        path = folder / CALIBRATION
+        if not path.is_file():
+            return cls({})
+        try:
+            found = json.loads(path.read_text())
+            wrong = not all(
+                name in DOUBTS and len(row) == 5 and all(map(math.isfinite, row)) for name, row in found.items()
+            )
+        except (OSError, ValueError, AttributeError, TypeError):
+            wrong = True
+        if wrong:
+            raise LayerError(f"expected five numbers for each of {', '.join(DOUBTS)} in {str(path)!r}: fit it again")
+        return cls(found)
+
+
 @dataclass(frozen=True)
 class Doubt:
     """What the layer says about its own prediction. All are calibrated probabilities."""
@@ -45,6 +102,7 @@ class Doubt:
     found: float | None = None  # the evidence is among the best eighth of the cells
     absent: float = 0.0  # the question is about something that is not in the image
     whole: float = 0.0  # the question is about all of the image
+    trust: float | None = None  # found and not absent, or whole, by the layer's own logits: what decisions are based on
 
 
 class CellStem(nn.Module):
@@ -160,6 +218,7 @@ class UniversalLayer(ArrCocLayer):
         self.from_pixels = CellStem(config.pixels, config.width)  # type: ignore[assignment]
         self.words = ByteEncoder(config.width, config.heads)  # type: ignore[assignment]
         self.doubt = DoubtHead(config.width)
+        self.calibration = Calibration({})
 
     @property
     def reads_tokens(self) -> bool:
@@ -172,12 +231,36 @@ class UniversalLayer(ArrCocLayer):
     def _see_pixels(self, pixels: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
         return self.from_pixels(pixels, valid)
 
-    def doubts(
+    def doubt_logits(
         self, words: torch.Tensor, mask: torch.Tensor, output: LayerOutput, valid: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """What `Doubt` holds, for each prediction `[B, 3]`: words `[B, T, d]`, output for `N` cells, `valid` `[B, N]`."""
+        """The logits of `DOUBTS` for each prediction `[B, 3]`, before recalibration: words `[B, T, d]`, output for `N` cells,
+        `valid` `[B, N]`."""
         logits = self.doubt(words, mask, output, valid).float()
-        return torch.cat([logits[:, -1:].sigmoid(), logits[:, :-1].softmax(-1)[:, 1:]], dim=-1)
+        own = logits[:, :-1].log_softmax(-1)[:, [INTENTS.index(name) for name in DOUBTS[1:]]]
+        return torch.cat([logits[:, -1:], own - torch.log1p(-own.exp().clamp(max=1 - 1e-6))], dim=-1)
+
+    def doubts(self, logits: Sequence[float], relevance: torch.Tensor, image_novelty: float) -> Doubt:
+        """The doubt of one prediction: its logits of `DOUBTS`, and the relevance `[N]` of all cells, on the CPU."""
+        own = {name: 1 / (1 + math.exp(-logit)) for name, logit in zip(DOUBTS, logits, strict=True)}
+        trust = max(own["found"] * (1 - own["absent"]), own["whole"])
+        found = {
+            name: self.calibration(name, doubt_features(logit, relevance, image_novelty))
+            for name, logit in zip(DOUBTS, logits, strict=True)
+        }
+        return Doubt(**found, trust=trust)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, **options: Unpack[HubOptions]) -> ArrCocLayer:
+        layer = super().from_pretrained(folder, **options)
+        if isinstance(layer, UniversalLayer):
+            layer.calibration = Calibration.read(find_layer(folder, **options) or Path(folder))
+        return layer
+
+    def _save_pretrained(self, path: Path) -> None:
+        super()._save_pretrained(path)
+        if self.calibration.weights:
+            self.calibration.save(path)
 
 
 def question_bytes(text: str) -> torch.Tensor:
@@ -189,13 +272,13 @@ def question_bytes(text: str) -> torch.Tensor:
 
 
 def knows_script(text: str) -> bool:
-    """Whether most letters of a question are of the script that the layer was trained on (ASCII).
+    """Whether most letters, digits and signs of a question are of the script that the layer was trained on (ASCII).
 
     >>> knows_script("What is the total?"), knows_script("\u5408\u8ba1\u662f\u591a\u5c11?"), knows_script("12?")
     (True, False, True)
     """
-    letters = [letter for letter in text if letter.isalpha()]
-    return 2 * sum(letter.isascii() for letter in letters) >= len(letters)
+    signs = [sign for sign in text if not sign.isspace() and (sign.isalnum() or not sign.isascii())]
+    return 2 * sum(sign.isascii() for sign in signs) >= len(signs)
 
 
 @cache

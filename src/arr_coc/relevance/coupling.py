@@ -88,12 +88,14 @@ def by_layer(selection: SelectionInput) -> Coupled:
 def by_universal(selection: SelectionInput) -> Coupled:
     """Coupling from the universal layer. Trust is its own probability that the evidence exists and is among its best cells.
 
-    A question about all of the image has no such cells; then trust is the probability of that. Trust is 0 on an unfamiliar
+    It is the one before recalibration, on which the thresholds and the confidence were set. A question about all of the image
+    has no such cells; then trust is the probability of that. Trust is 0 on an unfamiliar
     kind of image, and for a question in a script that the layer never saw.
     """
     assert selection.universal is not None
     prediction = selection.universal(selection)
-    trust = max((prediction.found or 0.0) * (1 - prediction.absent), prediction.whole)
+    stated = max((prediction.found or 0.0) * (1 - prediction.absent), prediction.whole)
+    trust = stated if prediction.trust is None else prediction.trust
     found = Coupled(prediction.scores["coupling"], UNIVERSAL, trust, prediction, prediction.relevance)
     known = knows_script(selection.question.text) and not found.image_unfamiliar
     return found if known else replace(found, trust=0.0)

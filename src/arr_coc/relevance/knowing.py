@@ -24,6 +24,7 @@ from arr_coc.types.grid import Grid
 NEAR_CELLS = 2.0  # distance in cells beyond which an edge is not near
 TEXT_THRESHOLD = 0.25  # text likelihood from which a cell contains text
 PAGE_THRESHOLD = 0.12  # (share of text cells) x (share of the background) from which an image is a page
+NO_PAGE = 0.06  # the same below which it has no part that is one: documents have .08 and more, photographs .03
 TONE_BINS = 32
 BLURRED = 2  # px: of the blurred picture one in so many along each side is counted
 CHANNELS = ("edges", "edges_inverted", "highpass", "distance", "saliency", "eccentricity", "text")
@@ -53,6 +54,11 @@ class CellScores:
     def is_page(self) -> bool:
         """Whether the image is a page: text on an even background. Foliage resembles text but has no such background."""
         return self.text_share * self.background > PAGE_THRESHOLD
+
+    @property
+    def has_page(self) -> bool:
+        """Whether a part of the image may be a page, such as a paper on a table."""
+        return self.text_share * self.background >= NO_PAGE
 
     def by_name(self) -> dict[str, torch.Tensor]:
         found = {"information": self.information, "salience": self.salience}

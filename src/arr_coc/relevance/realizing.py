@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from arr_coc.errors import ArrCocError, SelectorError
+from arr_coc.layer.universal import UNKNOWN_SCRIPT, knows_script
 from arr_coc.relevance import attending, balancing, coupling, strategy
 from arr_coc.relevance.coupling import Coupled
 from arr_coc.relevance.knowing import CellScores, know
@@ -115,14 +116,23 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
             ranking = _favour_lines(selection, scores, ranking)
         keep = selection.candidates[attending.most_relevant(ranking, k, tokens)]
     held = held_share(selection, coupled, keep)
+    doubts = stated_doubts(coupled)
     by = f" (coupling by {scores.coupled_by})" if scores.coupled_by else ""
+    if usable.universal is not None and scores.coupled_by != "layer" and not knows_script(selection.question.text):
+        by += f"; {UNKNOWN_SCRIPT}"
     looked = "" if gaze is None else "; where a person looks decides how much of the budget goes where"
     weights = {f"weight of {name}": value for name, value in balanced.weights.items()}
     return Choice(
         keep,
         relevance=relevance_map(selection, balanced.relevance),
         scores={name: scatter_to_grid(selection, values) for name, values in scores.by_name().items()},
-        tensions={"trust": scores.trust, **({} if held is None else {"held": held}), **balanced.tensions, **weights},
+        tensions={
+            "trust": scores.trust,
+            **doubts,
+            **({} if held is None else {"held": held}),
+            **balanced.tensions,
+            **weights,
+        },
         strategy=f"{plan.name}: {plan.why}; asked to {ASKED_TO[kind]}{by}{looked}{stands_out}",
         rule=plan.name,
         coupled_by=scores.coupled_by,
@@ -151,6 +161,12 @@ def _favour_lines(selection: SelectionInput, scores: CellScores, ranking: torch.
     return attending.favour_lines(ranking, scores.text, selection.grid, selection.candidates, bonus)
 
 
+def stated_doubts(coupled: Coupled | None) -> dict[str, float]:
+    """The universal layer's calibrated probabilities: all evidence is in its best eighth, and what was asked for is not there."""
+    found = None if coupled is None or coupled.prediction is None else coupled.prediction
+    return {} if found is None or found.found is None else {"found": found.found, "absent": found.absent}
+
+
 def held_share(selection: SelectionInput, coupled: Coupled | None, keep: torch.Tensor) -> float | None:
     """The share of the source's mass (where it says the answer is) on the kept cells `[K]`; None where it cannot say."""
     if coupled is None or coupled.chances is None:
@@ -175,7 +191,9 @@ def couple(selection: SelectionInput, scores: CellScores, how: str, probe: bool 
         unfamiliar = layer.image_unfamiliar
     elif how == "layer":
         raise SelectorError("coupling='layer' needs a trained layer, and this model has none: run arr-coc train")
-    if how in ("auto", "universal") and selection.universal is not None and selection.source is not None:
+    # On a photograph a probe or an encoder finds more than the universal layer, which was trained on documents.
+    documents = how == "universal" or scores.has_page or (selection.scorer is None and selection.probe is None)
+    if how in ("auto", "universal") and selection.universal is not None and selection.source is not None and documents:
         universal = coupling.by_universal(selection)
         if how == "universal" or universal.trust >= coupling.TRUSTED:
             return universal

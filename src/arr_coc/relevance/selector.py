@@ -11,19 +11,17 @@ import torch
 
 from arr_coc.errors import SelectorError
 from arr_coc.layer.inference import LayerPredictor
+from arr_coc.layer.universal import UNKNOWN_SCRIPT, knows_script
 from arr_coc.relevance.attending import auto_count
 from arr_coc.relevance.coupling import IMAGE_UNFAMILIAR, PROBED_MIN, UNIVERSAL
 from arr_coc.relevance.frame_budget import share_budget
-from arr_coc.relevance.knowing import page_likeness
+from arr_coc.relevance.knowing import NO_PAGE, page_likeness
 from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.relevance.strategy import FOLLOW_QUESTION
 from arr_coc.selectors.base import Choice, SelectionInput, Selector
 
 ENCODER_DEPTH = 1.0  # of the vision encoder, for salience="encoder"
 LAYER = "layer"  # source of the coupling: the model's own layer
-MIN_PAGE = (
-    0.06  # page likeness below which `auto` does not ask the universal layer: documents have .08 and more, photos .03
-)
 AUTO_GLANCE = 0.6  # share of the cells encoded under glance="auto"
 KEEP_ALL = (
     "everything: nothing cheap relates cells to this question, so all encoded cells are read; a budget prunes anyway"
@@ -115,6 +113,8 @@ class ArrCoc(Selector):
                 return replace(chosen, auto=auto_count(chosen.relevance[chosen.keep]))
             everything = replace(everything, relevance=chosen.relevance, scores=chosen.scores, tensions=chosen.tensions)
             has_layer = False
+        if not knows_script(selection.question.text):
+            everything = replace(everything, strategy=f"{KEEP_ALL}; {UNKNOWN_SCRIPT}")
         if self._is_plain and not has_layer and selection.scorer is None and not selection.is_gazed:
             return replace(everything, auto=len(selection.candidates))  # nor could the gaze be sure
         return everything
@@ -138,7 +138,7 @@ class ArrCoc(Selector):
             None if isinstance(one, LayerPredictor) and one.is_unfamiliar(selection, IMAGE_UNFAMILIAR) else one
             for one in (selection.layer, selection.universal)
         )
-        if universal is not None and page_likeness(selection) < MIN_PAGE:
+        if universal is not None and page_likeness(selection) < NO_PAGE:
             universal = None
         return replace(selection, layer=own, universal=universal)
 

@@ -86,7 +86,8 @@ def decide(selection: SelectionInput, scores: CellScores, clear: bool = True, ki
     if strongest < FAINT_EDGES or (spread < EVEN_EDGES and not bool(has_text.any())):
         return Strategy("void", "the image is even everywhere, so cells are evenly spaced", even=True)
     textures = {one.once("void", partial(void, one)) for one in selection.textures}
-    if "" not in textures:
+    # An encoder of photographs tells a plate on a patterned cloth from the cloth, which statistics cannot.
+    if "" not in textures and not (scores.coupled_by == "embeddings" and "alike" in textures):
         return Strategy("void", f"{VOIDS[min(textures)]}, so cells are evenly spaced", even=True)
     pale = bool(has_text.any()) and float(scores.salience[has_text].mean()) < PALE * float(scores.salience.mean())
     salience = 0.0 if pale else 1.0

@@ -121,6 +121,7 @@ class LayerPrediction:
     )
     absent: float = 0.0  # probability that the question is about something that is not in the image
     whole: float = 0.0  # probability that the question is about all of the image
+    trust: float | None = None  # how far the layer would follow itself; None: by the probabilities above
 
 
 @dataclass(frozen=True)

@@ -74,16 +74,22 @@ class Coupling(Selector):
 
 
 class EmbeddingScorer:
-    """Similarity of the question to each candidate, `[M]`. The image is encoded once for all questions."""
+    """What each candidate has to do with the question, `[M]`. The image is encoded once for all questions."""
 
     def __init__(self, embeddings: Embeddings) -> None:
         self.embeddings = embeddings
 
     def __call__(self, selection: SelectionInput) -> torch.Tensor:
         with nullcontext() if selection.watch is None else selection.watch.stage("embed"):
-            question = self.embeddings.query([selection.question.text])[0]  # [k]
+            text = selection.question.text
+            question = None  # [k], encoded if a cosine is needed
 
             def score(texture: TextureArray, view: Grid) -> torch.Tensor:
+                nonlocal question
+                related = self.embeddings.relation(texture, text)
+                if related is not None:
+                    return related.view(view)[0]
+                question = self.embeddings.query([text])[0] if question is None else question
                 features = self.embeddings.field(texture).view(view)  # [k, h, w]
                 return torch.tensordot(question.to(features.device), features, dims=1)
 

@@ -9,8 +9,8 @@ dropped masked from that layer on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -34,6 +34,14 @@ class Deferred:
     selection: SelectionInput
     cells: torch.Tensor
     layers: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """The calls of a prompt that wait, by row. `allowed` says whether its options let any do so; it is asked only where one would."""
+
+    allowed: Callable[[], bool]
+    rows: dict[int, Deferred] = field(default_factory=dict)
 
 
 def can_defer(adapter: Adapter, layers: Sequence[int], cells: torch.Tensor, k: int | None) -> bool:

@@ -43,7 +43,7 @@ from arr_coc.types.image import ImageLike
 from arr_coc.vlm import conversation, generation, prompt, saving, stages
 from arr_coc.vlm import detail as views
 from arr_coc.vlm.confidence import Calibration, check_sure, is_enough, surest, wider_budgets
-from arr_coc.vlm.continuation import Continued, Deferred
+from arr_coc.vlm.continuation import Continued, Waiting
 from arr_coc.vlm.generation import AnswerStream, GenerationOptions
 from arr_coc.vlm.look import Look, TokenCodec, take_look
 from arr_coc.vlm.prompt import PrunedPrompt
@@ -501,10 +501,10 @@ class VLM:
         request, pruning = _split_layer_pruning(self.adapter, request, remember, options)
         if pruning is not None:
             layer_pruning.check(self.adapter, pruning)
-        waiting: dict[int, Deferred] | None = {} if _continues(self.adapter, request, remember, options) else None
+        waiting = _waiting(self.adapter, request, remember, options)
         prepared = self._prepare(request, waiting=waiting)
-        if waiting:
-            chosen = Continued(request.selection.selector, waiting, len(self.adapter.text_model.layers))
+        if waiting is not None and waiting.rows:
+            chosen = Continued(request.selection.selector, waiting.rows, len(self.adapter.text_model.layers))
             pruning = layer_pruning.PruningRequest(
                 chosen, request.selection.budget, False, request.selection.seed, partial=True
             )
@@ -538,9 +538,7 @@ class VLM:
         shown = replace(found.turn.shown, request=request.selection)  # follow-ups inherit what the caller asked for
         return replace(found, turn=replace(found.turn, shown=shown))
 
-    def _prepare(
-        self, request: Request, gradients: bool = False, waiting: dict[int, Deferred] | None = None
-    ) -> Prepared:
+    def _prepare(self, request: Request, gradients: bool = False, waiting: Waiting | None = None) -> Prepared:
         """request -> look -> glance -> encode -> gaze -> prompt.
 
         `waiting`: probes may wait for the prefill; the calls that do are added, by row.
@@ -550,14 +548,16 @@ class VLM:
         with torch.set_grad_enabled(gradients):
             pruned: list[PrunedPrompt] = []
             for context in self._contexts(request, watch):
-                context.defer = waiting is not None
+                context.defer = None if waiting is None else waiting.allowed
                 plan = stages.glance(context)
                 if plan.downscale:
                     context, plan = prompt.downscale(context, plan)
                 encoded = stages.encode(context, plan)
                 result = stages.gaze(context, plan, encoded)
                 if waiting is not None:  # several contexts have one row each
-                    waiting.update((len(pruned) + context.visuals[i].row, one) for i, one in result.deferred.items())
+                    waiting.rows.update(
+                        (len(pruned) + context.visuals[i].row, one) for i, one in result.deferred.items()
+                    )
                 pruned.append(prompt.build(context, result))
             return prompt.join(pruned, self.adapter.pad_token).prepared(self.adapter, watch)
 
@@ -603,19 +603,22 @@ def _split_layer_pruning(
     return replace(request, selection=before), pruning
 
 
-def _continues(adapter: Adapter, request: Request, remember: bool, options: Mapping[str, Any]) -> bool:
-    """Whether the prefill may continue from a probe: the selector wants it, and nothing speaks against dropping inside."""
-    selection = request.selection
-    chosen = selection.selector
+def _waiting(adapter: Adapter, request: Request, remember: bool, options: Mapping[str, Any]) -> Waiting | None:
+    """Where the prefill may continue from a probe: the selector wants it, and nothing speaks against dropping inside."""
+    selection, chosen = request.selection, request.selection.selector
     if not (chosen.continues or chosen.continues_up_to) or remember or selection.shared or chosen.depths:
-        return False
+        return None
     if isinstance(selection.budget, list | tuple):
-        return False  # budgets by image: a large image may be shown as several
-    try:
-        layer_pruning.check_options(adapter, selection.selector, options)
-    except SelectorError:
-        return False  # then the probe runs separately
-    return True
+        return None  # budgets by image: a large image may be shown as several
+
+    def allowed() -> bool:
+        try:
+            layer_pruning.check_options(adapter, chosen, options)
+        except SelectorError:
+            return False  # then the probe runs separately
+        return True
+
+    return Waiting(allowed)
 
 
 def _changed(function: Any, given: Mapping[str, Any], apart: Sequence[str] = ()) -> dict[str, Any]:

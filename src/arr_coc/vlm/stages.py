@@ -9,7 +9,7 @@ Each stage handles all images of a prompt and uses only the results of the stage
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -58,7 +58,9 @@ class PromptContext:
     reused: bool = False  # the caller asks several questions about the look: encode it once, whole
     conversations: tuple[tuple[Message, ...], ...] = ()
     prompts: tuple[str, ...] = ()
-    defer: bool = False  # probes may wait for the prefill (`continuation`)
+    defer: Callable[[], bool] | None = (
+        None  # whether probes may wait for the prefill (`continuation`); None: they may not
+    )
     recordings: Recordings | None = None  # encoders of fixed shape (`VLM.record`)
 
 
@@ -359,7 +361,7 @@ def _choose(
             continue
         selection, selector = selections[number], context.request.selector
         wanted = selector.continues or len(tokens.cells) <= selector.continues_up_to
-        if wanted and context.defer and _can_wait(context, number):
+        if wanted and context.defer is not None and context.defer() and _can_wait(context, number):
             probes[number].k = bound.k
         try:
             choice, why = call_gaze(context.request.selector, selection)

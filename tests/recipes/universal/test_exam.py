@@ -11,18 +11,18 @@ import torch
 from PIL import Image
 
 from arr_coc.layer.universal import UniversalLayer, universal_config
-from recipes.universal.exam import Calibration, main, validation_receipts
+from recipes.universal.exam import Reliability, main, validation_receipts
 
 
 def test_calibration_error_is_the_mean_distance_of_the_bins() -> None:
-    perfect = Calibration([0.25] * 4 + [0.95] * 20, [1, 0, 0, 0] + [1] * 19 + [0])
+    perfect = Reliability([0.25] * 4 + [0.95] * 20, [1, 0, 0, 0] + [1] * 19 + [0])
     assert perfect.error == pytest.approx(0, abs=1e-9)
-    wrong = Calibration([0.9, 0.9, 0.1, 0.1], [0, 0, 1, 1])
+    wrong = Reliability([0.9, 0.9, 0.1, 0.1], [0, 0, 1, 1])
     assert wrong.error == pytest.approx(0.9)
-    mixed = Calibration([0.05, 0.05, 1.0], [0, 1, 1])
+    mixed = Reliability([0.05, 0.05, 1.0], [0, 1, 1])
     assert mixed.error == pytest.approx((2 * 0.45 + 0) / 3)
     assert [count for *_, count in mixed.bins()] == [2, 1]
-    assert Calibration().error == 0
+    assert Reliability().error == 0
 
 
 @pytest.fixture
