@@ -253,7 +253,7 @@ def test_relevance_stays_where_it_was_found(reader: Any) -> None:
     for height in (2000, 1930, 1850):
         source = source_of(reader, printed(1500, height)[0])
         page, grid = source.levels.views[0], source.grid
-        assert source.finer == 1.0
+        assert source.finer == (1.0, 1.0)
         values = torch.rand(grid.n, generator=torch.Generator().manual_seed(1))
         found = source.on_page(values)
         assert torch.allclose(found[: grid.h, : grid.w].float(), values.view(grid.h, grid.w), atol=1e-6)

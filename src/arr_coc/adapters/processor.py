@@ -228,7 +228,12 @@ class PromptProcessor:
         ]
         starts = self.tokenizer.bos_token is not None and filled[0].startswith(self.tokenizer.bos_token)
         made = self.tokenizer(
-            filled, padding=True, padding_side="left", return_tensors="pt", add_special_tokens=not starts
+            filled,
+            padding=True,
+            padding_side="left",
+            return_tensors="pt",
+            add_special_tokens=not starts,
+            verbose=False,  # no warning about the length: what is read is shorter
         )
         return {key: made[key] for key in ("input_ids", "attention_mask")}
 

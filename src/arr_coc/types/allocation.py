@@ -189,7 +189,7 @@ class Allocation:
                 grid=grid,
                 keep=torch.tensor(given["keep"], dtype=torch.long),
                 encoded=torch.tensor(given["encoded"]) if "encoded" in given else torch.arange(grid.n),
-                size=size,  # type: ignore[arg-type]
+                size=size,
                 view=View.from_dict(given["view"], given["size"]) if "view" in given else None,
                 notes=tuple(given["notes"]),
                 **{

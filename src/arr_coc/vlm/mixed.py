@@ -33,7 +33,7 @@ from arr_coc.types.budget import Budget, limit
 from arr_coc.types.grid import Grid
 from arr_coc.types.levels import Levels
 from arr_coc.types.pyramid import Pyramid, Region, View
-from arr_coc.vlm.detail import EVERYTHING, LEGIBLE, MIN_GAIN, REDUCED, _ViewMaker, view_pixels
+from arr_coc.vlm.detail import EVERYTHING, LEGIBLE, MAX_SCALE, MIN_GAIN, REDUCED, _ViewMaker, view_pixels
 from arr_coc.vlm.request import SelectionRequest
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 ROLE = "mixed"  # of its view
 MAX_FINER = 2.0  # how much larger than in a view the page is shown at most
-MAX_MAGNIFIED = 1.0  # pixels shown per original pixel
+LARGER = (16.0, 1.5)  # height of letters where the model's own scale is no smaller, and pixels shown per original pixel
 MIN_FINER = 1.2  # larger by less than this is not worth a level
 COARSEST = 32  # cells: of the coarsest level, which shows all of the image
 MAX_COARSER = 4  # levels: 1/2, 1/4, 1/8 and 1/16 of the finest
@@ -57,14 +57,14 @@ class MixedSource(ImageSource):
         levels: Levels,
         pictures: Sequence[Image.Image],
         reference: ImageSource,
-        finer: float,
+        finer: tuple[float, float],
         inside: torch.Tensor,
         usual: int,
         view: View,
         notes: tuple[str, ...],
     ) -> None:
         """`pictures`: one for each level. `reference`: the page in about as many cells as a model usually reads, from the same
-        corner as level 0, which is `finer` times as large. `inside` `[height, width]`: the finest cells on the image. `usual`: how
+        corner as level 0, which has `finer` times as many cells, down and across. `inside` `[height, width]`: the finest cells on the image. `usual`: how
         many cells the model's own processor makes of the image."""
         super().__init__(reference.picture, view.region.original, reference.embeddings, notes=notes, view=view)
         self.levels, self.pictures, self.reference = levels, pictures, reference
@@ -85,8 +85,8 @@ class MixedSource(ImageSource):
         page, grid = self.levels.views[0], self.grid
         plane = values.double().view(1, 1, grid.h, grid.w)
         axes = [
-            (torch.arange(count).double() + 0.5) / (self.finer * length) * 2 - 1
-            for count, length in ((page.h, grid.h), (page.w, grid.w))
+            (torch.arange(count).double() + 0.5) / (finer * length) * 2 - 1
+            for count, finer, length in zip((page.h, page.w), self.finer, (grid.h, grid.w), strict=True)
         ]
         y, x = torch.meshgrid(*axes, indexing="ij")
         places = torch.stack([x, y], -1)[None]
@@ -250,7 +250,7 @@ def mixed_source(
         frame, step = _Frame.all_of(pyramid.size, *grid), 1.0
         frame = replace(frame, coarser=0)
         picture = pyramid.crop(Region.whole(pyramid.size), (grid[1] * cell, grid[0] * cell))
-        reference, finer = ImageSource(picture, picture.size, vlm.embeddings), 1.0
+        reference, finer = ImageSource(picture, picture.size, vlm.embeddings), (1.0, 1.0)
     else:
         frame, reference, finer, step = _page_frame(vlm, pyramid, own, cell, number, found)
     while max(frame.page[2:]) * step > MAX_POSITIONS:
@@ -281,7 +281,7 @@ def _pictures(pyramid: Pyramid, frame: _Frame, levels: Levels, cell: int) -> lis
 
 def _page_frame(
     vlm: VLM, pyramid: Pyramid, own: tuple[int, int], cell: int, number: int, found: Region | None
-) -> tuple[_Frame, ImageSource, float, float]:
+) -> tuple[_Frame, ImageSource, tuple[float, float], float]:
     """Where the finest cells lie, what relevance is found on, how much finer they are than its cells, and their step."""
     size = pyramid.size
     reduced = pyramid.level(pyramid.level_for(REDUCED / max(size)))
@@ -294,22 +294,25 @@ def _page_frame(
     if reference is None or reference.view is None or reference.view.scale < MIN_GAIN * own_scale:
         picture = pyramid.crop(Region.whole(size), (own[1] * cell, own[0] * cell))
         reference = ImageSource(picture, size, vlm.embeddings)
-        finer = _finer(reference, own_scale, page is not None)
-        frame = _Frame.all_of(size, round(own[0] * finer), round(own[1] * finer))
-        return frame, reference, finer, 1.0 if page is not None else 1 / finer
-    finer = _finer(reference, reference.view.scale, True)
+        finer = _finer(reference, own_scale, LARGER) if page is not None else min(MAX_FINER, MAX_SCALE / own_scale)
+        finer = finer if finer >= MIN_FINER else 1.0
+        rows, columns = round(own[0] * finer), round(own[1] * finer)
+        by_side = rows / own[0], columns / own[1]
+        return _Frame.all_of(size, rows, columns), reference, by_side, 1.0 if page is not None else 1 / finer
+    finer = _finer(reference, reference.view.scale, (LEGIBLE, MAX_SCALE))
     columns, rows = (math.ceil(side / cell * finer - 1e-6) for side in reference.picture.size)
     frame = _Frame.around(reference.view.region, cell / (reference.view.scale * finer), rows, columns)
-    return frame, reference, finer, 1.0
+    return frame, reference, (finer, finer), 1.0
 
 
-def _finer(reference: ImageSource, scale: float, has_text: bool) -> float:
-    """How much larger than on the reference the finest cells show the page: as its print needs, and as the original has it."""
-    wanted = MAX_FINER
-    if has_text:
-        letters = letter_height(np.asarray(reference.picture.convert("L"), np.float32) / 255)
-        wanted = min(MAX_FINER, LEGIBLE / (letters or LEGIBLE))
-    finer = min(wanted, MAX_MAGNIFIED / scale)
+def _finer(reference: ImageSource, scale: float, wanted: tuple[float, float]) -> float:
+    """How much larger than on the reference the finest cells show the page, as its print needs it.
+
+    `wanted`: the height of letters in pixels, and how many pixels are shown for one of the original at most.
+    """
+    height, most = wanted
+    letters = letter_height(np.asarray(reference.picture.convert("L"), np.float32) / 255)
+    finer = min(MAX_FINER, height / (letters or height), most / scale)
     return finer if finer >= MIN_FINER else 1.0
 
 
