@@ -2,12 +2,13 @@
 
     python benchmarks/poses.py show OUT --receipts RECEIPTS --photographs OBJECTS
     python benchmarks/poses.py estimate --receipts RECEIPTS --photographs OBJECTS
+    python benchmarks/poses.py cost --receipts RECEIPTS --photographs OBJECTS --limit 4
     python benchmarks/poses.py run -o results.jsonl --receipts RECEIPTS --photographs OBJECTS
 
 RECEIPTS is a folder of scans with samples.jsonl, or of training receipts with recs.json, of which the validation receipts are
 taken. OBJECTS is a folder of photographs, the backgrounds. Every pose is drawn from a scan and its name alone, so that all runs see
 the same pictures. `show` writes them, with what they are straightened to. `estimate` compares poses found with poses drawn, without
-a model; photographs are among them and must stay as they are. `run` asks a reader with straightening on and off; the same command
+a model; photographs are among them and must stay as they are. `cost` times answers about upright scans. `run` asks a reader with straightening on and off; the same command
 continues an interrupted run.
 """
 
@@ -348,6 +349,30 @@ def read_rgb(path: Path) -> np.ndarray:
         return np.asarray(opened.convert("RGB"))
 
 
+def cost(scans: list[Scan], rounds: int) -> str:
+    """What looking for the pose adds to an answer about an upright scan: processor time, both ways in turns."""
+    vlm = arr_coc.load("reader")
+    lines = ["| answer | straighten off | auto | more |", "|---|---|---|---|"]
+    for name, options in {"12.5%": {"budget": BUDGET}, "128 encoded and read": {"budget": 128, "glance": 128}}.items():
+        times: dict[str, list[float]] = {"off": [], "auto": []}
+        more = []
+        for number in range(rounds + 1):
+            for scan in scans:
+                spent = {}
+                for mode in ("off", "auto") if number % 2 else ("auto", "off"):
+                    start = time.process_time()
+                    vlm.ask(Image.fromarray(scan.picture), KINDS["total"], straighten=mode, **options)
+                    spent[mode] = time.process_time() - start
+                if number:  # the first round is warm-up
+                    more.append(spent["auto"] - spent["off"])
+                    for mode, seconds in spent.items():
+                        times[mode].append(seconds)
+        off, auto = (1e3 * statistics.median(times[mode]) for mode in ("off", "auto"))
+        extra = 1e3 * statistics.median(more)
+        lines.append(f"| {name} | {off:.0f} ms | {auto:.0f} ms | {extra:.0f} ms, {extra / off:.1%} |")
+    return "\n".join(lines)
+
+
 def report(results: Path, poses: list[str]) -> str:
     """Accuracy of each pose, by whether it was straightened, with its interval over pictures."""
     rows = [json.loads(line) for line in results.read_text().splitlines()]
@@ -377,11 +402,13 @@ def main() -> None:
     show = commands.add_parser("show", help="write every pose of some scans, and what they are straightened to")
     show.add_argument("out", type=Path)
     find = commands.add_parser("estimate", help="compare poses found with poses drawn")
+    price = commands.add_parser("cost", help="time what looking for the pose adds to an answer")
+    price.add_argument("--rounds", type=int, default=5)
     ask = commands.add_parser("run", help="ask a reader, and print the table")
     ask.add_argument("-o", "--out", type=Path, required=True, help="answers, one JSON object in a line")
     ask.add_argument("--straighten", nargs="+", choices=("auto", "off"), default=["auto", "off"])
     ask.add_argument("--model", default="reader")
-    for command in (show, find, ask):
+    for command in (show, find, price, ask):
         command.add_argument("--receipts", type=Path, required=True, help="folder of scans")
         command.add_argument("--photographs", type=Path, required=True, help="folder of photographs, the backgrounds")
         command.add_argument("--poses", nargs="+", choices=list(POSES), default=list(POSES))
@@ -393,6 +420,8 @@ def main() -> None:
     if given.command == "run":
         run(scans, photographs, given.out, given)
         print(report(given.out, given.poses))
+    elif given.command == "cost":
+        print(cost(scans, given.rounds))
     elif given.command == "show":
         write(scans, photographs, given.out, given.poses)
     else:

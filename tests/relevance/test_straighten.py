@@ -105,7 +105,7 @@ def test_no_text_no_pose(size: tuple[int, int], kind: str) -> None:
 
 def test_lines_that_are_as_often_upside_down_are_not_turned_and_it_says_so() -> None:
     page, font = Image.new("RGB", (500, 700), (250, 250, 250)), ImageFont.load_default(22)
-    for number, row in enumerate(range(40, 640, 40)):
+    for number, row in enumerate(range(40, 680, 40)):
         line = Image.new("RGB", (420, 30), (250, 250, 250))
         ImageDraw.Draw(line).text((0, 0), "Receipt 48 for you, paid at 9:15", fill=(20, 20, 20), font=font)
         page.paste(line.rotate(180 * (number % 2)), (40, row))
