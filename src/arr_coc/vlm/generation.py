@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypedDict
 
 import torch
@@ -21,7 +22,7 @@ from arr_coc.adapters.wrapped import weights_state
 from arr_coc.devices import Stopwatch, merge_timings
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.answer import Answer, Prepared, Turn
-from arr_coc.vlm.confidence import Calibration, TokenRecorder, confidence
+from arr_coc.vlm.confidence import Calibration, TokenRecorder, check_refuse, judge
 
 INCOMPLETE = "\ufffd"  # decoded text ends with it while a character's last token is missing
 
@@ -75,25 +76,31 @@ def generate(
     remember: bool,
     options: Mapping[str, Any],
     calibration: Calibration | None = None,
+    refuse: str = "auto",
 ) -> list[Answer]:
-    """Run the model on a prepared prompt: one answer per row and returned sequence."""
+    """Run the model on a prepared prompt: one answer per row and returned sequence.
+
+    `refuse`: "auto", or "off".
+    """
     if remember and (why := not_rememberable(adapter, prepared, options)):
         raise PromptError(why)
     _check_model(adapter, options)
+    check_refuse(refuse)
     watch = Stopwatch(adapter.device)
     inputs = prepared.make()
     active = nullcontext() if pruning is None else layer_pruning.prune_layers(adapter, prepared, pruning)
-    recorder = TokenRecorder()
+    refusal = None if calibration is None or prompter is None else calibration.refusal
+    own = [] if refusal is None or prompter is None else sorted({int(prompter.ids(one)[0]) for one in refusal.says})
+    recorder = TokenRecorder(own)
     with torch.no_grad(), active as pruned:
         result = timed_generate(adapter.model, inputs, watch, options, recorder)
     allocations = prepared.allocations if pruned is None else pruned.allocations(prepared)
-    timings = merge_timings(prepared.timings, watch)
     copies = len(result.sequences) // len(prepared.source)
     several = (adapter.generation_option(options, "num_beams") or 1) > 1  # beams change places between steps
     chances = None if several else recorder.probabilities(result.sequences)
     if chances is None and not several:  # some models generate by themselves and call no processor
         chances = _probabilities_from_logits(result, prepared.length)
-    answers = []
+    answers: list[Answer] = []
     for number, sequence in enumerate(result.sequences):
         row = number // copies
         ids = _answer_ids(adapter, sequence[prepared.length :], options)
@@ -104,22 +111,29 @@ def generate(
             turn = _turn(adapter, prompter, prepared, inputs, result.past_key_values, ids)
         mine = tuple(a for a in allocations if a.row == row)
         tokens = None if chances is None else chances[number, : len(ids) + 1]  # with the end token, where there is one
-        sure, source = confidence(tokens, mine, calibration)
+        started = None if recorder.started is None or chances is None else float(recorder.started[number])
+        about = None if prepared.about is None else partial(prepared.about, row)
+        with watch.stage("judge"):
+            verdict = judge(text, tokens, mine, calibration, about, started, refuse)
         answers.append(
             Answer(
-                text=text,
+                text=refusal.text if verdict.refused and refusal is not None else text,
                 allocations=mine,
-                timings=timings,
+                timings={},
                 ids=ids,
                 prompt_tokens=int((prepared.source[row] >= 0).sum()),
                 turn=turn,
                 token_probabilities=None if tokens is None else tokens[: len(ids)],
                 end_probability=None if tokens is None or len(tokens) == len(ids) else float(tokens[-1]),
-                confidence=sure,
-                confidence_source=source,
+                confidence=verdict.confidence,
+                confidence_source=verdict.source,
+                refused=verdict.refused,
+                raw_text=text,
+                facts=verdict.facts,
             )
         )
-    return answers
+    timings = merge_timings(prepared.timings, watch)
+    return [replace(answer, timings=timings) for answer in answers]
 
 
 def _probabilities_from_logits(result: Any, length: int) -> torch.Tensor | None:
@@ -230,7 +244,7 @@ def _turn(
 
 
 class AnswerStream(Iterator[str]):
-    """Pieces of one answer, in order. `answer` is the whole of it after the last piece.
+    """Pieces of one answer, in order, as the model writes them. `answer` is the whole of it after the last piece, or its refusal.
 
     The model runs in its own thread. `close()`, or leaving the `with` block, stops it at its next token.
     """
@@ -302,9 +316,10 @@ class AnswerStream(Iterator[str]):
     def _work(self) -> None:
         try:
             answer = self._run(self, self)
-            if not answer.text.startswith(self._text):
-                raise PromptError(f"the pieces {self._text!r} are not the start of the answer {answer.text!r}")
-            self._emit(answer.text)
+            text = answer.raw_text or answer.text  # a refused answer was shown as the model wrote it
+            if not text.startswith(self._text):
+                raise PromptError(f"the pieces {self._text!r} are not the start of the answer {text!r}")
+            self._emit(text)
             self._pieces.put(answer)
         except BaseException as error:  # raised again in the thread that iterates
             self._pieces.put(error)

@@ -13,6 +13,7 @@ import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack, overload
 
@@ -42,10 +43,11 @@ from arr_coc.types.gaze import Gaze
 from arr_coc.types.image import ImageLike
 from arr_coc.vlm import conversation, generation, prompt, saving, stages
 from arr_coc.vlm import detail as views
-from arr_coc.vlm.confidence import Calibration, check_sure, is_enough, surest, wider_budgets
+from arr_coc.vlm.confidence import Calibration, check_refuse
 from arr_coc.vlm.continuation import Continued, Deferred
 from arr_coc.vlm.generation import AnswerStream, GenerationOptions
 from arr_coc.vlm.look import Look, TokenCodec, take_look
+from arr_coc.vlm.looking_again import check_sure, is_enough, surest, wider_budgets
 from arr_coc.vlm.prompt import PrunedPrompt
 from arr_coc.vlm.request import (
     Request,
@@ -70,6 +72,7 @@ class AskOptions(RequestOptions, GenerationOptions, total=False):
     cache: Literal["auto", "extend", "rebuild"]
     remember: bool | None
     sure: float | None
+    refuse: Literal["auto", "off"]
 
 
 class VLM:
@@ -181,6 +184,7 @@ class VLM:
         detail: str = "auto",
         remember: bool | None = None,
         sure: float | None = None,
+        refuse: Literal["auto", "off"] = "auto",
         **options: Unpack[GenerationOptions],
     ) -> Answer | list[Answer]:
         """Answer a question about an image, several images, or a look; a list of questions gives a list of answers.
@@ -220,6 +224,8 @@ class VLM:
             sure: Look again where the confidence is below this: read twice the cells, four times, then all, until it is sure
                 or two readings agree. The pictures are encoded once, whole. The answer is the surest one; `answer.tried`
                 has all, `answer.tokens_paid` their tokens.
+            refuse: "auto": where the model's folder says how (as the reader's does), an answer about what is not in the
+                picture is "not in the picture"; `answer.refused` says why, `answer.raw_text` what the model wrote. "off": never.
             **options: Options of the model's own `generate`, such as `max_new_tokens` or `num_beams`.
 
         Returns:
@@ -227,6 +233,7 @@ class VLM:
             `num_return_sequences` above 1, gives a list.
         """
         generation.check_options(self.model, options, VLM.ask)
+        check_refuse(refuse)
         if after is not None:
             kept = after.turn.shown.look if isinstance(after, Answer) and after.turn is not None else None
             if (images is not None and images is not kept) or not isinstance(question, str):
@@ -234,11 +241,18 @@ class VLM:
                     "a follow-up is one question about the same pictures: pass None as the image, or leave after out to ask "
                     "about another picture"
                 )
-            given = _changed(VLM.ask, locals(), ("history", "cache"))
+            if sure is not None:
+                check_sure(sure, self.adapter, options)
+            given = _changed(VLM.ask, locals(), ("history", "cache", "refuse", "sure"))
             if late := sorted(given.keys() - SelectionRequest.__dataclass_fields__.keys()):
                 raise PromptError(f"a follow-up is about the same pictures: {', '.join(late)} cannot change now")
             given |= {name: selector_of(given[name]) for name in given.keys() & {"selector", "glance_selector"}}
-            return conversation.follow_up(self, after, question, given, history, cache, remember, options)
+            turn = partial(
+                conversation.follow_up, self, after, question, history=history, cache=cache, remember=remember,
+                options=options, refuse=refuse,
+            )  # fmt: skip
+            answer = turn(selection=given)
+            return answer if sure is None else conversation.look_again(turn, given, answer, sure)
         if late := [name for name, value in (("history", history), ("cache", cache)) if value not in (None, "auto")]:
             raise PromptError(f"expected {late[0]} only for a follow-up: pass after=answer")
         if sure is not None:
@@ -268,10 +282,11 @@ class VLM:
             shared=shared, seed=seed, gaze=gaze, raw=raw,
             detail=detail, frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
-        answers = self._answer(request, bool(remember), options)
+        answers = self._answer(request, bool(remember), options, refuse)
         if sure is not None:
             answers = [
-                self._look_again(request, row, one, sure, bool(remember), options) for row, one in enumerate(answers)
+                self._look_again(request, row, one, sure, bool(remember), options, refuse)
+                for row, one in enumerate(answers)
             ]
         return answers if several or len(answers) > 1 else answers[0]
 
@@ -299,26 +314,29 @@ class VLM:
         raw: bool = False,
         detail: str = "auto",
         remember: bool = False,
+        refuse: Literal["auto", "off"] = "auto",
         **options: Unpack[GenerationOptions],
     ) -> list[Answer]:
         """Answers for a batch: one per row and returned sequence.
 
         Takes what `prepare` takes, or its result as the first argument, and the options of the model's own `generate`.
-        `remember=True` keeps the KV cache for follow-up questions.
+        `remember=True` keeps the KV cache for follow-up questions. `refuse`: as in `ask`.
         """
         generation.check_options(self.model, options, VLM.generate)
         if isinstance(images, Prepared):
-            late = _changed(VLM.generate, locals())
+            late = _changed(VLM.generate, locals(), ("refuse",))
             if late:
                 raise PromptError(f"these inputs are prepared already: {', '.join(sorted(late))} comes too late")
-            return generation.generate(self.adapter, self._prompter, images, None, remember, options, self.calibration)
+            return generation.generate(
+                self.adapter, self._prompter, images, None, remember, options, self.calibration, refuse
+            )
         request = parse_request(
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
             originals=originals, look=look, budget=budget, glance=glance, selector=selector,
             glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, gaze=gaze, raw=raw,
             detail=detail, frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
-        return self._answer(request, remember, options)
+        return self._answer(request, remember, options, refuse)
 
     def prepare(
         self,
@@ -454,7 +472,9 @@ class VLM:
 
     # One answer, stage by stage.
 
-    def _answer(self, request: Request, remember: bool, options: Mapping[str, Any]) -> list[Answer]:
+    def _answer(
+        self, request: Request, remember: bool, options: Mapping[str, Any], refuse: str = "auto"
+    ) -> list[Answer]:
         """request -> look -> glance -> encode -> gaze -> prompt (`_prepare`) -> generate -> answer."""
         request, pruning = _split_layer_pruning(self.adapter, request, remember, options)
         if pruning is not None:
@@ -466,10 +486,19 @@ class VLM:
             pruning = layer_pruning.PruningRequest(
                 chosen, request.selection.budget, False, request.selection.seed, partial=True
             )
-        return generation.generate(self.adapter, self._prompter, prepared, pruning, remember, options, self.calibration)
+        return generation.generate(
+            self.adapter, self._prompter, prepared, pruning, remember, options, self.calibration, refuse
+        )
 
     def _look_again(
-        self, request: Request, row: int, answer: Answer, sure: float, remember: bool, options: Mapping[str, Any]
+        self,
+        request: Request,
+        row: int,
+        answer: Answer,
+        sure: float,
+        remember: bool,
+        options: Mapping[str, Any],
+        refuse: str,
     ) -> Answer:
         """The answer to one row, read again from more cells of the same look as long as it is not sure."""
         assert request.questions is not None
@@ -487,7 +516,7 @@ class VLM:
                 questions=(request.questions[row],),
                 conversations=(request.conversations[row],),
             )
-            attempts += self._answer(again, remember, options)
+            attempts += self._answer(again, remember, options, refuse)
         found = surest(attempts)
         if found.turn is None:
             return found
