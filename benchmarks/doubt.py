@@ -119,14 +119,14 @@ def is_no(text: str) -> bool:
 # What more of a feature means for something absent: probability rises (1) or falls (-1), whatever the others are, so that few
 # pictures cannot turn it round. 0: either.
 SIGNS = {
-    "surprise": 1, "length": 0, "doubt": 1, "start": 1, "misfit": 1, "beyond": 1, "novel": 1, "page": -1, "text": -1, "ink": -1,
+    "surprise": 1, "length": 0, "doubt": 1, "start": 1, "misfit": 1, "beyond": 1, "novel": 1, "page": 0, "text": 0, "ink": -1,
     "void": 1, "found": -1, "absent": 1,
 }  # fmt: skip
 REFUSED_BY = tuple(SIGNS)
 RIGHT_BY = ("surprise", "worst", "length", "doubt", "start", "misfit", "beyond", "novel", "found", "absent")
-UNREAD = 0.4  # weight of what is in the picture and was not read: neither absent nor a loss
+RIGHT, UNREAD = 2.0, 0.4  # weights of right answers, and of what is in the picture and was not read
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7)
-CLEAR = (0.0, 0.98)  # probabilities outside of which the universal layer is not asked
+CLEAR = (0.1, 0.98)  # probabilities outside of which the universal layer is not asked
 UNITS, MEMBERS, STEPS, RATE, DECAY = (
     8,
     4,
@@ -225,7 +225,7 @@ def fit_all(records: Sequence[Record], threshold: float) -> Calibration:
     there = [one for one in first if one["right"] and not one["absent"]]
     usual = dict(zip(FEATURES, np.round(table(there, FEATURES).mean(0), 4).tolist(), strict=True))
     absent = np.array([one["absent"] for one in first], float)
-    counts = np.array([1.0 if one["absent"] or one["right"] else UNREAD for one in first])
+    counts = np.array([1.0 if one["absent"] else RIGHT if one["right"] else UNREAD for one in first])
     refusal = fit_refusal(table(first, REFUSED_BY), absent, counts, usual, threshold)
     refused = [one for one in records if is_refused(refusal, one)]
     odds = np.array([[np.clip(refusal.odds(known(refusal, one)), -6, 6), one["facts"]["own"]] for one in refused])

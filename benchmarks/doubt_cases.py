@@ -19,11 +19,13 @@ from arr_coc.training.documents import KINDS, draw_any
 from arr_coc.training.documents.questions import phrase
 from arr_coc.training.examples import read_folder
 from arr_coc.types.grid import Evidence
+from arr_coc.types.pyramid import rgb_image
 from recipes.reader.receipts import FIELDS, read_receipts, split
 
 SETS = ("fit", "report")
 FIRST_SEED = {"fit": 9_100_000, "report": 9_200_000}
 SCANS, DRAWN, PHOTOS, SCENES = 19, 3, 20, 4  # of each set: scans; drawings of each kind; photographs; drawn scenes
+ABSENT_OF_SCANS = 8  # questions about each that nothing answers
 ON_PICTURES = (
     "What is the total amount?",
     "What is the date?",
@@ -40,7 +42,15 @@ ABSENT = {
         "What is the expiry date?|expir valid best before", "Does the man wear a hat?|hat", "What is the room temperature?|temp",
         "Who wrote the book?|book author", "What is the tracking number?|track", "Is anybody smiling?|smil",
         "What is the booking code?|booking code", "What is the value of the largest bar?|bar", "Tell me the patient's name.|patient",
-        "What is the weather like?|weather",
+        "What is the weather like?|weather", "What is the height of the tower?|height tower", "Which animal is shown?|animal",
+        "Who is the author?|author", "What is the name of the river?|river", "How old is she?|age old", "What is the diagnosis?|diagnos",
+        "What is the score of the match?|score match", "What does the boy hold?|boy", "What is the engine size?|engine",
+        "Which song is it?|song", "What is the second line of the poem?|poem", "What is the capital of France?|france capital",
+        "Which team plays at home?|team", "What is the name of the ship?|ship", "What is the eye colour?|eye",
+        "Where does the bus stop?|bus stop", "What is the house made of?|house", "What is the user's password?|password",
+        "What is the student's grade?|student grade", "What is the postage?|post", "What is the rent?|rent", "Give me the recipe.|recipe",
+        "Which month has the highest sales?|sales", "What is the employer's name?|employ", "How heavy is the parcel?|parcel weight",
+        "What is the deposit?|deposit", "What is the shipping method?|ship", "Who signed the contract?|sign contract",
     ),
     "report": (
         "Is there a dog in the picture?|dog", "What is the shoe size?|shoe size", "How many people are there?|people person", "What is the interest rate?|interest rate",
@@ -89,7 +99,7 @@ def folder_cases(folder: Path, kinds: Sequence[str] | None) -> Iterator[Case]:
             for one in picture.samples
             if kinds is None or one.kind in kinds
         ]
-        yield Case(picture.name, folder.name, picture.still, tuple(asked))
+        yield Case(picture.name, folder.name, rgb_image(picture.still)[0], tuple(asked))
 
 
 def _absent(rng: random.Random, part: str, words: str, count: int) -> list[Asked]:
@@ -108,7 +118,7 @@ def _scans(part: str, folder: Path) -> Iterator[Case]:
             if receipt.fields.get(kind)
         ]
         words = " ".join(text for text, _ in receipt.lines)
-        asked = (*present, *_absent(rng, part, words, 3))
+        asked = (*present, *_absent(rng, part, words, ABSENT_OF_SCANS))
         yield Case(f"scan {receipt.name}", "scan", receipt.image.convert("RGB"), asked)
 
 

@@ -143,6 +143,10 @@ def test_what_is_not_in_the_picture_is_refused_with_a_reason(facts: dict[str, fl
 def test_the_layer_is_asked_only_where_the_decision_is_not_clear() -> None:
     assert REFUSAL.is_clear({"page": -6.0, "surprise": 6.0})
     assert not REFUSAL.is_clear({"page": -4.0, "surprise": 0.0})
+    sure = replace(REFUSAL, clear=(0.4, 0.99))
+    assert sure.is_clear({"surprise": -6.0, "novel": 0.2})
+    assert not sure.is_clear({"surprise": -6.0, "novel": 2.0})  # nobody taught such questions
+    assert not sure.is_clear({"surprise": -6.0})
     assert REFUSAL.absent({"page": -1.0}) == REFUSAL.absent(USUAL)  # what is not known is as usual
 
 
@@ -202,11 +206,14 @@ def test_budgets_widen_to_twice_the_cells_and_then_to_all() -> None:
     assert list(wider_budgets(answer(0.1, CALIBRATED, allocation(16)), False)) == []
 
 
-def test_two_readings_that_agree_are_enough() -> None:
+def test_two_readings_that_agree_or_well_chosen_cells_are_enough() -> None:
     same = replace(answer(0.2), text="0.1")
     assert is_enough([answer(0.1), same], 0.8)
     assert not is_enough([answer(0.1), answer(0.2)], 0.8)
     assert not is_enough([answer(0.1)], 0.8)
+    assert is_enough([answer(0.1, CALIBRATED, allocation(sure=0.9))], 0.8)  # its cells show what was asked for
+    assert not is_enough([answer(0.1, CALIBRATED, allocation(sure=0.9), allocation(sure=0.3))], 0.8)
+    assert not is_enough([answer(0.1, CALIBRATED, allocation(sure=None))], 0.8)
     assert is_enough([answer(0.9)], 0.8)
 
 
@@ -248,6 +255,14 @@ def test_a_follow_up_is_looked_at_again_too(vlm: Any) -> None:
     assert [one.text for one in vlm.ask(None, "Who?", after=first, sure=0.0, **GREEDY).tried] == [alone.text]
     with pytest.raises(PromptError, match="sure or an allocation"):
         vlm.ask(None, "Who?", after=first, sure=1.0, allocation=[0], **GREEDY)
+
+
+def test_a_follow_up_can_go_back_to_a_default(vlm: Any) -> None:
+    first = vlm.ask(picture(), "What is it?", budget=8, selector="uniform", remember=True, **GREEDY)
+    kept = vlm.ask(None, "Who?", after=first, **GREEDY).turn.shown.request
+    assert (kept.budget, kept.selector.name) == (8, "uniform")
+    back = vlm.ask(None, "Who?", after=first, budget="auto", selector="arr-coc", **GREEDY).turn.shown.request
+    assert (back.budget, back.selector.name) == ("auto", "arr-coc")
 
 
 @pytest.mark.parametrize(

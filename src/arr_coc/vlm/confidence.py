@@ -36,6 +36,7 @@ CALIBRATED, TOKEN_PROBABILITY = "calibrated", "mean token probability"  # where 
 SMALLEST = 1e-6  # probabilities below it count as this
 LOG_SCALE = 0.01  # surprises well below it do not differ
 LOGIT_LIMIT = 6.0  # log-odds of the layer's statements beyond it count as this
+FAMILIAR = 1.0  # novelty of a question up to which it is worded like one of the layer's training questions
 MOST_NOVEL = 3.0  # novelty of a question above it counts as this
 PAGE_SCALE = 0.003  # page likeness well below it does not differ
 
@@ -256,9 +257,13 @@ class Refusal:
         return _sigmoid(self.odds(facts))
 
     def is_clear(self, facts: Mapping[str, float]) -> bool:
-        """Whether the decision is clear without the universal layer, which costs more than everything else here."""
+        """Whether the decision is clear without the universal layer, which costs more than everything else here.
+
+        That something is there is clear only for a question worded like those that the model's own layer was trained on.
+        """
         low, high = self.clear
-        return not low < self.absent(facts) < high
+        absent = self.absent(facts)
+        return absent >= high or (absent <= low and facts.get("novel", MOST_NOVEL) <= FAMILIAR)
 
     def confidence(self, facts: Mapping[str, float]) -> float:
         """The probability that a refusal is right."""

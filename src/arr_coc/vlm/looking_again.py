@@ -13,6 +13,7 @@ from arr_coc.types.answer import Answer, Attempt
 from arr_coc.types.budget import Budget
 from arr_coc.vlm.confidence import CALIBRATED
 
+WELL_CHOSEN = 0.8  # confidence of the choice from which more cells are not worth their cost (benchmarks/doubt.py)
 WIDER = (2, 4)  # times the cells, one after the other, where an answer is not sure; then all
 
 
@@ -37,11 +38,15 @@ def is_sure(answer: Answer, sure: float) -> bool:
 
 
 def is_enough(attempts: Sequence[Answer], sure: float) -> bool:
-    """Whether to stop: the last attempt is sure, or it read more cells than the one before and says the same.
+    """Whether to stop: the last attempt is sure; or its cells very probably show what was asked for; or it read more cells than
+    the one before and says the same.
 
-    Then more cells would hardly change it: the doubt is about the reading, not about what was read.
+    In the last two cases more cells would hardly change it: the doubt is about the reading, not about what was read.
     """
-    return is_sure(attempts[-1], sure) or (len(attempts) > 1 and attempts[-1].text == attempts[-2].text)
+    last = attempts[-1]
+    shown = [one.confidence for one in last.allocations]
+    well_chosen = bool(shown) and all(one is not None and one >= WELL_CHOSEN for one in shown)
+    return is_sure(last, sure) or well_chosen or (len(attempts) > 1 and last.text == attempts[-2].text)
 
 
 def wider_budgets(answer: Answer, shared: bool) -> Iterator[Budget | list[Budget]]:

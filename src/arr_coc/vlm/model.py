@@ -50,6 +50,8 @@ from arr_coc.vlm.look import Look, TokenCodec, take_look
 from arr_coc.vlm.looking_again import check_sure, is_enough, surest, wider_budgets
 from arr_coc.vlm.prompt import PrunedPrompt
 from arr_coc.vlm.request import (
+    AUTO,
+    Default,
     Request,
     RequestOptions,
     SelectionRequest,
@@ -61,6 +63,7 @@ from arr_coc.vlm.request import (
 )
 
 DEFAULT_SELECTOR = ArrCoc.name
+USUAL_SELECTOR = Default(DEFAULT_SELECTOR)
 Images: TypeAlias = "ImageLike | Look | Sequence[ImageLike] | None"
 
 
@@ -172,9 +175,9 @@ class VLM:
         video: VideoSource | None = None,
         fps: float | None = None,
         frames: int | None = None,
-        budget: Budget | Sequence[Budget] = "auto",
-        glance: Budget | Sequence[Budget] = "auto",
-        selector: SelectorLike = DEFAULT_SELECTOR,
+        budget: Budget | Sequence[Budget] = AUTO,
+        glance: Budget | Sequence[Budget] = AUTO,
+        selector: SelectorLike = USUAL_SELECTOR,
         glance_selector: SelectorLike | None = None,
         allocation: Any = None,
         shared: bool = False,
@@ -196,7 +199,7 @@ class VLM:
             question: One question, or several about the same images, which are encoded once.
             after: Continue from this answer, which was asked with `remember=True`: `vlm.ask(None, "And?", after=answer)`.
                 Cells are chosen for the new question and added to those that were read; budget, glance and selector are
-                those of the answer before unless given. `budget=0` adds none.
+                those of the answer before unless given, "auto" included. `budget=0` adds none.
             history: How much of the conversation a follow-up's model reads: "all", the "cells" of all turns without their
                 text, or "none": the new question alone, with the cells chosen for it. None: "all", unless the model's
                 configuration has `single_turn`, as the reader's: then "none".
@@ -610,6 +613,7 @@ def _changed(function: Any, given: Mapping[str, Any], apart: Sequence[str] = ())
         if name in usual or parameter.kind == parameter.VAR_KEYWORD:
             continue
         value = given[name]
-        if value is not parameter.default and not (isinstance(value, str | int | float) and value == parameter.default):
+        plain = isinstance(value, str | int | float) and not isinstance(parameter.default, Default)
+        if value is not parameter.default and not (plain and value == parameter.default):
             found[name] = value
     return found
