@@ -1,8 +1,9 @@
 """Fits and measures what the reader says about its own answers: how sure it is, what it refuses, what `sure` gains.
 
-    python benchmarks/doubt.py fit FOLDER --scans SCANS --photos PHOTOS [--store]
-    python benchmarks/doubt.py report FOLDER --scans SCANS --photos PHOTOS
-    python benchmarks/doubt.py report FOLDER --receipts RECEIPTS
+    python -m benchmarks.doubt fit FOLDER --scans SCANS --photos PHOTOS [--store]
+    python -m benchmarks.doubt report FOLDER --scans SCANS --photos PHOTOS
+    python -m benchmarks.doubt report FOLDER --receipts RECEIPTS
+    python -m benchmarks.doubt cost FOLDER --receipts RECEIPTS --every 7
 
 `fit` asks the reader about the pictures of `benchmarks/doubt_cases.py`, keeps what it finds in FOLDER/fit.jsonl (an interrupted run
 continues there; a new reader needs a new folder), fits the calibration and the refusal, cross-validates both by picture, and with
@@ -32,7 +33,8 @@ from arr_coc.relevance import strategy
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.answer import Answer
 from arr_coc.types.grid import Grid
-from arr_coc.vlm.confidence import CALIBRATED, FEATURES, LAYER_FEATURES, Calibration, Refusal, conclude
+from arr_coc.vlm import generation
+from arr_coc.vlm.confidence import ABSENT, CALIBRATED, FEATURES, LAYER_FEATURES, Calibration, Refusal, Verdict, conclude
 from arr_coc.vlm.looking_again import is_enough
 from benchmarks.doubt_cases import Case, cases, folder_cases
 
@@ -123,7 +125,7 @@ SIGNS = {
     "void": 1, "found": -1, "absent": 1,
 }  # fmt: skip
 REFUSED_BY = tuple(SIGNS)
-RIGHT_BY = ("surprise", "worst", "length", "doubt", "start", "misfit", "beyond", "novel", "found", "absent")
+RIGHT_BY = ("surprise", "doubt", ABSENT)
 RIGHT, UNREAD = 2.0, 0.4  # weights of right answers, and of what is in the picture and was not read
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7)
 CLEAR = (0.1, 0.98)  # probabilities outside of which the universal layer is not asked
@@ -173,7 +175,7 @@ def signed_logistic(
         wrong = [
             (abs(value) * given[:, number].std(), number)
             for value, number in zip(found, keep, strict=True)
-            if sign * SIGNS.get(names[number], SIGNS["surprise"]) * value < 0
+            if sign * SIGNS.get(names[number], 1) * value < 0
         ]
         if not wrong:
             return {names[k]: round(float(v), 4) for k, v in zip(keep, found, strict=True)}, round(bias, 4)
@@ -228,11 +230,12 @@ def fit_all(records: Sequence[Record], threshold: float) -> Calibration:
     counts = np.array([1.0 if one["absent"] else RIGHT if one["right"] else UNREAD for one in first])
     refusal = fit_refusal(table(first, REFUSED_BY), absent, counts, usual, threshold)
     refused = [one for one in records if is_refused(refusal, one)]
-    odds = np.array([[np.clip(refusal.odds(known(refusal, one)), -6, 6), one["facts"]["own"]] for one in refused])
+    odds = np.array([[refusal.odds(known(refusal, one)), one["facts"]["own"]] for one in refused])
     (scale, own), constant = logistic(odds, np.array([one["absent"] for one in refused], float), 3.0)
     refusal = replace(refusal, sure=(round(float(scale), 4), round(float(own), 4), round(constant, 4)))
     stand = [one for one in records if not is_refused(refusal, one)]
-    given = table([{"facts": known(refusal, one)} for one in stand], RIGHT_BY, usual)
+    found = [known(refusal, one) for one in stand]
+    given = table([{"facts": {**facts, ABSENT: refusal.odds(facts)}} for facts in found], RIGHT_BY, usual)
     right = np.array([one["right"] and not one["absent"] for one in stand], float)
     weights, bias = signed_logistic(given, right, RIGHT_BY, -1)
     said = f"{len(records)} answers about {len({one['picture'] for one in records})} validation scans, drawings and photographs"
@@ -423,11 +426,41 @@ def as_answer(record: Record) -> Answer:
     return Answer(text, (choice,), {}, torch.zeros(0), confidence=record["confidence"], confidence_source=CALIBRATED)
 
 
+def cost(found: Iterator[Case]) -> None:
+    """Processor time of judging an answer, which includes the universal layer where it is asked, as a share of the whole answer."""
+    vlm, spent = arr_coc.load("reader"), {"judge": 0.0, "layer": 0}
+    stock = generation.judge
+
+    def timed(*given: Any) -> Verdict:
+        start = time.process_time()
+        verdict = stock(*given)
+        spent["judge"] += time.process_time() - start
+        spent["layer"] += "absent" in verdict.facts
+        return verdict
+
+    generation.judge = timed
+    pictures = list(found)
+    for budget in ("auto", "12.5%", "all"):
+        for place, case in enumerate([pictures[0], *pictures]):  # the first one twice, to warm up
+            if place == 1:
+                whole, answers = time.process_time(), 0
+                spent.update(judge=0.0, layer=0)
+            for one in case.questions:
+                vlm.ask(case.image, one.text, budget=budget)
+                answers = answers + 1 if place else 0
+        total = time.process_time() - whole
+        print(
+            f"budget {budget}: {1000 * spent['judge'] / answers:.0f} of {1000 * total / answers:.0f} ms, "
+            f"{spent['judge'] / total:.1%}; the layer asked about {spent['layer']} of {answers}"
+        )
+    generation.judge = stock
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.doubt", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("fit", "report"))
+    parser.add_argument("command", choices=("fit", "report", "cost"))
     parser.add_argument("folder", type=Path, help="where records are kept")
     parser.add_argument("--scans", type=Path, help="folder of scanned receipts with recs.json")
     parser.add_argument("--photos", type=Path, help="folder of photographs")
@@ -449,6 +482,9 @@ def main() -> None:
     else:
         pictures = cases(given.command, given.scans, given.photos)
         path, budgets = given.folder / f"{given.command}.jsonl", BUDGETS[given.command]
+    if given.command == "cost":
+        cost(iter(pictures))
+        return
     if not answer(pictures, path, given.minutes, budgets):
         return
     records = read_records([path])

@@ -211,8 +211,8 @@ def test_two_readings_that_agree_or_well_chosen_cells_are_enough() -> None:
     assert is_enough([answer(0.1), same], 0.8)
     assert not is_enough([answer(0.1), answer(0.2)], 0.8)
     assert not is_enough([answer(0.1)], 0.8)
-    assert is_enough([answer(0.1, CALIBRATED, allocation(sure=0.9))], 0.8)  # its cells show what was asked for
-    assert not is_enough([answer(0.1, CALIBRATED, allocation(sure=0.9), allocation(sure=0.3))], 0.8)
+    assert is_enough([answer(0.1, CALIBRATED, allocation(sure=0.95))], 0.8)  # its cells show what was asked for
+    assert not is_enough([answer(0.1, CALIBRATED, allocation(sure=0.95), allocation(sure=0.3))], 0.8)
     assert not is_enough([answer(0.1, CALIBRATED, allocation(sure=None))], 0.8)
     assert is_enough([answer(0.9)], 0.8)
 

@@ -15,6 +15,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import torch
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.files import replacing
 from arr_coc.layer.inference import LayerPredictor
-from arr_coc.relevance.knowing import TEXT_THRESHOLD, page_likeness
+from arr_coc.relevance.knowing import TEXT_THRESHOLD, background_share
 from arr_coc.relevance.question_kind import KINDS
 from arr_coc.relevance.question_kind import probabilities as kind_probabilities
 from arr_coc.relevance.strategy import void
@@ -111,14 +112,13 @@ def picture_facts(selections: Sequence[SelectionInput]) -> dict[str, float]:
 
 
 def _page_facts(selection: SelectionInput) -> dict[str, float]:
-    text = score_cells(selection, lambda texture, view: pool_channels(texture, view, ("text",))[0].cpu())
     (texture,) = selection.textures
-    return {
-        "page": math.log(PAGE_SCALE + page_likeness(selection)),
-        "text": float((text > TEXT_THRESHOLD).float().mean().sqrt()) if len(text) else 0.0,
-        "ink": float(text.max()) if len(text) else 0.0,
-        "void": float(texture.once("void", lambda: void(texture)) != ""),
-    }
+    text = score_cells(selection, lambda texture, view: pool_channels(texture, view, ("text",))[0].cpu())
+    share = float((text > TEXT_THRESHOLD).float().mean()) if len(text) else 0.0
+    page = share * texture.once("background", partial(background_share, texture))  # as `CellScores.is_page` has it
+    empty = texture.once("void", partial(void, texture)) != ""
+    ink = float(text.max()) if len(text) else 0.0
+    return {"page": math.log(PAGE_SCALE + page), "text": math.sqrt(share), "ink": ink, "void": float(empty)}
 
 
 def layer_facts(selections: Sequence[SelectionInput]) -> dict[str, float]:
@@ -172,6 +172,7 @@ WORD_FEATURES = ("misfit", "beyond", "novel")
 PICTURE_FEATURES = ("page", "text", "ink", "void")
 LAYER_FEATURES = ("found", "absent")
 FEATURES = (*ANSWER_FEATURES, *WORD_FEATURES, *PICTURE_FEATURES, *LAYER_FEATURES)
+ABSENT = "odds"  # feature of a calibration: the log-odds of its refusal
 REFUSE = ("auto", "off")
 REASONS = {
     "own": "the model itself says that it is not there",
@@ -184,7 +185,7 @@ _GROUPS = {"picture": PICTURE_FEATURES, "words": WORD_FEATURES, "layer": LAYER_F
 
 
 def _checked(weights: Mapping[str, float], bias: float) -> None:
-    if unknown := sorted(set(weights) - set(FEATURES)):
+    if unknown := sorted(set(weights) - {*FEATURES, ABSENT}):
         raise ModelError(f"expected weights for {', '.join(FEATURES)} in a calibration, got {unknown[0]!r}")
     for value in (bias, *weights.values()):
         if not isinstance(value, int | float) or not math.isfinite(value):
@@ -243,14 +244,14 @@ class Refusal:
         return text.strip().strip(".").lower() in self.says
 
     def odds(self, facts: Mapping[str, float]) -> float:
-        """Log-odds that nothing in the picture answers the question."""
+        """Log-odds that nothing in the picture answers the question; at most `LOGIT_LIMIT` from 0."""
         known = {**self.usual, **facts}
         values = [known[name] for name in self.features]
         units = (
             math.tanh(shift + sum(map(operator.mul, weights, values)))
             for weights, shift in zip(self.hidden, self.shift, strict=True)
         )
-        return self.bias + sum(map(operator.mul, self.out, units))
+        return max(-LOGIT_LIMIT, min(LOGIT_LIMIT, self.bias + sum(map(operator.mul, self.out, units))))
 
     def absent(self, facts: Mapping[str, float]) -> float:
         """The probability that nothing in the picture answers the question."""
@@ -268,8 +269,7 @@ class Refusal:
     def confidence(self, facts: Mapping[str, float]) -> float:
         """The probability that a refusal is right."""
         scale, own, bias = self.sure
-        odds = max(-LOGIT_LIMIT, min(LOGIT_LIMIT, self.odds(facts)))
-        return _sigmoid(scale * odds + own * facts.get("own", 0.0) + bias)
+        return _sigmoid(scale * self.odds(facts) + own * facts.get("own", 0.0) + bias)
 
     def reason(self, facts: Mapping[str, float]) -> str:
         """What speaks for a refusal, in words: features that suffice, or those without which it would be least likely."""
@@ -296,7 +296,7 @@ class Calibration:
         _checked(self.weights, self.bias)
 
     def __call__(self, facts: Mapping[str, float]) -> float:
-        usual = {} if self.refusal is None else self.refusal.usual
+        usual = {} if self.refusal is None else {**self.refusal.usual, ABSENT: self.refusal.odds(facts)}
         return _logistic(self.weights, self.bias, {**usual, **facts})
 
     def save(self, folder: Path) -> None:

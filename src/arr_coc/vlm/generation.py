@@ -85,12 +85,14 @@ def generate(
     if remember and (why := not_rememberable(adapter, prepared, options)):
         raise PromptError(why)
     _check_model(adapter, options)
-    check_refuse(refuse)
+    if refuse != "auto":
+        check_refuse(refuse)
     watch = Stopwatch(adapter.device)
     inputs = prepared.make()
     active = nullcontext() if pruning is None else layer_pruning.prune_layers(adapter, prepared, pruning)
     refusal = None if calibration is None or prompter is None else calibration.refusal
-    own = [] if refusal is None or prompter is None else sorted({int(prompter.ids(one)[0]) for one in refusal.says})
+    words = set() if refusal is None else {one.split()[0] for one in refusal.says}  # that its own refusals start with
+    own = [] if prompter is None else [int(prompter.ids(one)[0]) for one in sorted(words)]
     recorder = TokenRecorder(own)
     with torch.no_grad(), active as pruned:
         result = timed_generate(adapter.model, inputs, watch, options, recorder)

@@ -13,7 +13,7 @@ from arr_coc.types.answer import Answer, Attempt
 from arr_coc.types.budget import Budget
 from arr_coc.vlm.confidence import CALIBRATED
 
-WELL_CHOSEN = 0.8  # confidence of the choice from which more cells are not worth their cost (benchmarks/doubt.py)
+WELL_CHOSEN = 0.9  # confidence of the choice from which more cells are not worth their cost (benchmarks/doubt.py)
 WIDER = (2, 4)  # times the cells, one after the other, where an answer is not sure; then all
 
 

@@ -236,7 +236,8 @@ class VLM:
             `num_return_sequences` above 1, gives a list.
         """
         generation.check_options(self.model, options, VLM.ask)
-        check_refuse(refuse)
+        if refuse != "auto":
+            check_refuse(refuse)
         if after is not None:
             kept = after.turn.shown.look if isinstance(after, Answer) and after.turn is not None else None
             if (images is not None and images is not kept) or not isinstance(question, str):

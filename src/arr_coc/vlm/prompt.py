@@ -243,7 +243,7 @@ def build(context: PromptContext, result: StageResult) -> PrunedPrompt:
 def selections(context: PromptContext, row: int) -> list[SelectionInput]:
     """What a selector would get before encoding, for each picture of a row."""
     return [
-        selection_input(context, number, Limit(visual.n, visual.n))
+        selection_input(context, number, Limit(0, None))  # no budget
         for number, visual in enumerate(context.visuals)
         if visual.row == row
     ]
