@@ -33,7 +33,7 @@ from arr_coc.relevance import strategy
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.answer import Answer
 from arr_coc.types.grid import Grid
-from arr_coc.vlm import generation
+from arr_coc.vlm import confidence, generation
 from arr_coc.vlm.confidence import ABSENT, CALIBRATED, FEATURES, LAYER_FEATURES, Calibration, Refusal, Verdict, conclude
 from arr_coc.vlm.looking_again import is_enough
 from benchmarks.doubt_cases import Case, cases, folder_cases
@@ -207,13 +207,13 @@ def fit_refusal(
             first, second, third, last = network()
             odds = torch.tanh(inputs @ first.T + second) @ third + last
             loss = torch.nn.functional.binary_cross_entropy_with_logits(odds, wanted, reduction="none")
-            (loss * weights).mean().backward()
+            torch.autograd.backward((loss * weights).mean())
             optimizer.step()
-        first, second, third, last = (one.detach().double().numpy() for one in network())
-        hidden.append(first / scale)
-        shift.append(second - (first * (middle / scale)).sum(1))
-        out.append(third / MEMBERS)
-        bias += float(last) / MEMBERS
+        made = [one.detach().double().numpy() for one in network()]
+        hidden.append(made[0] / scale)
+        shift.append(made[1] - (made[0] * (middle / scale)).sum(1))
+        out.append(made[2] / MEMBERS)
+        bias += float(made[3]) / MEMBERS
     rounded = [np.round(np.concatenate(one), 4).tolist() for one in (hidden, shift, out)]
     return Refusal(
         REFUSED_BY, tuple(map(tuple, rounded[0])), tuple(rounded[1]), tuple(rounded[2]), round(bias, 4), usual, threshold, CLEAR,
@@ -313,6 +313,12 @@ def calibration_error(chances: np.ndarray, right: np.ndarray, bins: int = 10) ->
     return float(sum(gaps))
 
 
+def _error(records: Sequence[Record], said: str, true: str) -> float:
+    return calibration_error(
+        np.array([float(one[said]) for one in records]), np.array([float(one[true]) for one in records])
+    )
+
+
 def _row(name: str, *cells: object) -> str:
     return "| " + " | ".join(str(cell) for cell in (name, *cells)) + " |"
 
@@ -351,11 +357,11 @@ def report(records: list[Record]) -> None:
     for name, some in groups.items():
         stand = [one for one in some if not one["refused"]]
         errors = [
-            f"{calibration_error(*(np.array([float(one[key]) for one in part]) for key in keys)):.3f}" if part else ""
-            for part, keys in (
-                (some, ("confidence", "fine")),
-                (stand, ("confidence", "fine")),
-                (some, ("mean", "right")),
+            f"{_error(part, said, true):.3f}" if part else ""
+            for part, said, true in (
+                (some, "confidence", "fine"),
+                (stand, "confidence", "fine"),
+                (some, "mean", "right"),
             )
         ]
         print(_row(name, len(some), f"{np.mean([one['fine'] for one in some]):.3f}", *errors))
@@ -378,7 +384,7 @@ def report(records: list[Record]) -> None:
         order = sorted(groups[name], key=lambda one: -one["confidence"])
         risks = [1 - np.mean([one["fine"] for one in order[: max(1, round(part * len(order)))]]) for part in COVERAGES]
         print(_row(name, *(f"{risk:.3f}" for risk in risks)))
-    asked = [one for one in records if not one["absent"] and one["group"] in ("scan", "receipts")]
+    asked = [one for one in records if not one["absent"] and not one["group"].startswith("drawn")]
     steps = {one["budget"] for one in asked}
     print(
         "\n| start | sure | cost | right without, with, from all | errors by pruning, gone | new errors |\n|---|---|---|---|---|---|"
@@ -391,7 +397,10 @@ def report(records: list[Record]) -> None:
 def look_again(records: list[Record], selector: str, ladder: Sequence[str], sure: float) -> str:
     """A row of the table: `ask(..., sure=...)` from the first budget of a ladder on. Answers from all cells are `arr-coc`'s."""
     by = {(one["picture"], one["question"], one["selector"], one["budget"]): one for one in records}
-    costs, before, after, dense = [], [], [], []
+    costs: list[float] = []
+    before: list[bool] = []
+    after: list[bool] = []
+    dense: list[bool] = []
     for picture, question in dict.fromkeys((one["picture"], one["question"]) for one in records):
         steps = [by.get((picture, question, "arr-coc" if budget == "all" else selector, budget)) for budget in ladder]
         if None in steps:
@@ -428,8 +437,8 @@ def as_answer(record: Record) -> Answer:
 
 def cost(found: Iterator[Case]) -> None:
     """Processor time of judging an answer, which includes the universal layer where it is asked, as a share of the whole answer."""
-    vlm, spent = arr_coc.load("reader"), {"judge": 0.0, "layer": 0}
-    stock = generation.judge
+    vlm, spent = arr_coc.load("reader"), {"judge": 0.0, "layer": 0.0}
+    stock = confidence.judge
 
     def timed(*given: Any) -> Verdict:
         start = time.process_time()
@@ -438,7 +447,7 @@ def cost(found: Iterator[Case]) -> None:
         spent["layer"] += "absent" in verdict.facts
         return verdict
 
-    generation.judge = timed
+    setattr(generation, "judge", timed)  # noqa: B010
     pictures = list(found)
     for budget in ("auto", "12.5%", "all"):
         for place, case in enumerate([pictures[0], *pictures]):  # the first one twice, to warm up
@@ -451,9 +460,9 @@ def cost(found: Iterator[Case]) -> None:
         total = time.process_time() - whole
         print(
             f"budget {budget}: {1000 * spent['judge'] / answers:.0f} of {1000 * total / answers:.0f} ms, "
-            f"{spent['judge'] / total:.1%}; the layer asked about {spent['layer']} of {answers}"
+            f"{spent['judge'] / total:.1%}; the layer asked about {spent['layer']:.0f} of {answers}"
         )
-    generation.judge = stock
+    setattr(generation, "judge", stock)  # noqa: B010
 
 
 def main() -> None:
@@ -475,7 +484,9 @@ def main() -> None:
     torch.manual_seed(0)
     given.folder.mkdir(parents=True, exist_ok=True)
     if given.receipts is not None:
-        pictures = itertools.islice(folder_cases(given.receipts, ("total", "date", "company")), 0, None, given.every)
+        pictures: Iterator[Case] = itertools.islice(
+            folder_cases(given.receipts, ("total", "date", "company")), 0, None, given.every
+        )
         path, budgets = given.folder / "receipts.jsonl", RECEIPT_BUDGETS
     elif given.scans is None or given.photos is None:
         parser.error("expected --scans and --photos, or report with --receipts")

@@ -99,7 +99,7 @@ def folder_cases(folder: Path, kinds: Sequence[str] | None) -> Iterator[Case]:
             for one in picture.samples
             if kinds is None or one.kind in kinds
         ]
-        yield Case(picture.name, folder.name, rgb_image(picture.still)[0], tuple(asked))
+        yield Case(picture.name, "receipts", rgb_image(picture.still)[0], tuple(asked))
 
 
 def _absent(rng: random.Random, part: str, words: str, count: int) -> list[Asked]:
