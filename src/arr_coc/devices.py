@@ -29,6 +29,7 @@ STAGES = (
     "assemble",
     "prefill",
     "decode",
+    "judge",
 )
 
 

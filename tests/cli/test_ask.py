@@ -71,6 +71,10 @@ def test_looking_again_says_what_was_tried(
     assert (tmp_path / "where.png").exists()
     assert main(asked) == 0
     assert "looked again" not in capsys.readouterr().out
+    assert main([*asked, "--sure", "1", "--then", "Who?", "--json"]) == 0
+    assert all(len(one["tried"]) > 1 for one in json.loads(capsys.readouterr().out))  # every turn
+    assert main([*asked, "--refuse", "never"]) == 2
+    assert "expected refuse as one of auto, off" in capsys.readouterr().err
     assert main([*asked, "--sure", "1.5"]) == 2
     assert "expected --sure between 0 and 1" in capsys.readouterr().err
 

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 
 import arr_coc
 from arr_coc import Grid, TextureArray
-from arr_coc.errors import LayerError, PromptError
+from arr_coc.errors import LayerError, PromptError, SelectorError
 from arr_coc.layer import ArrCocLayer
 from arr_coc.layer.inference import LayerPredictor, predict
 from arr_coc.layer.universal import (
@@ -210,6 +210,9 @@ def test_a_wrapped_model_uses_it_by_default(family: str) -> None:
     without = arr_coc.wrap(vlm.model, vlm.processor, layer=None)
     assert without.universal is None
     assert "universal" not in without.prepare([picture], "What is the total?", budget="25%").allocations[0].strategy
+    for given in ({"budget": "25%"}, {}):  # not everything, without a word
+        with pytest.raises(SelectorError, match="wrapped with layer=None"):
+            without.prepare([picture], "What is the total?", selector="arr-coc-universal", **given)
 
 
 def test_a_universal_layer_of_ones_own(tmp_path: Path) -> None:

@@ -12,13 +12,15 @@ from transformers import AutoModelForImageTextToText
 
 import arr_coc
 from arr_coc import reader
+from arr_coc.draw.textures import draw_texture
 
 QUESTIONS = {
     "What is the total amount?": "37.40",
     "What is the date?": "12/03/2026",
     "What is the name of the company?": "HARBOUR MILL BAKERY",
     "How much is the Oat croissant?": "3.45",
-    "What is the invoice number?": "not found",
+    "What is the invoice number?": "not in the picture",
+    "Is there a cat?": "not in the picture",
 }
 
 
@@ -33,6 +35,8 @@ def test_it_reads_the_bundled_receipt_and_encodes_it_once(vlm: Any, monkeypatch:
     monkeypatch.setattr(vlm.adapter, "encode", lambda *args: calls.append(1) or encode(*args))
     answers = vlm.ask(vlm.look(arr_coc.pictures.receipt()), list(QUESTIONS), budget="all")
     assert [answer.text for answer in answers] == list(QUESTIONS.values())
+    assert [bool(answer.refused) for answer in answers] == [text == "not in the picture" for text in QUESTIONS.values()]
+    assert all(0 <= answer.confidence <= 1 and answer.confidence_source == "calibrated" for answer in answers)
     assert len(calls) == 1
 
 
@@ -68,13 +72,17 @@ def test_transformers_loads_it_alone_in_half_precision() -> None:
         arr_coc.pictures.scene(),
         Image.new("L", (10000, 2000), 255),
         Image.new("RGBA", (3, 3)),
+        Image.new("RGB", (1, 1), "gray"),
+        draw_texture("grass", 3, (360, 360)),
     ],
-    ids=["black", "white", "noise", "scene", "10000 px", "tiny"],
+    ids=["black", "white", "noise", "scene", "10000 px", "3 x 3", "1 x 1", "grass"],
 )
-def test_any_picture_gets_an_answer_that_ends(vlm: Any, image: Image.Image) -> None:
+def test_a_picture_without_a_document_is_refused_with_a_reason(vlm: Any, image: Image.Image) -> None:
     answer = vlm.ask(image, "What is the total amount?")
     assert len(answer.ids) <= 160
     assert 64 <= answer.tokens["all"] <= 900
+    assert (answer.text, bool(answer.refused), bool(answer.raw_text)) == ("not in the picture", True, True)
+    assert not vlm.ask(image, "What is the total amount?", refuse="off").refused
 
 
 @pytest.mark.parametrize("question", ["?" * 2000, "合計はいくらですか", "Wie hoch ist die Summe? Grüße, Æneas"])

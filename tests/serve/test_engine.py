@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from arr_coc.errors import PromptError
 from arr_coc.serve.engine import BusyError, Engine, Sampling, StoppingError, Work
@@ -214,10 +215,28 @@ def test_an_aborted_engine_says_so_to_every_request() -> None:
     engine.close()
 
 
+def test_a_blank_page_is_refused_and_a_stop_string_is_judged_again(reader: VLM) -> None:
+    blank = Image.new("RGB", (300, 300), "white")
+    kinds = (Selection("25%"), Selection("25%", refuse="off"))
+    engine = Engine(reader, EndpointLimits())
+    boxes = submit(
+        engine, *(work(QUESTION, image=blank, selection=one, stop=stop) for one in kinds for stop in ((), (".",)))
+    )
+    engine.start()
+    refused, cut, raw, _ = (box.result for box in boxes)
+    engine.close()
+    assert (refused.text, cut.text) == ("not in the picture", "not in the picture")
+    assert "nothing to read" in refused.refused
+    assert refused.raw_text == raw.text == raw.raw_text
+    assert cut.raw_text == raw.text.split(".")[0]
+    assert raw.refused == ""
+    assert all(0 <= one.confidence <= 1 for one in (refused, cut, raw))
+
+
 def test_answers_carry_their_confidence_and_an_unsure_one_is_read_again(reader: VLM) -> None:
     """A stop string ends a row early; its padding in the batch must not count."""
     plain, stopped = (work(QUESTION, image=receipt(), selection=Selection("25%"), stop=stop) for stop in ((), (".",)))
-    unsure = work(QUESTION, image=receipt("7.35"), selection=Selection("6%", sure=1.0))
+    unsure = work(QUESTION, image=receipt("7.35"), selection=Selection("6%", selector="uniform", sure=1.0))
     engine = Engine(reader, EndpointLimits())
     boxes = submit(engine, plain, stopped, unsure)
     engine.start()

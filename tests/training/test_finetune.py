@@ -21,6 +21,7 @@ from arr_coc.training.distributed import World
 from arr_coc.training.examples import load_examples, read_folder
 from arr_coc.training.finetune import FinetuneConfig, MasterWeights, finetune, last_layers, lora, save_model, top_cells
 from arr_coc.training.gates import hard_top
+from arr_coc.vlm.confidence import Calibration
 from recipes.reader import folder as folders
 from recipes.reader.model import TINY, build
 from tests.adapters.tiny_vlm import picture
@@ -170,16 +171,20 @@ def test_the_loss_falls_and_the_folder_is_a_stock_one(
     (example,) = load_examples(vlm, read_folder(squares.draw(tmp_path / "data", 1)), layer.config, by_answer=True)
     example.questions = example.questions[:1]
     before = {name: weights.clone() for name, weights in vlm.model.state_dict().items()}
+    vlm.calibration = Calibration({}, 0.0)
     done = finetune(vlm, layer, [example], [example], FinetuneConfig.parse(what, 8))
     assert (done.steps, done.finished) == (8, True)
+    assert vlm.calibration is None  # it was of other weights
     assert done.losses["after"] < 0.85 * done.losses["before"]
     changed = {name for name, weights in vlm.model.state_dict().items() if not torch.equal(weights, before[name])}
     assert changed
     assert all(map(is_language, changed))
     layer.save_pretrained(tmp_path / "out")  # as an older version wrote it: replaced
+    Calibration({}, 0.0).save(tmp_path / "out")  # of the weights that were here before
     save_model(vlm, folder, layer, tmp_path / "out")
     assert [file.name for file in (tmp_path / "out").glob("*.safetensors")] == ["model.safetensors"]
     again = arr_coc.load(tmp_path / "out")
+    assert again.calibration is None
     assert again.layer is not None
     assert again.layer.config == layer.config
     for name, weights in vlm.model.state_dict().items():

@@ -58,7 +58,13 @@ def add_parser(commands: Any) -> None:
         "--sure",
         type=float,
         metavar="P",
-        help="read more tokens where the confidence is below this, from 0 to 1; for the first question (off)",
+        help="read more tokens where the confidence is below this, from 0 to 1 (off)",
+    )
+    add(
+        "--refuse",
+        default="auto",
+        metavar="HOW",
+        help="auto: what is not in the picture is answered so, by models that can tell, as the reader; off: never (auto)",
     )
     console.add_gaze(parser)
     add(
@@ -88,6 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     from arr_coc.relevance import explanation as why
     from arr_coc.relevance.selector import explained
     from arr_coc.types.question import check_question
+    from arr_coc.vlm.confidence import check_refuse
     from arr_coc.vlm.request import SelectionRequest, check_detail, check_straighten
 
     # Check everything that can be wrong before a model is loaded.
@@ -96,6 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
             console.check_image_file(path, inputs=[arguments.image])
     if arguments.sure is not None and not 0 <= arguments.sure <= 1:
         raise ArrCocError(f"expected --sure between 0 and 1, got {arguments.sure}")
+    check_refuse(arguments.refuse)
     if arguments.tokens < 1:
         raise ArrCocError(f"expected --tokens of at least 1, got {arguments.tokens}")
     selector = arr_coc.selectors.selector(arguments.selector)
@@ -116,19 +124,29 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.sure is None:
             shown = {name: getattr(arguments, name) for name in ("detail", "straighten")}
             prepared = vlm.prepare(arguments.image, arguments.question, **shown, **options)
-            answer = vlm.generate(prepared, remember=remember, max_new_tokens=arguments.tokens)[0]
+            answer = vlm.generate(
+                prepared, remember=remember, max_new_tokens=arguments.tokens, refuse=arguments.refuse
+            )[0]
         else:
             shown = {name: "off" if arguments.gaze else getattr(arguments, name) for name in ("detail", "straighten")}
             look = vlm.look(arguments.image, **shown)
             answer = vlm.ask(
                 look, arguments.question, sure=arguments.sure, remember=remember, max_new_tokens=arguments.tokens,
-                **options,
+                refuse=arguments.refuse, **options,
             )  # fmt: skip
             if arguments.where is not None:
                 prepared = vlm.prepare(look=look, text=arguments.question, allocation=list(answer.allocations))
         turns = [answer]
         for question in arguments.then:
-            turns.append(vlm.ask(None, question, after=turns[-1], max_new_tokens=arguments.tokens))
+            more = vlm.ask(
+                None,
+                question,
+                after=turns[-1],
+                max_new_tokens=arguments.tokens,
+                refuse=arguments.refuse,
+                sure=arguments.sure,
+            )
+            turns.append(more)
     if arguments.json:  # before any picture: a full disk loses no answer
         console.print_json([one.to_dict() for one in turns] if arguments.then else answer.to_dict())
     else:
@@ -147,7 +165,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _print_answer(answer: Answer) -> None:
     from arr_coc.vlm.confidence import TOKEN_PROBABILITY
 
-    print(answer.text)
+    print(f"{answer.text}: {answer.refused} (the model wrote {answer.raw_text!r})" if answer.refused else answer.text)
     tokens = answer.tokens
     milliseconds = sum(answer.timings.values())
     sure = f"{answer.confidence:.0%} confidence" if answer.confidence is not None else "confidence unknown"

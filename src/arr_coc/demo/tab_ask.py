@@ -221,6 +221,8 @@ def _answer(request: PageRequest, answer: Answer, kind: str = "") -> Markup:
         else f"from {counts['kept']} of {counts['all']} tokens, {counts['encoded']} encoded"
         + (f", {counts['added']} added by this turn" if "added" in counts else "")
     )
+    if answer.refused:
+        about = f"{answer.refused}; the model wrote “{answer.raw_text}” {about}"
     if answer.confidence is not None:
         about += f"; {answer.confidence:.0%} {'confidence' if answer.confidence_source == 'calibrated' else 'mean token probability'}"
     if least is not None:

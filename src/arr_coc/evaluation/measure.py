@@ -233,7 +233,9 @@ class PictureRun:
         try:
             if config.answers or request["selector"].depths:
                 tokens = config.tokens if config.answers else 1
-                found = self.vlm.generate(text=questions, max_new_tokens=tokens, do_sample=False, **request)
+                found = self.vlm.generate(
+                    text=questions, max_new_tokens=tokens, do_sample=False, refuse="off", **request
+                )  # selectors are compared by what the model writes
                 answers = [(one.text if config.answers else None, one.allocation) for one in found]
                 timings = found[0].timings
             else:

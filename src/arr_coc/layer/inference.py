@@ -36,7 +36,7 @@ from arr_coc.layer.novelty import (
     question_novelty,
 )
 from arr_coc.layer.universal import Doubt, UniversalLayer, knows_script, shipped_layer
-from arr_coc.selectors.base import LayerPrediction, SelectionInput
+from arr_coc.selectors.base import LayerPrediction, Question, SelectionInput
 from arr_coc.selectors.scoring import frames_by_step, pool_channels
 from arr_coc.texture import TextureArray
 from arr_coc.texture.kernels.cuda_graph import GraphCache, Tensors, can_capture
@@ -254,6 +254,16 @@ class LayerPredictor:
         return layer_fingerprint(self._open())
 
     @torch.no_grad()
+    def question_novelty(self, question: Question) -> float | None:
+        """Distance of a question from the training questions: up to 1 for one worded like them; None if none are stored."""
+        layer = self._open()
+        if not len(layer.asked):
+            return None
+        asked = to_device(layer.question_input(question).detach().float(), layer.mean.device)
+        words, mask = GraphedLayer(layer).encode_words([asked])
+        return float(question_novelty(pool_words(words, mask)[0], layer.asked, layer.middle, layer.near))
+
+    @torch.no_grad()
     def is_unfamiliar(self, selection: SelectionInput, most: float) -> bool:
         """Whether the question is worded unlike the training questions, or the image's novelty is above `most`.
 
@@ -264,11 +274,9 @@ class LayerPredictor:
         with nullcontext() if selection.watch is None else selection.watch.stage("layer"):
             if layer.is_universal and not knows_script(selection.question.text):
                 return True
-            if len(layer.asked):
-                words, mask = GraphedLayer(layer).encode_words([_question(layer, selection)])
-                novelty = question_novelty(pool_words(words, mask)[0], layer.asked, layer.middle, layer.near)
-                if float(novelty) > 1:
-                    return True
+            novelty = self.question_novelty(selection.question)
+            if novelty is not None and novelty > 1:
+                return True
             texture, usual, unusual = selection.textures[0], layer.usual.cpu(), layer.unusual.cpu()
             fast = tuple(name for name in every if name not in (*SLOW_CHANNELS, *POSITION_CHANNELS))
             if fast:

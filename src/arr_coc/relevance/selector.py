@@ -181,6 +181,21 @@ class Universal(ArrCoc):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"own_layer": False} | settings)
 
+    def select(self, selection: SelectionInput) -> Choice:
+        self._check(selection)
+        return super().select(selection)
+
+    def before_encoding(self, selection: SelectionInput) -> Choice:
+        self._check(selection)
+        return super().before_encoding(selection)
+
+    def _check(self, selection: SelectionInput) -> None:
+        """Raise where there is no universal layer to choose with: other sources would decide, or nothing would."""
+        if selection.universal is None and selection.source is not None:
+            raise SelectorError(
+                f"selector {self.name!r} needs the universal layer, and this model was wrapped with layer=None: leave layer out"
+            )
+
 
 class Untrained(ArrCoc):
     """ARR-COC without any trained layer, even if the model has one."""

@@ -23,7 +23,8 @@ from arr_coc.serve.metrics import Metrics
 from arr_coc.serve.rows import BatchProgress, Event, Result, Row
 from arr_coc.serve.settings import Selection
 from arr_coc.types.answer import Answer
-from arr_coc.vlm.confidence import confidence, is_enough, surest, wider_budgets
+from arr_coc.vlm.confidence import answer_facts, conclude
+from arr_coc.vlm.looking_again import is_enough, surest, wider_budgets
 from arr_coc.vlm.model import VLM
 
 MAX_RETRY_AFTER = 60  # seconds
@@ -276,17 +277,27 @@ class Engine:
                 **chosen,
                 **work.sampling.options,
             )
-        return [self._with_confidence(row, one) for row, one in zip(rows, answers, strict=True)]
+        return [self._judged_again(row, one, str(chosen["refuse"])) for row, one in zip(rows, answers, strict=True)]
 
-    def _with_confidence(self, row: Row, answer: Answer) -> Answer:
+    def _judged_again(self, row: Row, answer: Answer, refuse: str) -> Answer:
         """A row that a stop string or its own limit ended is padded in the batch: its padding says nothing."""
         tokens = answer.token_probabilities
-        if tokens is not None:
-            tokens = tokens[: len(row.ids)]
-            if len(row.ids) == len(answer.ids) and answer.end_probability is not None:
-                tokens = torch.cat([tokens, torch.tensor([answer.end_probability])])
-        sure, source = confidence(tokens, answer.allocations, self.vlm.calibration)
-        return replace(answer, confidence=sure, confidence_source=source)
+        if tokens is None or len(row.ids) == len(answer.ids):
+            return answer
+        tokens = tokens[: len(row.ids)]
+        if not len(tokens):
+            return replace(answer, confidence=None, confidence_source="")
+        facts = {**answer.facts, **answer_facts(tokens, answer.allocations)}
+        found = conclude(facts, self.vlm.calibration, refuse, float(tokens.double().mean()))
+        refusal = None if self.vlm.calibration is None else self.vlm.calibration.refusal
+        return replace(
+            answer,
+            text=refusal.text if found.refused and refusal is not None else answer.raw_text,
+            confidence=found.confidence,
+            confidence_source=found.source,
+            refused=found.refused,
+            facts=found.facts,
+        )
 
     def _look_again(self, job: Job, answer: Answer, sure: float, chosen: Mapping[str, Any]) -> Answer:
         """Read more cells of one request as long as its answer is not sure. The row keeps the tokens of the surest reading."""
@@ -305,8 +316,9 @@ class Engine:
 
     def _finish(self, job: Job, answer: Answer, batch: int, start: float) -> None:
         row, now, metrics = job.row, time.monotonic(), self.metrics
+        written = row.whole(self.vlm.prompter.decode)
         result = Result(
-            text=row.whole(self.vlm.prompter.decode),
+            text=answer.text if answer.refused else written,
             finish=row.finish or "length",  # the model's own limit
             prompt_tokens=answer.prompt_tokens,
             completion_tokens=len(row.ids),
@@ -318,6 +330,8 @@ class Engine:
             batch=batch,
             confidence=None if answer.confidence is None else round(answer.confidence, 4),
             confidence_source=answer.confidence_source,
+            refused=answer.refused,
+            raw_text=written,
             tried=tuple(one.to_dict() for one in answer.tried),
         )
         metrics.wait.observe(start - job.arrived)

@@ -103,6 +103,7 @@ class SelectionOptions(_Strict):
     shared: StrictBool | None = None
     seed: Annotated[StrictInt, Field(ge=0, lt=2**63)] | None = None
     sure: Annotated[float, Field(ge=0, le=1)] | None = None
+    refuse: StrictStr | None = None
 
 
 class StreamOptions(BaseModel):
@@ -255,7 +256,17 @@ def details(result: Result) -> dict[str, Any]:
     made = asdict(result)
     return {"visual_tokens": result.visual, "timings_ms": result.timings} | {
         name: made[name]
-        for name in ("confidence", "confidence_source", "tried", "strategy", "fallback", "notes", "batch")
+        for name in (
+            "confidence",
+            "confidence_source",
+            "refused",
+            "raw_text",
+            "tried",
+            "strategy",
+            "fallback",
+            "notes",
+            "batch",
+        )
     }
 
 

@@ -36,6 +36,8 @@ class Result:
     batch: int  # requests that were answered together
     confidence: float | None = None
     confidence_source: str = ""
+    refused: str = ""  # why nothing in the picture answers the question; empty if the answer stands
+    raw_text: str = ""  # what the model wrote; `text` is the same, or the refusal
     tried: tuple[dict[str, Any], ...] = ()  # with `sure`: all readings
 
 

@@ -9,6 +9,7 @@ from arr_coc.errors import ArrCocError
 from arr_coc.selectors import names, selector
 from arr_coc.serve.limits import EndpointLimits
 from arr_coc.types.budget import Budget, limit
+from arr_coc.vlm.confidence import REFUSE
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,11 @@ class Selection:
     shared: bool = False
     seed: int = 0
     sure: float | None = None  # of `VLM.ask`: read more cells where the confidence is below this
+    refuse: str = "auto"  # "off": never answer that something is not in the picture
 
     def __post_init__(self) -> None:
+        if self.refuse not in REFUSE:
+            raise ArrCocError(f"expected refuse as one of {', '.join(REFUSE)}, got {self.refuse[:80]!r}")
         if self.sure is not None and not 0 <= self.sure <= 1:
             raise ArrCocError(f"expected sure between 0 and 1, got {self.sure!r}")
         limit(self.budget, 1000, "budget")

@@ -36,6 +36,7 @@ from arr_coc.training.distributed import World
 from arr_coc.training.examples import ExampleQuestion, LookCache, TrainingExample, has_answer
 from arr_coc.training.gates import hard_top
 from arr_coc.training.loop import Clock, StopSignals, Task, TrainingCounts, cosine_rate, run_steps, step_optimizers
+from arr_coc.vlm.confidence import FILE as CALIBRATION
 from arr_coc.vlm.model import VLM
 from arr_coc.vlm.saving import MODEL_FILES, copy_processor
 
@@ -148,6 +149,7 @@ def finetune(
         world.broadcast(parameters)
         task = _Finetuning(looks, layer, pairs, config, settings, world, parameters)
         finished = run_steps(task, Clock(steps=config.steps, every={}), stop, world=world, tick=tick)
+    vlm.calibration = None  # it was fitted to the answers of other weights
     after = _validation_loss(looks, layer, validation) if world.is_main and finished else None
     losses = {name: value for name, value in (("before", before), ("after", after)) if value is not None}
     return FinetuneResult(task.counts.step, losses, finished)
@@ -189,7 +191,8 @@ def save_model(vlm: VLM, name: str | Path, layer: ArrCocLayer, folder: Path) -> 
         vlm.model.save_pretrained(temporary)
         copy_processor(model_folder(name), temporary)
         layer.save_pretrained(temporary / SUBFOLDER)
-    for old in (WEIGHTS, CONFIG):  # from an older version, which wrote them next to the model
+    # From an older version, which wrote the layer next to the model; and a calibration, which was fitted to other weights.
+    for old in (WEIGHTS, CONFIG, CALIBRATION):
         (folder / old).unlink(missing_ok=True)
 
 

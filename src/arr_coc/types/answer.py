@@ -42,6 +42,7 @@ class Prepared(Mapping[str, Any]):
     messages: tuple[tuple[Mapping[str, Any], ...], ...] = ()  # the conversation of each row
     texts: tuple[str, ...] = ()  # each row's prompt as text
     shown: Callable[[], Shown] | None = None  # for follow-ups; None: there can be none
+    about: Callable[[int], Any] | None = None  # what a selector would get for each picture of a row; None: not known
 
     def __getitem__(self, name: str) -> Any:
         return self.make()[name]
@@ -104,7 +105,7 @@ class Attempt:
 class Answer:
     """A model's answer, the cells it is based on, and the time of each stage."""
 
-    text: str
+    text: str  # or that it is not in the picture, where the answer is refused
     allocations: tuple[Allocation, ...]
     timings: Mapping[str, float]  # milliseconds by stage, of the whole batch
     ids: torch.Tensor = field(repr=False)  # [A] the answer's tokens
@@ -112,9 +113,14 @@ class Answer:
     turn: Turn | None = field(default=None, repr=False)
     token_probabilities: torch.Tensor | None = field(default=None, repr=False)  # [A]; None with beams
     end_probability: float | None = None  # of the token that ends the answer; None with beams, and where it was cut off
-    confidence: float | None = None  # probability that the answer is right, in [0, 1]; None with beams
+    confidence: float | None = None  # probability that the answer or its refusal is right, in [0, 1]; None with beams
     confidence_source: str = ""  # "calibrated", or "mean token probability" for a model without a calibration
     tried: tuple[Attempt, ...] = ()  # with `sure`: all readings, in order
+    refused: str = ""  # why nothing in the picture answers the question; empty if the answer stands
+    raw_text: str = ""  # what the model wrote, also where `text` is a refusal
+    facts: Mapping[str, float] = field(
+        default_factory=dict, repr=False
+    )  # what confidence and refusal are computed from
 
     @property
     def allocation(self) -> Allocation:
@@ -151,6 +157,8 @@ class Answer:
             "answer": self.text,
             "confidence": None if self.confidence is None else round(self.confidence, 4),
             "confidence_source": self.confidence_source,
+            "refused": self.refused,
+            "raw_text": self.raw_text,
             "tokens": self.tokens,
             "tokens_paid": self.tokens_paid,
             "tried": [one.to_dict() for one in self.tried],

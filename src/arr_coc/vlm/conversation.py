@@ -24,7 +24,7 @@ rebuilt: there, a token's place in the cache counts (`Adapter.extends`).
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,7 @@ from arr_coc.types.answer import Answer, Prepared, Turn
 from arr_coc.types.budget import limits
 from arr_coc.types.question import STOP_WORDS, check_question, check_question_tokens, subject
 from arr_coc.vlm import generation, prompt, stages
+from arr_coc.vlm.looking_again import is_enough, surest, wider_budgets
 from arr_coc.vlm.request import SelectionRequest
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def follow_up(
     cache: str,
     remember: bool | None,
     options: Mapping[str, Any],
+    refuse: str = "auto",
 ) -> Answer:
     """The next question of a conversation. `selection`: the arguments of `ask` about cells that were given this time."""
     turn = _continuable(vlm, answer)
@@ -116,11 +118,29 @@ def follow_up(
     )  # fmt: skip
     prepared = replace(
         prepared, allocations=chosen.allocations, messages=(dense.messages,), texts=(dense.prompt,), timings=watch,
-        shown=lambda: shown,
+        shown=lambda: shown, about=lambda row: prompt.selections(chosen.context, row),
     )  # fmt: skip
     if remember is None:
         remember = not generation.not_rememberable(vlm.adapter, prepared, options)
-    return generation.generate(vlm.adapter, vlm.prompter, prepared, None, remember, options, vlm.calibration)[0]
+    return generation.generate(vlm.adapter, vlm.prompter, prepared, None, remember, options, vlm.calibration, refuse)[0]
+
+
+def look_again(turn: Callable[..., Answer], selection: Mapping[str, Any], answer: Answer, sure: float) -> Answer:
+    """The answer to a follow-up, read again from more cells as long as it is not sure. `turn(selection=...)` answers it."""
+    if selection.get("allocation") is not None:
+        raise PromptError("expected sure or an allocation, got both: given cells leave nothing to look at again")
+    attempts = [answer]
+    for budget in wider_budgets(answer, False):
+        if is_enough(attempts, sure):
+            break
+        attempts.append(turn(selection={**selection, "budget": budget, "shared": False}))
+    found = surest(attempts)
+    if found.turn is None or answer.turn is None:
+        return found
+    shown = replace(
+        found.turn.shown, request=answer.turn.shown.request
+    )  # the next question inherits what the caller asked for
+    return replace(found, turn=replace(found.turn, shown=shown))
 
 
 def _continuable(vlm: VLM, answer: Answer) -> Turn:

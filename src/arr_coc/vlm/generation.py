@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
@@ -21,7 +22,7 @@ from arr_coc.adapters.wrapped import weights_state
 from arr_coc.devices import Stopwatch, merge_timings
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.answer import Answer, Prepared, Turn
-from arr_coc.vlm.confidence import Calibration, TokenRecorder, confidence
+from arr_coc.vlm.confidence import Calibration, TokenRecorder, check_refuse, judge
 
 if TYPE_CHECKING:
     from arr_coc.vlm.recording import Recordings
@@ -79,15 +80,24 @@ def generate(
     options: Mapping[str, Any],
     calibration: Calibration | None = None,
     recordings: Recordings | None = None,
+    refuse: str = "auto",
 ) -> list[Answer]:
-    """Run the model on a prepared prompt: one answer per row and returned sequence. `recordings`: used where a shape fits."""
+    """Run the model on a prepared prompt: one answer per row and returned sequence.
+
+    `recordings`: used where a shape fits. `refuse`: "auto", or "off".
+    """
     if remember and (why := not_rememberable(adapter, prepared, options)):
         raise PromptError(why)
     _check_model(adapter, options)
+    if refuse != "auto":
+        check_refuse(refuse)
     watch = Stopwatch(adapter.device)
     inputs = prepared.make()
     active = nullcontext() if pruning is None else layer_pruning.prune_layers(adapter, prepared, pruning)
-    recorder = TokenRecorder()
+    refusal = None if calibration is None or prompter is None else calibration.refusal
+    words = set() if refusal is None else {one.split()[0] for one in refusal.says}  # that its own refusals start with
+    own = [] if prompter is None else [int(prompter.ids(one)[0]) for one in sorted(words)]
+    recorder = TokenRecorder(own)
     with torch.no_grad(), active as pruned:
         result = None
         if recordings is not None and pruning is None and not remember:
@@ -95,7 +105,6 @@ def generate(
         if result is None:
             result = timed_generate(adapter.model, inputs, watch, options, recorder)
     allocations = prepared.allocations if pruned is None else pruned.allocations(prepared)
-    timings = merge_timings(prepared.timings, watch)
     copies = len(result.sequences) // len(prepared.source)
     several = (adapter.generation_option(options, "num_beams") or 1) > 1  # beams change places between steps
     chances = None if several else recorder.probabilities(result.sequences)
@@ -103,7 +112,7 @@ def generate(
         chances = _probabilities_from_output(
             result, prepared.length, sampled=adapter.generation_option(options, "do_sample")
         )
-    answers = []
+    answers: list[Answer] = []
     for number, sequence in enumerate(result.sequences):
         row = number // copies
         ids = _answer_ids(adapter, sequence[prepared.length :], options)
@@ -114,22 +123,29 @@ def generate(
             turn = _turn(adapter, prompter, prepared, inputs, result.past_key_values, ids)
         mine = tuple(a for a in allocations if a.row == row)
         tokens = None if chances is None else chances[number, : len(ids) + 1]  # with the end token, where there is one
-        sure, source = confidence(tokens, mine, calibration)
+        started = None if recorder.started is None or chances is None else float(recorder.started[number])
+        about = None if prepared.about is None else partial(prepared.about, row)
+        with watch.stage("judge"):
+            verdict = judge(text, tokens, mine, calibration, about, started, refuse)
         answers.append(
             Answer(
-                text=text,
+                text=refusal.text if verdict.refused and refusal is not None else text,
                 allocations=mine,
-                timings=timings,
+                timings={},
                 ids=ids,
                 prompt_tokens=int((prepared.source[row] >= 0).sum()),
                 turn=turn,
                 token_probabilities=None if tokens is None else tokens[: len(ids)],
                 end_probability=None if tokens is None or len(tokens) == len(ids) else float(tokens[-1]),
-                confidence=sure,
-                confidence_source=source,
+                confidence=verdict.confidence,
+                confidence_source=verdict.source,
+                refused=verdict.refused,
+                raw_text=text,
+                facts=verdict.facts,
             )
         )
-    return answers
+    timings = merge_timings(prepared.timings, watch)
+    return [replace(answer, timings=timings) for answer in answers]
 
 
 def _probabilities_from_output(result: Any, length: int, sampled: bool | None) -> torch.Tensor | None:
@@ -239,7 +255,7 @@ def _turn(
 
 
 class AnswerStream(Iterator[str]):
-    """Pieces of one answer, in order. `answer` is the whole of it after the last piece.
+    """Pieces of one answer, in order, as the model writes them. `answer` is the whole of it after the last piece, or its refusal.
 
     The model runs in its own thread. `close()`, or leaving the `with` block, stops it at its next token.
     """
@@ -311,9 +327,10 @@ class AnswerStream(Iterator[str]):
     def _work(self) -> None:
         try:
             answer = self._run(self, self)
-            if not answer.text.startswith(self._text):
-                raise PromptError(f"the pieces {self._text!r} are not the start of the answer {answer.text!r}")
-            self._emit(answer.text)
+            text = answer.raw_text or answer.text  # a refused answer was shown as the model wrote it
+            if not text.startswith(self._text):
+                raise PromptError(f"the pieces {self._text!r} are not the start of the answer {text!r}")
+            self._emit(text)
             self._pieces.put(answer)
         except BaseException as error:  # raised again in the thread that iterates
             self._pieces.put(error)

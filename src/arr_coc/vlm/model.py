@@ -13,6 +13,7 @@ import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 
@@ -42,12 +43,15 @@ from arr_coc.types.gaze import Gaze
 from arr_coc.types.image import ImageLike
 from arr_coc.vlm import conversation, generation, prompt, saving, stages
 from arr_coc.vlm import detail as views
-from arr_coc.vlm.confidence import Calibration, check_sure, is_enough, surest, wider_budgets
+from arr_coc.vlm.confidence import Calibration, check_refuse
 from arr_coc.vlm.continuation import Continued, Waiting
 from arr_coc.vlm.generation import AnswerStream, GenerationOptions
 from arr_coc.vlm.look import Look, TokenCodec, take_look
+from arr_coc.vlm.looking_again import check_sure, is_enough, surest, wider_budgets
 from arr_coc.vlm.prompt import PrunedPrompt
 from arr_coc.vlm.request import (
+    AUTO,
+    Default,
     Request,
     RequestOptions,
     SelectionRequest,
@@ -62,6 +66,7 @@ if TYPE_CHECKING:
     from arr_coc.vlm.recording import RecordingCost, Recordings
 
 DEFAULT_SELECTOR = ArrCoc.name
+USUAL_SELECTOR = Default(DEFAULT_SELECTOR)
 Images: TypeAlias = "ImageLike | Look | Sequence[ImageLike] | None"
 
 
@@ -73,6 +78,7 @@ class AskOptions(RequestOptions, GenerationOptions, total=False):
     cache: Literal["auto", "extend", "rebuild"]
     remember: bool | None
     sure: float | None
+    refuse: Literal["auto", "off"]
 
 
 class VLM:
@@ -173,9 +179,9 @@ class VLM:
         video: VideoSource | None = None,
         fps: float | None = None,
         frames: int | None = None,
-        budget: Budget | Sequence[Budget] = "auto",
-        glance: Budget | Sequence[Budget] = "auto",
-        selector: SelectorLike = DEFAULT_SELECTOR,
+        budget: Budget | Sequence[Budget] = AUTO,
+        glance: Budget | Sequence[Budget] = AUTO,
+        selector: SelectorLike = USUAL_SELECTOR,
         glance_selector: SelectorLike | None = None,
         allocation: Any = None,
         shared: bool = False,
@@ -186,6 +192,7 @@ class VLM:
         straighten: str = "auto",
         remember: bool | None = None,
         sure: float | None = None,
+        refuse: Literal["auto", "off"] = "auto",
         **options: Unpack[GenerationOptions],
     ) -> Answer | list[Answer]:
         """Answer a question about an image, several images, or a look; a list of questions gives a list of answers.
@@ -197,7 +204,7 @@ class VLM:
             question: One question, or several about the same images, which are encoded once.
             after: Continue from this answer, which was asked with `remember=True`: `vlm.ask(None, "And?", after=answer)`.
                 Cells are chosen for the new question and added to those that were read; budget, glance and selector are
-                those of the answer before unless given. `budget=0` adds none.
+                those of the answer before unless given, "auto" included. `budget=0` adds none.
             history: How much of the conversation a follow-up's model reads: "all", the "cells" of all turns without their
                 text, or "none": the new question alone, with the cells chosen for it. None: "all", unless the model's
                 configuration has `single_turn`, as the reader's: then "none".
@@ -228,6 +235,8 @@ class VLM:
             sure: Look again where the confidence is below this: read twice the cells, four times, then all, until it is sure
                 or two readings agree. The pictures are encoded once, whole. The answer is the surest one; `answer.tried`
                 has all, `answer.tokens_paid` their tokens.
+            refuse: "auto": where the model's folder says how (as the reader's does), an answer about what is not in the
+                picture is "not in the picture"; `answer.refused` says why, `answer.raw_text` what the model wrote. "off": never.
             **options: Options of the model's own `generate`, such as `max_new_tokens` or `num_beams`.
 
         Returns:
@@ -235,6 +244,8 @@ class VLM:
             `num_return_sequences` above 1, gives a list.
         """
         generation.check_options(self.model, options, VLM.ask)
+        if refuse != "auto":
+            check_refuse(refuse)
         if after is not None:
             kept = after.turn.shown.look if isinstance(after, Answer) and after.turn is not None else None
             if (images is not None and images is not kept) or not isinstance(question, str):
@@ -242,11 +253,18 @@ class VLM:
                     "a follow-up is one question about the same pictures: pass None as the image, or leave after out to ask "
                     "about another picture"
                 )
-            given = _changed(VLM.ask, locals(), ("history", "cache"))
+            if sure is not None:
+                check_sure(sure, self.adapter, options)
+            given = _changed(VLM.ask, locals(), ("history", "cache", "refuse", "sure"))
             if late := sorted(given.keys() - SelectionRequest.__dataclass_fields__.keys()):
                 raise PromptError(f"a follow-up is about the same pictures: {', '.join(late)} cannot change now")
             given |= {name: selector_of(given[name]) for name in given.keys() & {"selector", "glance_selector"}}
-            return conversation.follow_up(self, after, question, given, history, cache, remember, options)
+            turn = partial(
+                conversation.follow_up, self, after, question, history=history, cache=cache, remember=remember,
+                options=options, refuse=refuse,
+            )  # fmt: skip
+            answer = turn(selection=given)
+            return answer if sure is None else conversation.look_again(turn, given, answer, sure)
         if late := [name for name, value in (("history", history), ("cache", cache)) if value not in (None, "auto")]:
             raise PromptError(f"expected {late[0]} only for a follow-up: pass after=answer")
         if sure is not None:
@@ -277,10 +295,11 @@ class VLM:
             shared=shared, seed=seed, gaze=gaze, raw=raw,
             detail=detail, straighten=straighten, frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
-        answers = self._answer(request, bool(remember), options)
+        answers = self._answer(request, bool(remember), options, refuse)
         if sure is not None:
             answers = [
-                self._look_again(request, row, one, sure, bool(remember), options) for row, one in enumerate(answers)
+                self._look_again(request, row, one, sure, bool(remember), options, refuse)
+                for row, one in enumerate(answers)
             ]
         return answers if several or len(answers) > 1 else answers[0]
 
@@ -309,20 +328,21 @@ class VLM:
         detail: str = "auto",
         straighten: str = "auto",
         remember: bool = False,
+        refuse: Literal["auto", "off"] = "auto",
         **options: Unpack[GenerationOptions],
     ) -> list[Answer]:
         """Answers for a batch: one per row and returned sequence.
 
         Takes what `prepare` takes, or its result as the first argument, and the options of the model's own `generate`.
-        `remember=True` keeps the KV cache for follow-up questions.
+        `remember=True` keeps the KV cache for follow-up questions. `refuse`: as in `ask`.
         """
         generation.check_options(self.model, options, VLM.generate)
         if isinstance(images, Prepared):
-            late = _changed(VLM.generate, locals())
+            late = _changed(VLM.generate, locals(), ("refuse",))
             if late:
                 raise PromptError(f"these inputs are prepared already: {', '.join(sorted(late))} comes too late")
             return generation.generate(
-                self.adapter, self._prompter, images, None, remember, options, self.calibration, self.recordings
+                self.adapter, self._prompter, images, None, remember, options, self.calibration, self.recordings, refuse
             )
         request = parse_request(
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
@@ -330,7 +350,7 @@ class VLM:
             glance_selector=glance_selector, allocation=allocation, shared=shared, seed=seed, gaze=gaze, raw=raw,
             detail=detail, straighten=straighten, frames_per_patch=self._frames_per_patch,
         )  # fmt: skip
-        return self._answer(request, remember, options)
+        return self._answer(request, remember, options, refuse)
 
     def prepare(
         self,
@@ -496,7 +516,9 @@ class VLM:
 
     # One answer, stage by stage.
 
-    def _answer(self, request: Request, remember: bool, options: Mapping[str, Any]) -> list[Answer]:
+    def _answer(
+        self, request: Request, remember: bool, options: Mapping[str, Any], refuse: str = "auto"
+    ) -> list[Answer]:
         """request -> look -> glance -> encode -> gaze -> prompt (`_prepare`) -> generate -> answer."""
         request, pruning = _split_layer_pruning(self.adapter, request, remember, options)
         if pruning is not None:
@@ -509,11 +531,26 @@ class VLM:
                 chosen, request.selection.budget, False, request.selection.seed, partial=True
             )
         return generation.generate(
-            self.adapter, self._prompter, prepared, pruning, remember, options, self.calibration, self.recordings
+            self.adapter,
+            self._prompter,
+            prepared,
+            pruning,
+            remember,
+            options,
+            self.calibration,
+            self.recordings,
+            refuse,
         )
 
     def _look_again(
-        self, request: Request, row: int, answer: Answer, sure: float, remember: bool, options: Mapping[str, Any]
+        self,
+        request: Request,
+        row: int,
+        answer: Answer,
+        sure: float,
+        remember: bool,
+        options: Mapping[str, Any],
+        refuse: str,
     ) -> Answer:
         """The answer to one row, read again from more cells of the same look as long as it is not sure."""
         assert request.questions is not None
@@ -531,7 +568,7 @@ class VLM:
                 questions=(request.questions[row],),
                 conversations=(request.conversations[row],),
             )
-            attempts += self._answer(again, remember, options)
+            attempts += self._answer(again, remember, options, refuse)
         found = surest(attempts)
         if found.turn is None:
             return found
@@ -629,6 +666,7 @@ def _changed(function: Any, given: Mapping[str, Any], apart: Sequence[str] = ())
         if name in usual or parameter.kind == parameter.VAR_KEYWORD:
             continue
         value = given[name]
-        if value is not parameter.default and not (isinstance(value, str | int | float) and value == parameter.default):
+        plain = isinstance(value, str | int | float) and not isinstance(parameter.default, Default)
+        if value is not parameter.default and not (plain and value == parameter.default):
             found[name] = value
     return found

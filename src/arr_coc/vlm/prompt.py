@@ -13,7 +13,7 @@ from arr_coc.adapters.packing import KeptFeatures, Packed, assemble, model_kwarg
 from arr_coc.adapters.processor import Message
 from arr_coc.devices import Stopwatch, to_device
 from arr_coc.errors import PromptError, SelectorError
-from arr_coc.selectors.base import ImageSource, Question
+from arr_coc.selectors.base import ImageSource, Question, SelectionInput
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.answer import Prepared, Shown
 from arr_coc.types.budget import Limit
@@ -22,7 +22,7 @@ from arr_coc.types.question import check_question_tokens
 from arr_coc.vlm.detail import split_budgets
 from arr_coc.vlm.look import Look, downscaled_source, original_source, preprocess
 from arr_coc.vlm.request import Request, SelectionRequest
-from arr_coc.vlm.stages import Plan, PromptContext, StageResult
+from arr_coc.vlm.stages import Plan, PromptContext, StageResult, selection_input
 
 if TYPE_CHECKING:
     from arr_coc.vlm.model import VLM
@@ -41,6 +41,7 @@ class PrunedPrompt:
     conversations: tuple[tuple[Message, ...], ...] = ()
     prompts: tuple[str, ...] = ()
     shown: Callable[[], Shown] | None = None  # for follow-ups
+    about: Callable[[int], list[SelectionInput]] | None = None  # what a selector would get for each picture of a row
 
     def prepared(self, adapter: Adapter, timings: Mapping[str, float]) -> Prepared:
         return Prepared(
@@ -54,6 +55,7 @@ class PrunedPrompt:
             messages=self.conversations,
             texts=self.prompts,
             shown=self.shown,
+            about=self.about,
         )
 
 
@@ -242,7 +244,17 @@ def build(context: PromptContext, result: StageResult) -> PrunedPrompt:
             context.look, context.asked, context.inputs["input_ids"], read_features(result, keeps),
             context.questions[0].text,
         ),
+        about=lambda row: selections(context, row),
     )  # fmt: skip
+
+
+def selections(context: PromptContext, row: int) -> list[SelectionInput]:
+    """What a selector would get before encoding, for each picture of a row."""
+    return [
+        selection_input(context, number, Limit(0, None))  # no budget
+        for number, visual in enumerate(context.visuals)
+        if visual.row == row
+    ]
 
 
 def read_features(result: StageResult, keeps: Sequence[torch.Tensor]) -> tuple[Encoded, ...]:
@@ -286,4 +298,5 @@ def join(prompts: Sequence[PrunedPrompt], pad_token: int) -> PrunedPrompt:
         places=tuple(places for one in prompts for places in one.places),
         conversations=tuple(talk for one in prompts for talk in one.conversations),
         prompts=tuple(prompt for one in prompts for prompt in one.prompts),
+        about=lambda row: [] if (found := prompts[row].about) is None else found(0),
     )

@@ -29,6 +29,13 @@ DETAILS = ("auto", "off", "views", "mixed")
 STRAIGHTEN = ("auto", "off")
 
 
+class Default(str):
+    """A default value that can be told from the same word given by a caller, so that a follow-up can go back to it."""
+
+
+AUTO = Default("auto")
+
+
 class RequestOptions(TypedDict, total=False):
     """What `VLM.ask` and `VLM.stream` take besides images, question and generation options; see `VLM.ask`."""
 
