@@ -36,7 +36,7 @@ from arr_coc.types.grid import Grid
 from arr_coc.vlm import confidence, generation
 from arr_coc.vlm.confidence import ABSENT, CALIBRATED, FEATURES, LAYER_FEATURES, Calibration, Refusal, Verdict, conclude
 from arr_coc.vlm.looking_again import is_enough
-from benchmarks.doubt_cases import Case, cases, folder_cases
+from doubt_cases import Case, cases, folder_cases
 
 FIRST = ("arr-coc", "12.5%")  # at which everything is asked
 BUDGETS: dict[str, dict[str, tuple[str, ...]]] = {

@@ -19,7 +19,7 @@ from arr_coc.training.documents import KINDS, draw_any
 from arr_coc.training.documents.questions import phrase
 from arr_coc.training.examples import read_folder
 from arr_coc.types.grid import Evidence
-from arr_coc.types.pyramid import rgb_image
+from arr_coc.types.image import rgb_image
 from recipes.reader.receipts import FIELDS, read_receipts, split
 
 SETS = ("fit", "report")

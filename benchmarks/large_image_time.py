@@ -33,7 +33,7 @@ def choose(vlm: Any, path: Path, detail: str) -> tuple[float, float, int]:
     request = parse_request(
         path, QUESTION, videos=None, video=None, fps=None, frames=None, look=None, budget=256, glance=256,
         selector="arr-coc", glance_selector=None, allocation=None, shared=False, seed=0, gaze=None, raw=False,
-        detail=detail, frames_per_patch=1,
+        detail=detail, straighten="auto", frames_per_patch=1,
     )  # fmt: skip
     count = 0
     for context in vlm._contexts(request, Stopwatch(vlm.device)):

@@ -154,8 +154,8 @@ def run(arguments: argparse.Namespace) -> int:
             _print_answer(one)
     sys.stdout.flush()
     if arguments.why is not None:
-        shown = answer.allocations[-1]  # the region, where an image is shown as an overview and a region
-        console.save_image(why.sheet(shown, arguments.image, arguments.question, answer.text), arguments.why)
+        last = answer.allocations[-1]  # the region, where an image is shown as an overview and a region
+        console.save_image(why.sheet(last, arguments.image, arguments.question, answer.text), arguments.why)
     if arguments.where is not None:
         heat = vlm.point(prepared, answer)[-1]
         console.save_image(answer.allocations[-1].heat(arguments.image, heat), arguments.where)

@@ -251,7 +251,7 @@ class UniversalLayer(ArrCocLayer):
         return Doubt(**found, trust=trust)
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, **options: Unpack[HubOptions]) -> ArrCocLayer:
+    def from_pretrained(cls, folder: str | Path, **options: Unpack[HubOptions]) -> ArrCocLayer:  # type: ignore[override]
         layer = super().from_pretrained(folder, **options)
         if isinstance(layer, UniversalLayer):
             layer.calibration = Calibration.read(find_layer(folder, **options) or Path(folder))

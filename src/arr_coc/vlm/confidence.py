@@ -25,12 +25,12 @@ from arr_coc.errors import ModelError, PromptError
 from arr_coc.files import replacing
 from arr_coc.layer.inference import LayerPredictor
 from arr_coc.relevance.knowing import TEXT_THRESHOLD, background_share
-from arr_coc.relevance.question_kind import KINDS
-from arr_coc.relevance.question_kind import probabilities as kind_probabilities
 from arr_coc.relevance.strategy import void
 from arr_coc.selectors.base import SelectionInput
 from arr_coc.selectors.scoring import pool_channels, score_cells
 from arr_coc.types.allocation import Allocation
+from arr_coc.types.question import KINDS
+from arr_coc.types.question import probabilities as kind_probabilities
 
 FILE = "confidence.json"
 CALIBRATED, TOKEN_PROBABILITY = "calibrated", "mean token probability"  # where a confidence is from

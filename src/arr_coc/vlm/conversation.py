@@ -122,7 +122,9 @@ def follow_up(
     )  # fmt: skip
     if remember is None:
         remember = not generation.not_rememberable(vlm.adapter, prepared, options)
-    return generation.generate(vlm.adapter, vlm.prompter, prepared, None, remember, options, vlm.calibration, refuse)[0]
+    return generation.generate(
+        vlm.adapter, vlm.prompter, prepared, None, remember, options, vlm.calibration, refuse=refuse
+    )[0]
 
 
 def look_again(turn: Callable[..., Answer], selection: Mapping[str, Any], answer: Answer, sure: float) -> Answer:

@@ -79,6 +79,7 @@ def generate(
     remember: bool,
     options: Mapping[str, Any],
     calibration: Calibration | None = None,
+    *,
     recordings: Recordings | None = None,
     refuse: str = "auto",
 ) -> list[Answer]:

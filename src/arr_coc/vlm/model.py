@@ -342,7 +342,15 @@ class VLM:
             if late:
                 raise PromptError(f"these inputs are prepared already: {', '.join(sorted(late))} comes too late")
             return generation.generate(
-                self.adapter, self._prompter, images, None, remember, options, self.calibration, self.recordings, refuse
+                self.adapter,
+                self._prompter,
+                images,
+                None,
+                remember,
+                options,
+                self.calibration,
+                recordings=self.recordings,
+                refuse=refuse,
             )
         request = parse_request(
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
