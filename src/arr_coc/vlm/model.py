@@ -539,16 +539,9 @@ class VLM:
                 chosen, request.selection.budget, False, request.selection.seed, partial=True
             )
         return generation.generate(
-            self.adapter,
-            self._prompter,
-            prepared,
-            pruning,
-            remember,
-            options,
-            self.calibration,
-            self.recordings,
-            refuse,
-        )
+            self.adapter, self._prompter, prepared, pruning, remember, options, self.calibration,
+            recordings=self.recordings, refuse=refuse,
+        )  # fmt: skip
 
     def _look_again(
         self,
