@@ -62,7 +62,7 @@ def one_by_one(given: list[SelectionInput]) -> list[Choice]:
 
 def together(given: list[SelectionInput]) -> list[Choice]:
     selector = ArrCoc()
-    return [selector.before_encoding(one) for one in prepare(given, [True] * len(given))]
+    return [selector.before_encoding(one) for one in prepare(given)]
 
 
 def timed(

@@ -199,7 +199,7 @@ def test_the_device_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
         for one in given:
             assert one.textures  # reading the pictures is the host's work
         with reads:
-            together.prepare(given, [True] * 2)
+            together.prepare(given)
         assert used()["pointwise channels"] == "triton"
     assert before == [[]]
     for one in given:  # what the kernels wrote for both is what torch computes for each

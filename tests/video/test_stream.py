@@ -277,9 +277,9 @@ def test_frames_of_one_size_are_prepared_like_pictures(monkeypatch: pytest.Monke
     calls: list[int] = []
     prepare = together.prepare
 
-    def counted(given: Any, judged: Any) -> Any:
+    def counted(given: Any) -> Any:
         calls.append(len(given))
-        return prepare(given, judged)
+        return prepare(given)
 
     monkeypatch.setattr(selector, "pays_together", lambda device: True)
     monkeypatch.setattr(together, "prepare", counted)

@@ -82,19 +82,13 @@ class ArrCoc(Selector):
             )
             for one in selections
         ]
-        asked = [not _is_auto(one) for one in usable]
-        ready = together.prepare(usable, asked)
-        if all(asked):
-            return ready
-        # Under `auto` most pictures are never judged: whether the layer knows such an image is found out first.
-        familiar = [one if known else self._familiar_layers(one) for one, known in zip(ready, asked, strict=True)]
-        judged = together.prepare(familiar, [not known for known in asked])
-        return [
-            replace(
-                one, **{name: getattr(two, name) for name in ("layer", "universal") if getattr(two, name) is not None}
-            )
-            for one, two in zip(ready, judged, strict=True)
-        ]
+        # Under `auto` most pictures are never judged: whether a layer knows such an image is found out first.
+        shown = [self._familiar_layers(one) if _is_auto(one) else one for one in usable]
+        wanted = [number for number, one in enumerate(shown) if not _is_auto(one) or self._has_layer(one)]
+        for number, one in zip(wanted, together.prepare([shown[number] for number in wanted]), strict=True):
+            layers = {name: getattr(one, name) for name in ("layer", "universal") if getattr(one, name) is not None}
+            usable[number] = replace(usable[number], **layers)
+        return usable
 
     def before_encoding(self, selection: SelectionInput) -> Choice:
         """Under `auto`: three fifths of the cells where the layer recognises the question, otherwise all of them.

@@ -28,16 +28,13 @@ from arr_coc.types.grid import WHOLE, Grid
 CHANNELS = tuple(dict.fromkeys((*knowing.CHANNELS, "lowpass")))
 
 
-def prepare(selections: Sequence[SelectionInput], judged: Sequence[bool]) -> list[SelectionInput]:
-    """The selections with everything known that a decision reads of the device.
-
-    `judged`: which of them the layer will be asked about; it is asked about all of these at once.
-    """
+def prepare(selections: Sequence[SelectionInput]) -> list[SelectionInput]:
+    """The selections with everything known that a decision reads of the device, and what their layer says."""
     found = list(selections)
     ready = [number for number, one in enumerate(found) if _is_plain(one)]
     write_together([found[number].textures[0] for number in ready], CHANNELS)
     pending = [_Pending(found[number].textures[0], found[number].grid.views[0]) for number in ready]
-    which, asked = _asked(found, [number for number in ready if judged[number]])
+    which, asked = _asked(found, ready)
     predictor = getattr(found[asked[0]], which) if asked else None
     predicted = [] if predictor is None else predictor.together([found[number] for number in asked])
     launched = [*(one.launched for one in pending), *predicted]
@@ -50,10 +47,11 @@ def prepare(selections: Sequence[SelectionInput], judged: Sequence[bool]) -> lis
     return found
 
 
-def _asked(selections: Sequence[SelectionInput], judged: Sequence[int]) -> tuple[str, list[int]]:
+def _asked(selections: Sequence[SelectionInput], ready: Sequence[int]) -> tuple[str, list[int]]:
     """Which layer is asked first ("layer", the model's own, or "universal"), and about which of the selections."""
     for which in ("layer", "universal"):
-        some = [number for number in judged if isinstance(getattr(selections[number], which), LayerPredictor)]
+        asked = [number for number in ready if selections[number].question.text.strip()]
+        some = [number for number in asked if isinstance(getattr(selections[number], which), LayerPredictor)]
         if which == "universal":
             some = [number for number in some if knows_script(selections[number].question.text)]
         if some:

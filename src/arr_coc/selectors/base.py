@@ -80,11 +80,12 @@ class ImageSource:
     def texture(self, watch: Stopwatch | None = None) -> Any:
         """A `TextureArray`; for the frames of a video a `TextureBatch`.
 
-        On a GPU, where the answer is computed, a picture's texture is computed there too; a tensor stays where it is.
+        A picture's texture is computed on the GPU if the answer is. A tensor stays where it is, and frames are on the CPU.
         """
         if self._texture is None:
-            on_gpu = watch is not None and watch.device.type == "cuda" and not isinstance(self.picture, torch.Tensor)
-            device = watch.device if watch is not None and on_gpu else None
+            on_gpu = watch is not None and watch.device.type == "cuda"
+            here = isinstance(self.picture, torch.Tensor | list | tuple)
+            device = watch.device if watch is not None and on_gpu and not here else None
             with self._lock:
                 if self._texture is None:
                     with nullcontext() if watch is None else watch.stage("texture"):

@@ -50,6 +50,8 @@ PLAIN = {  # options of `generate` that recorded decoding understands
 }  # fmt: skip
 HARMLESS = {"bos_token_id", "max_length", "transformers_version", "_from_model_config"}  # of a generation configuration
 
+PLAIN_TENSORS = (torch.nn.Parameter, torch.Tensor, torch.nn.Buffer)  # quantised weights may have no address
+
 Shape = EncoderShape | PromptShape
 
 
@@ -311,12 +313,15 @@ class Recordings:
         for module in modules:
             if module._forward_hooks or module._forward_pre_hooks:
                 return None  # Python that a graph would not run
-            if hasattr(module, "_active_adapter"):
+            # Asking the module itself takes ten times as long where it has none.
+            if hasattr(type(module), "_active_adapter") or "_active_adapter" in module.__dict__:
                 found.append((str(module._active_adapter), bool(module._disable_adapters), str(module.merged_adapters)))
                 found.append(str(getattr(module, "scaling", "")))
-            for one in (*module._parameters.values(), *module._buffers.values()):
-                if one is not None:
-                    found += [one.data_ptr() if type(one) in (torch.nn.Parameter, torch.Tensor) else id(one), one.dtype]
+            if module._parameters or module._buffers:
+                for one in (*module._parameters.values(), *module._buffers.values()):
+                    if one is not None:
+                        plain = type(one) in PLAIN_TENSORS
+                        found.append((one.data_ptr() if plain else id(one), one.dtype))
             modules += [child for child in module._modules.values() if child is not None]
         return hash(tuple(found))
 
