@@ -34,7 +34,7 @@ def ways(budget: str, model: str | None) -> dict[str, Callable[[arr_coc.TextureA
     vlm = None if model is None else arr_coc.load(model)
 
     def cosines(texture: arr_coc.TextureArray, question: str) -> Allocation:
-        with mock.patch.object(arr_coc.Embeddings, "relation", lambda *_: None):
+        with mock.patch.object(arr_coc.Embeddings, "relation", return_value=None):
             return arr_coc.realize(texture, question, budget=budget, using=embeddings)
 
     def own(texture: arr_coc.TextureArray, question: str) -> Allocation:

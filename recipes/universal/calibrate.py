@@ -76,10 +76,10 @@ def fit(rows: Sequence[tuple[Sequence[float], float, float]]) -> list[float]:
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
         loss = F.binary_cross_entropy_with_logits(x @ found, y, weight) + PULL * (found - start).square().sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss
 
-    optimizer.step(closure)  # type: ignore[arg-type]
+    optimizer.step(closure)
     return [round(value, 4) for value in found.tolist()]
 
 
