@@ -63,7 +63,7 @@ def stages(image: Any) -> dict[str, tuple[float, float]]:
     words = question_bytes(QUESTION)[None]
     mask = torch.ones(words.shape[:2], dtype=torch.bool)
     hidden = layer.words(words, mask)
-    layer.doubt_logits(hidden, mask, layer.score(encoded, hidden, mask))
+    layer.doubt(hidden, mask, layer.score(encoded, hidden, mask))
     done("layer, question")
     last = time.perf_counter(), time.process_time()
     arr_coc.realize(image, QUESTION, grid=(view.h, view.w), budget="12.5%")

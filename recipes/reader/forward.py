@@ -191,9 +191,8 @@ class ReaderForward:
     def __init__(self, model: Model, compiled: bool = False):
         self.model = model
         self.vision, self.language = model.model.visual, model.model.language_model
-        config: Any = model.config
-        self.patch = int(config.vision_config.patch_size)
-        self.width = int(config.text_config.hidden_size)
+        self.patch = int(self.vision.config.patch_size)
+        self.width = int(self.language.config.hidden_size)
         qwen3 = isinstance(model, Qwen3VLForConditionalGeneration)
         self.deepened = tuple(self.vision.deepstack_visual_indexes) if qwen3 else ()
         self._axes = rotation_axes(self.language.config.rope_parameters["mrope_section"], interleaved=qwen3)

@@ -236,7 +236,8 @@ def test_a_calibration_lies_with_the_layer(tmp_path: Path) -> None:
     assert layer.calibration("found", features) < torch.tensor(2.0).sigmoid()  # it is too sure of itself
     layer.calibration = Calibration({"found": [1.0, 0.0, 0.0, 0.0, -1.0]})
     layer.save_pretrained(tmp_path)
-    again = UniversalLayer.from_pretrained(tmp_path)
+    again = ArrCocLayer.from_pretrained(tmp_path)
+    assert isinstance(again, UniversalLayer)
     assert again.calibration("found", features) == pytest.approx(float(torch.tensor(1.0).sigmoid()))
     assert again.calibration("absent", features) == pytest.approx(float(torch.tensor(2.0).sigmoid()))  # its own
     (tmp_path / CALIBRATION).write_text('{"found": [1, 2]}')

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from arr_coc.errors import FallbackWarning
+from arr_coc.errors import FallbackWarning, SelectorError
 from arr_coc.relevance.selector import Untrained
 from arr_coc.selectors import Choice, SelectionInput, Selector
 from tests.adapters.families import QWEN
@@ -221,9 +221,11 @@ def test_arr_coc_keeps_the_same_cells_either_way() -> None:
         assert once.allocation.tensions["trust"] == pytest.approx(separate.allocation.tensions["trust"], abs=1e-3)
 
 
-def test_on_small_pages_arr_coc_continues_by_itself() -> None:
+def test_arr_coc_can_continue_on_small_pages_only() -> None:
     """There the probe reads every cell: to run its layers again would make the answer slower than one from all tokens."""
-    vlm, chosen = build("qwen2_vl"), Untrained()
+    with pytest.raises(SelectorError, match="expected continues as True, False or 'small', got 'large'"):
+        Untrained(continues="large")
+    vlm, chosen = build("qwen2_vl"), Untrained(continues="small")
     small = vlm.ask(picture(), "What is it?", budget="25%", selector=chosen, **GREEDY)
     chosen.continues_up_to = small.allocation.n - 1
     large = vlm.ask(picture(), "What is it?", budget="25%", selector=chosen, **GREEDY)

@@ -100,7 +100,7 @@ class LabelsEncoder(WindowedEncoder):
 
     def relation_input(self, pixels: torch.Tensor) -> torch.Tensor:
         """Log-probabilities of the labels in each cell: float16 `[1000, h, w]`."""
-        rows, columns = fit_grid(int(pixels.shape[1]), int(pixels.shape[2]), (self.side // self.cell) ** 2)
+        rows, columns = fit_grid(pixels.shape[1], pixels.shape[2], (self.side // self.cell) ** 2)
         image = resize(pixels.to(self.device, torch.float32), (rows * self.cell, columns * self.cell))
         with torch.no_grad():
             logits = self.classifier(((image[None] - MEAN) * SCALE).to(self.dtype))[0].float()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Unpack
@@ -496,7 +496,16 @@ class ArrCocLayer(nn.Module, HubModule):
             layer.load_state_dict(weights)
         except RuntimeError:
             raise LayerError(f"{str(path / WEIGHTS)!r} is damaged: its weights do not fit its own shape") from None
+        if layer.is_universal and isinstance(folder, str) and is_repo_id(folder):
+            place = f"{SUBFOLDER}/" if path.name == SUBFOLDER else ""
+            reached = reach(folder, f"{place}{WEIGHTS}", LayerError, options)
+            layer.read_extras(path, lambda name: fetch(folder, f"{place}{name}", LayerError, reached))
+        else:
+            layer.read_extras(path)
         return layer.eval()
+
+    def read_extras(self, path: Path, fetched: Callable[[str], Path | None] | None = None) -> None:
+        """Read what a layer has besides its weights, from its folder, or by a function that fetches a file from the hub."""
 
     def card_text(self) -> str:
         config = self.config

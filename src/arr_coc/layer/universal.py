@@ -12,19 +12,18 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from arr_coc.errors import LayerError
-from arr_coc.hub import HubOptions
-from arr_coc.layer.model import ANY_MODEL, ArrCocLayer, LayerConfig, LayerOutput, find_layer, map_statistics
+from arr_coc.layer.model import ANY_MODEL, ArrCocLayer, LayerConfig, LayerOutput, map_statistics
 from arr_coc.selectors.base import Question
 
 CHANNELS = ("edges", "edges_inverted", "highpass", "lowpass", "text", "distance", "x", "y", "eccentricity")
@@ -250,12 +249,11 @@ class UniversalLayer(ArrCocLayer):
         }
         return Doubt(**found, trust=trust)
 
-    @classmethod
-    def from_pretrained(cls, folder: str | Path, **options: Unpack[HubOptions]) -> ArrCocLayer:  # type: ignore[override]
-        layer = super().from_pretrained(folder, **options)
-        if isinstance(layer, UniversalLayer):
-            layer.calibration = Calibration.read(find_layer(folder, **options) or Path(folder))
-        return layer
+    def read_extras(self, path: Path, fetched: Callable[[str], Path | None] | None = None) -> None:
+        found = path if fetched is None else fetched(CALIBRATION)
+        self.calibration = (
+            Calibration({}) if found is None else Calibration.read(found if found.is_dir() else found.parent)
+        )
 
     def _save_pretrained(self, path: Path) -> None:
         super()._save_pretrained(path)

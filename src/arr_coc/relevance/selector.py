@@ -21,6 +21,7 @@ from arr_coc.relevance.strategy import FOLLOW_QUESTION
 from arr_coc.selectors.base import Choice, SelectionInput, Selector
 
 ENCODER_DEPTH = 1.0  # of the vision encoder, for salience="encoder"
+SMALL = "small"
 LAYER = "layer"  # source of the coupling: the model's own layer
 AUTO_GLANCE = 0.6  # share of the cells encoded under glance="auto"
 KEEP_ALL = (
@@ -33,7 +34,7 @@ class ArrCoc(Selector):
     """Knowing, balancing, attending: `arr_coc.relevance.realizing` is the whole story on one screen.
 
     Keyword arguments are those of `RelevanceSettings`. `continues`: where the language model is probed, `ask` and `generate`
-    continue the prefill from there instead of starting again (`arr_coc.vlm.continuation`). None: they do so where few cells are
+    continue the prefill from there instead of starting again (`arr_coc.vlm.continuation`). "small": they do so where few cells are
     encoded, since the probe reads all of those. On a video, content repeated across frames is kept once
     (`arr_coc.relevance.frame_budget`).
 
@@ -44,8 +45,10 @@ class ArrCoc(Selector):
     glances = True
     reads_gaze = True
 
-    def __init__(self, *, continues: bool | None = None, **settings: Any) -> None:
-        self.continues, self.continues_up_to = bool(continues), PROBED_MIN if continues is None else 0
+    def __init__(self, *, continues: bool | str = False, **settings: Any) -> None:
+        if continues not in (True, False, SMALL):
+            raise SelectorError(f"expected continues as True, False or {SMALL!r}, got {continues!r}")
+        self.continues, self.continues_up_to = continues is True, PROBED_MIN if continues == SMALL else 0
         if settings.get("cascade") == "on":
             raise SelectorError("the cascade is for arr_coc.realize with embeddings in native mode: leave it out here")
         self.settings = RelevanceSettings(**settings)
@@ -196,5 +199,5 @@ class Untrained(ArrCoc):
 
     name = "arr-coc-untrained"
 
-    def __init__(self, *, continues: bool | None = None, **settings: Any) -> None:
+    def __init__(self, *, continues: bool | str = False, **settings: Any) -> None:
         super().__init__(continues=continues, **{"learned": False} | settings)
