@@ -28,6 +28,7 @@ LARGE = 1.6 * CELL  # px: letters of a box this high are large
 CHARTS, SCENES, SCREENS = ("chart",), ("scene",), ("screen",)
 EACH = 2  # prototypes of a name
 BATCH = 4096  # cells a step
+NAMED = 0.2  # how much it counts that an archetype finds the cells of its own name
 
 
 def boxes_of(receipt: Receipt) -> list[Box]:
@@ -94,11 +95,11 @@ def fit(examples: Sequence[tuple[torch.Tensor, list[list[str]]]], steps: int = 4
     asked = torch.tensor([bool(name) for name in named])
     weight = torch.cat([_balanced(names) for _, names in examples])
     kinds = sorted({name for name in named if name})
+    is_kind = {kind: torch.tensor([name == kind for name in named]) for kind in kinds}
     centres, names = [], []
     generator = torch.Generator().manual_seed(0)
     for kind in kinds:
-        members = features[torch.tensor([name == kind for name in named])]
-        for centre in _means(members, EACH, generator):
+        for centre in _means(features[is_kind[kind]], EACH, generator):
             centres.append(centre)
             names.append(kind)
     centre = torch.stack(centres).requires_grad_()
@@ -111,8 +112,14 @@ def fit(examples: Sequence[tuple[torch.Tensor, list[list[str]]]], steps: int = 4
             weight, BATCH, replacement=True, generator=generator
         )  # then all pictures count the same
         found = Archetypes(tuple(names), centre, precision.exp(), height.sigmoid())
-        chance = together(found.match(features[some].T[:, :, None])[..., 0]).clamp(1e-4, 1 - 1e-4)
+        match = found.match(features[some].T[:, :, None])[..., 0]
+        chance = together(match).clamp(1e-4, 1 - 1e-4)
         loss = torch.nn.functional.binary_cross_entropy(chance, asked[some].float())
+        for kind in kinds:  # what is called by a name finds the cells of that name
+            own = together(match[torch.tensor([name == kind for name in names])]).clamp(1e-4, 1 - 1e-4)
+            loss = loss + torch.nn.functional.binary_cross_entropy(own, is_kind[kind][some].float()) * NAMED / len(
+                kinds
+            )
         loss = loss + 1e-3 * precision.exp().mean().log1p()
         optimiser.zero_grad()
         loss.backward()

@@ -24,6 +24,12 @@ def add_parser(commands: Any) -> None:
     console.add_question(parser, "model folder, hub id or none")
     add("-o", "--output", type=Path, default=Path("why.png"), metavar="FILE", help="picture to write (why.png)")
     add("--budget", default="auto", help='cells to keep: 128, 12.5%%, "mass 90%%" of the relevance, auto or all (auto)')
+    add(
+        "--salience",
+        default="texture",
+        metavar="SOURCE",
+        help="what stands out: texture, archetypes or encoder (texture)",
+    )
     console.add_gaze(parser)
     add("--json", action="store_true", help="print the cells, strategy and tensions as JSON")
     console.add_model_options(parser.add_argument_group("more options"))
@@ -42,7 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
         using: Any = arguments.embeddings if arguments.model == "none" else console.load_model(arguments)
         bar.update(task, advance=1, description="selecting cells")
         allocation = arr_coc.realize(
-            arguments.image, arguments.question, budget=arguments.budget, using=using, gaze=arguments.gaze
+            arguments.image,
+            arguments.question,
+            budget=arguments.budget,
+            using=using,
+            gaze=arguments.gaze,
+            salience=arguments.salience,
         )
     if arguments.json:
         console.print_json(allocation.to_dict())
