@@ -254,7 +254,7 @@ class Levelled:
         long = self.lines.length >= 4 * self.lines.height
         if not _is_clear(self.text, self.up) or long.sum() < MIN_LINES:
             return False
-        return abs(math.degrees(float(np.median(self.lines.slope[long])))) < LEAST_TILT / 2
+        return abs(math.degrees(float(np.median(self.lines.slope[long])))) < LEAST_TILT
 
     @property
     def score(self) -> float:
