@@ -8,9 +8,10 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 import arr_coc
+from arr_coc.relevance import straighten
 from arr_coc.relevance.straighten import STRIP, find_pose, judge
 from tests.vlm.page import scenery
 
@@ -103,17 +104,18 @@ def test_no_text_no_pose(size: tuple[int, int], kind: str) -> None:
     assert found.doubt == ""  # type: ignore[attr-defined]
 
 
-def test_lines_that_are_as_often_upside_down_are_not_turned_and_it_says_so() -> None:
-    page, font = Image.new("RGB", (500, 700), (250, 250, 250)), ImageFont.load_default(22)
-    for number, row in enumerate(range(40, 680, 40)):
-        line = Image.new("RGB", (420, 30), (250, 250, 250))
-        ImageDraw.Draw(line).text((0, 0), "Receipt 48 for you, paid at 9:15", fill=(20, 20, 20), font=font)
-        page.paste(line.rotate(180 * (number % 2)), (40, row))
-    upright = np.asarray(page)
-    assert pose_of(upright).region is None  # type: ignore[attr-defined]
-    found = pose_of(np.ascontiguousarray(np.rot90(upright)))
-    assert found.region is None  # type: ignore[attr-defined]
-    assert "nothing says surely which way up" in found.doubt  # type: ignore[attr-defined]
+def test_without_a_sure_vote_nothing_is_turned_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = straighten.judge
+
+    def unsure(strips: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        text, up = own(strips)
+        return text, np.where(np.arange(len(up)) % 2, 3.0, -3.0)  # as many for one way up as for the other
+
+    monkeypatch.setattr(straighten, "judge", unsure)
+    for degrees, doubt in ((0, ""), (90, "nothing says surely which way up"), (180, "")):
+        found = pose_of(np.ascontiguousarray(np.rot90(receipt(), -degrees // 90)))
+        assert found.region is None  # type: ignore[attr-defined]
+        assert doubt in found.doubt  # type: ignore[attr-defined]
 
 
 def test_a_strip_upside_down_has_the_opposite_vote() -> None:

@@ -37,7 +37,7 @@ MOST_STRIPS, ALL_STRIPS = 40, 160  # that are looked at first, and where those s
 WIDTHS, STRIDES = (12, 24, 40, 48), (2, 2, 2, 1)  # of the network's layers
 
 
-LEAST_TILT = 2.0  # degrees: models read what is tilted by less
+LEAST_TILT = 3.0  # degrees: models read what is tilted by less
 IS_TEXT, MIN_SHARE = 0.0, 0.25  # logit of a strip; share of the strips
 CLIP = 4.0  # of a strip's vote for upright
 # The mean vote, and in standard errors, from which a page is turned: one whose lines run upwards is wrong as it is, one with level
@@ -49,7 +49,7 @@ ERRORS = 3.0  # standard errors of a slope's change
 ENOUGH, ENOUGH_SHARE = 8, 0.6  # strips of text, from which no other direction is looked at
 FEW_LETTERS = 80
 MIN_LINES = 6  # that are long enough to have a slope
-MIN_CHANGE = 0.05  # of a slope across the page: lines that change less are parallel
+MIN_CHANGE = 0.06  # of a slope across the page: lines that change less are parallel
 STRAY, MOST_STRAY = 0.05, 0.4  # from the slope that lines should have, and how much of them may
 MAX_SLANT, MAX_BEND = 0.36, 0.6
 MARGIN, MOST_ROOM = 0.03, 1.4
@@ -254,7 +254,7 @@ class Levelled:
         long = self.lines.length >= 4 * self.lines.height
         if not _is_clear(self.text, self.up) or long.sum() < MIN_LINES:
             return False
-        return abs(math.degrees(float(np.median(self.lines.slope[long])))) < LEAST_TILT / 2
+        return abs(math.degrees(float(np.median(self.lines.slope[long])))) < LEAST_TILT
 
     @property
     def score(self) -> float:
