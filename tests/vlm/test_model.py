@@ -216,7 +216,19 @@ def test_the_result_holds_cells_boxes_and_timings(vlm: Any) -> None:
     assert found.keep[0] == row * 9 + column
     assert time == 0
     assert found.boxes[0].tolist() == pytest.approx([column * 16, row * 16, column * 16 + 16, row * 16 + 16])
-    stages = ["preprocess", "texture", "glance", "encode", "layer", "probe", "gaze", "assemble", "prefill", "decode"]
+    stages = [
+        "preprocess",
+        "texture",
+        "glance",
+        "encode",
+        "layer",
+        "probe",
+        "gaze",
+        "assemble",
+        "prefill",
+        "decode",
+        "judge",
+    ]
     assert list(answer.timings) == stages
     assert answer.to_dict()["tokens"] == {"all": 63, "encoded": 32, "kept": 5}
     assert found.overlay(picture(144, 112)).size == (144, 112)

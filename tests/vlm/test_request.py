@@ -287,7 +287,7 @@ def test_equal_images_get_different_random_cells() -> None:
 
 def test_timings_are_plain_numbers_by_stage() -> None:
     vlm = wrapped("qwen2_vl")
-    assert set(vlm.ask(None, "Hello", **GREEDY).timings) == {"preprocess", "assemble", "prefill", "decode"}
+    assert set(vlm.ask(None, "Hello", **GREEDY).timings) == {"preprocess", "assemble", "prefill", "decode", "judge"}
     look = vlm.look(picture())
     assert "encode" in vlm.ask(look, "What?", **GREEDY).timings
     assert "encode" not in vlm.ask(look, "Why?", **GREEDY).timings
