@@ -353,7 +353,11 @@ def cost(scans: list[Scan], rounds: int) -> str:
     """What looking for the pose adds to an answer about an upright scan: processor time, both ways in turns."""
     vlm = arr_coc.load("reader")
     lines = ["| answer | straighten off | auto | more |", "|---|---|---|---|"]
-    for name, options in {"12.5%": {"budget": BUDGET}, "128 encoded and read": {"budget": 128, "glance": 128}}.items():
+    ways: dict[str, dict[str, Any]] = {
+        "12.5%": {"budget": BUDGET},
+        "128 encoded and read": {"budget": 128, "glance": 128},
+    }
+    for name, options in ways.items():
         times: dict[str, list[float]] = {"off": [], "auto": []}
         more = []
         for number in range(rounds + 1):
