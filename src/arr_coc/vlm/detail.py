@@ -112,7 +112,7 @@ def views_of(
         found = _enlarged(vlm, pyramid, reduced, pose, detail, question, budget, number)
     if found is None and (pose.region is not None or pose.doubt):
         found = [_straightened(vlm, pyramid, pose, number)]
-    if found is None and size == reduced.size:  # decoded already
+    if found is None and may_turn and size == reduced.size:  # decoded already
         found = [ImageSource(reduced, size, vlm.embeddings, notes=pyramid.notes)]
     return found
 
