@@ -210,6 +210,7 @@ def _prediction(layer: ArrCocLayer, found: Sequence[torch.Tensor], selection: Se
         absent=said.absent,
         whole=said.whole,
         trust=said.trust,
+        logits=said.logits,
     )
 
 

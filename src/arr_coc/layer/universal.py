@@ -102,6 +102,7 @@ class Doubt:
     absent: float = 0.0  # the question is about something that is not in the image
     whole: float = 0.0  # the question is about all of the image
     trust: float | None = None  # found and not absent, or whole, by the layer's own logits: what decisions are based on
+    logits: tuple[float, ...] = ()  # the layer's own of `DOUBTS`, before recalibration
 
 
 class CellStem(nn.Module):
@@ -247,7 +248,7 @@ class UniversalLayer(ArrCocLayer):
             name: self.calibration(name, doubt_features(logit, relevance, image_novelty))
             for name, logit in zip(DOUBTS, logits, strict=True)
         }
-        return Doubt(**found, trust=trust)
+        return Doubt(**found, trust=trust, logits=tuple(logits))
 
     def read_extras(self, path: Path, fetched: Callable[[str], Path | None] | None = None) -> None:
         found = path if fetched is None else fetched(CALIBRATION)

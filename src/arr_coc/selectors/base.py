@@ -123,6 +123,9 @@ class LayerPrediction:
     absent: float = 0.0  # probability that the question is about something that is not in the image
     whole: float = 0.0  # probability that the question is about all of the image
     trust: float | None = None  # how far the layer would follow itself; None: by the probabilities above
+    logits: tuple[
+        float, ...
+    ] = ()  # of found, absent and whole, before they were calibrated; empty if they are not known
 
 
 @dataclass(frozen=True)

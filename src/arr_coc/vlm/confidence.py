@@ -123,16 +123,13 @@ def _page_facts(selection: SelectionInput) -> dict[str, float]:
 
 def layer_facts(selections: Sequence[SelectionInput]) -> dict[str, float]:
     """What the universal layer says about one question, of the picture where it finds most; empty without that layer."""
-    found = [one.universal(one) for one in selections if one.universal is not None]
-    best = min(found, key=lambda one: one.absent, default=None)
-    if best is None:
+    found = [one.universal(one).logits[:2] for one in selections if one.universal is not None]
+    if not found:
         return {}
-    return {"found": _log_odds(best.found or 0.0), "absent": _log_odds(best.absent)}
-
-
-def _log_odds(value: float) -> float:
-    value = min(1 - SMALLEST, max(SMALLEST, value))
-    return max(-LOGIT_LIMIT, min(LOGIT_LIMIT, math.log(value / (1 - value))))
+    best = min(found, key=lambda logits: logits[1])
+    return {
+        name: max(-LOGIT_LIMIT, min(LOGIT_LIMIT, logit)) for name, logit in zip(("found", "absent"), best, strict=True)
+    }
 
 
 _YES_OR_NO = re.compile(
