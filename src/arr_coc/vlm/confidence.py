@@ -132,6 +132,11 @@ def layer_facts(selections: Sequence[SelectionInput]) -> dict[str, float]:
     }
 
 
+def _log_odds(value: float) -> float:
+    value = min(1 - SMALLEST, max(SMALLEST, value))
+    return max(-LOGIT_LIMIT, min(LOGIT_LIMIT, math.log(value / (1 - value))))
+
+
 _YES_OR_NO = re.compile(
     r"^\W*(please\W+)?(is|are|was|were|am|isn't|aren't|does|did|do(?! you (see|know|have) the)|has|have|had"
     r"|(can|could|will|would)(?! you (please )?(tell|give|read|look|show|find|say|name|write|extract)))\b",
