@@ -102,7 +102,7 @@ def test_a_large_page_is_shown_as_views(tmp_path: Path, capsys: pytest.CaptureFi
     with Image.open(where) as heat, Image.open(why) as sheet:
         assert heat.size == (768, 1024)  # all of the image, with the region's cells on it
         assert sheet.width > 2 * 400
-    assert main([*asked, "--detail", "off", "--json"]) == 0
+    assert main([*asked, "--detail", "off", "--straighten", "off", "--json"]) == 0
     assert "shown as" not in capsys.readouterr().out
     assert main([*asked, "--detail", "fine"]) == 2
     assert "expected detail as one of auto, off, views" in capsys.readouterr().err
