@@ -105,6 +105,7 @@ class Mix:
 
 
 DEFAULT_MIX = Mix()
+FIRST_FAMILIES = Mix(papers=(0, 0), empty=(0, 0), enriched=(0, 0))  # receipts, forms, tables and notices, as they are
 
 
 def mix_progress(progress: float) -> float:

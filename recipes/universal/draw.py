@@ -19,7 +19,7 @@ from arr_coc.training.documents.page import FontSet, machine_fonts
 from arr_coc.training.documents.questions import reading_questions
 from recipes.reader.data import Library
 from recipes.reader.receipts import FIELDS, Placement, read_receipts, scan, split
-from recipes.reader.recipe import MEDIUM_GRIDS, PAGE_GRIDS, pixels
+from recipes.reader.recipe import FIRST_FAMILIES, MEDIUM_GRIDS, PAGE_GRIDS, pixels
 from recipes.universal.pages import TrainingPage, make_page
 
 SHARD = 64  # pages
@@ -39,7 +39,7 @@ def draw_picture(rng: random.Random, library: Library) -> Drawing:
         document = scan(rng, chosen, width, height, Placement.whole(chosen, width, height))
     elif style < SCANS + LIBRARY:
         grids = PAGE_GRIDS if rng.random() < 0.75 else MEDIUM_GRIDS
-        document = library.document(rng, rng.choice(grids), 0.7, rng.random() < 0.1)
+        document = replace(library, mix=FIRST_FAMILIES).document(rng, rng.choice(grids), 0.7, rng.random() < 0.1)
     else:
         return draw_any(rng.getrandbits(48), mix(SCENES), fonts=library.fonts, invented=rng.random() < 0.3)
     reading = [one for one in reading_questions(rng, document, document.line_starts(28), 3) if one.kind == "after"]

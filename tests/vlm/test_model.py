@@ -217,6 +217,7 @@ def test_the_result_holds_cells_boxes_and_timings(vlm: Any) -> None:
     assert time == 0
     assert found.boxes[0].tolist() == pytest.approx([column * 16, row * 16, column * 16 + 16, row * 16 + 16])
     stages = [
+        "views",
         "preprocess",
         "texture",
         "glance",

@@ -197,7 +197,8 @@ def entropy(pixels: torch.Tensor) -> torch.Tensor:
     tones = (pixels.clamp(0, 1) * (TONES - 1)).round()
     if pixels.device.type == "cpu":  # counted in one pass; elsewhere this would wait for the device
         batch, count, high, wide = pixels.shape
-        place = torch.arange(batch * high * wide, dtype=torch.int32).view(batch, 1, high, wide) * TONES
+        first = torch.arange(batch * high * wide, dtype=torch.int32, device=pixels.device) * TONES
+        place = first.view(batch, 1, high, wide)
         found = torch.bincount((tones.detach().int() + place).flatten(), minlength=batch * high * wide * TONES)
         share = found.view(batch, high, wide, TONES).permute(0, 3, 1, 2) / count
     else:

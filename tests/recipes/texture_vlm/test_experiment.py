@@ -20,6 +20,7 @@ import arr_coc
 from arr_coc.embedding.projection import Moments, fit_projection
 from arr_coc.errors import ArrCocError
 from arr_coc.training.documents.page import FontSet, PageQuestion
+from arr_coc.training.documents.questions import NOT_FOUND
 from recipes.reader import folder, vocabulary
 from recipes.reader.augment import without_augmentation
 from recipes.reader.batches import Batch, pack
@@ -399,11 +400,11 @@ def test_the_report_counts_pictures_and_kinds() -> None:
     found = results.report(
         [answered("receipts", n, kind, n % 2 == 0) for n in range(8) for kind in ("total", "date")]
         + [answered("rendered form", 10 + n, "field", True) for n in range(4)]
-        + [ValidationAnswer("rendered form", 10, PageQuestion("field", "?", "not found"), "9.00")]
+        + [ValidationAnswer("rendered form", 10, PageQuestion("field", "?", NOT_FOUND), "9.00")]
     )
     assert list(found) == [
         "receipts: all", "receipts: date", "receipts: total", "drawings: all", "rendered form: field",
-        "rendered form: not found",
+        f"rendered form: {NOT_FOUND}",
     ]  # fmt: skip
     assert found["receipts: all"]["exact"] == 0.5
     assert found["receipts: all"]["count"] == 16
