@@ -131,3 +131,18 @@ def test_a_view_says_where_it_is_and_at_which_scale() -> None:
     view = View(Region((750.0, 1000.0), (500.0, 800.0), 3.0, image.size), (250, 400), "region", 0)
     assert view.scale == 0.5
     assert str(view) == "region: 500 x 800 px, turned by 3.0 degrees, shown at scale 0.50"
+
+
+@pytest.mark.parametrize("quad", [False, True])
+def test_a_rectangle_inside_a_turned_region_lies_where_it_is_shown(quad: bool) -> None:
+    outer = Region((300.0, 200.0), (200.0, 100.0), 90.0, (600, 400))
+    if quad:
+        corners = outer.corners(torch.tensor([[0.0, 0.0, *outer.size]]))[0].numpy()
+        outer = Region.in_perspective(corners, outer.original, outer.size)
+    own = Region((120.0, 40.0), (60.0, 30.0), 20.0, (200, 100))
+    found = outer.inside(own)
+    box = torch.tensor([[0.0, 0.0, 60.0, 30.0]])
+    through = torch.from_numpy(outer._to_image(own.corners(box)[0].numpy()))
+    assert torch.allclose(found.corners(box)[0].double(), through, atol=1e-2)
+    assert found.size == own.size
+    assert found.angle == pytest.approx(110)

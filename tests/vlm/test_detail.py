@@ -307,3 +307,19 @@ def test_views_with_looking_again_given_cells_and_gaze() -> None:
     assert 0 in looked.allocation.keep
     with pytest.raises(PromptError, match="expected an image as it is for a gaze"):
         vlm.ask(look, QUESTION, gaze=(3.0, 3.0), budget=20)
+
+
+def test_a_tilted_page_on_a_large_photo_is_cut_out_around_its_text(reader: Any, tmp_path: Path) -> None:
+    sheet = printed()[0]
+    photo = Image.new("RGB", (2400, 2400), (120, 90, 70))
+    photo.paste(sheet.resize((900, round(900 * sheet.height / sheet.width))), (500, 600))
+    tilted = photo.rotate(-6, Image.Resampling.BICUBIC, fillcolor=(120, 90, 70))
+    regions = {
+        mode: detail.views_of(reader, tilted, "views", QUESTION, straighten=mode)[-1].view.region  # type: ignore[index, union-attr]
+        for mode in ("auto", "off")
+    }
+    area = {mode: one.size[0] * one.size[1] for mode, one in regions.items()}
+    assert area["auto"] <= 1.05 * area["off"]  # the text decides, not what surrounds it
+    turned = detail.views_of(reader, tilted.rotate(90), "views", QUESTION)[-1].view.region  # type: ignore[index, union-attr]
+    assert turned.angle % 360 == pytest.approx(270, abs=10)
+    assert turned.size[0] * turned.size[1] <= 1.2 * area["off"]

@@ -50,6 +50,14 @@ class Region:
         return cls((width / 2, height / 2), (float(size[0]), float(size[1])), float(angle), original)
 
     @classmethod
+    def around(cls, original: tuple[int, int], angle: float) -> Region:
+        """The turned rectangle that holds all of an image."""
+        (width, height), turn = original, math.radians(angle)
+        sides = abs(math.cos(turn)), abs(math.sin(turn))
+        size = (width * sides[0] + height * sides[1], width * sides[1] + height * sides[0])
+        return cls((width / 2, height / 2), size, angle, original)
+
+    @classmethod
     def in_perspective(cls, quad: np.ndarray, original: tuple[int, int], size: tuple[float, float]) -> Region:
         """A quadrilateral `[4, 2]` of an image, as a rectangle of `size`."""
         across = quad[1] + quad[2] - quad[0] - quad[3]
@@ -83,6 +91,19 @@ class Region:
             return Region.in_perspective(self._to_image(own), self.original, size)
         centre = self._to_image(np.array([(left + right) / 2, (top + bottom) / 2]))
         return Region((float(centre[0]), float(centre[1])), size, self.angle, self.original)
+
+    def inside(self, other: Region) -> Region:
+        """A turned rectangle of this region's own picture, as a region of the image."""
+        (x, y), (width, height), turn = other.centre, other.size, math.radians(other.angle)
+        along, across = np.array([math.cos(turn), math.sin(turn)]), np.array([-math.sin(turn), math.cos(turn)])
+        if self.quad is None:
+            centre = self._to_image(np.array([x, y]))
+            return Region((float(centre[0]), float(centre[1])), other.size, self.angle + other.angle, self.original)
+        corners = [
+            np.array([x, y]) + along * (side * width / 2) + across * (end * height / 2)
+            for side, end in ((-1, -1), (1, -1), (1, 1), (-1, 1))
+        ]
+        return Region.in_perspective(self._to_image(np.array(corners)), self.original, other.size)
 
     def resized(self, size: tuple[float, float]) -> Region:
         """A larger or smaller region with the same middle."""

@@ -21,7 +21,7 @@ from arr_coc.adapters.processor import Message
 from arr_coc.devices import Stopwatch
 from arr_coc.errors import BudgetError, PromptError
 from arr_coc.layer.inference import LayerPredictor
-from arr_coc.relevance.regions import Page, best_window, find_page, is_about_everything, letter_height
+from arr_coc.relevance.regions import MAX_ANGLE, Page, best_window, find_page, is_about_everything, letter_height
 from arr_coc.relevance.selector import ArrCoc, is_sure
 from arr_coc.relevance.straighten import Pose, find_pose
 from arr_coc.selectors.base import ImageSource, Question, SelectionInput
@@ -106,7 +106,7 @@ def views_of(
     if detail == "mixed":
         from arr_coc.vlm.mixed import mixed_source
 
-        mixed = mixed_source(vlm, image, question, budget, number, pose.region)
+        mixed = mixed_source(vlm, image, question, budget, number, pose)
         found = None if mixed is None else [mixed]
     elif may_enlarge:
         found = _enlarged(vlm, pyramid, reduced, pose, detail, question, budget, number)
@@ -137,8 +137,7 @@ def _enlarged(
     """The views of a large image in a known pose; None where they would not show its text larger."""
     room, own, cell = view_pixels(vlm)
     size = pyramid.size
-    page = None if pose.region is None else Page(pose.region, 1.0)
-    page = page or find_page(TextureArray.from_image(reduced, embeddings=vlm.embeddings), size)
+    page = page_in_pose(vlm, pyramid, reduced, pose)
     if page is None and detail == "auto":
         return None
     upright = 0 if page is None else round(page.region.angle / 90) * 90 % 360
@@ -164,6 +163,23 @@ def _enlarged(
     if several and not region.view.region.is_whole:
         views.insert(0, maker.make(whole, "overview", min(room, OVERVIEW_CELLS * cell**2)))
     return _within_budget(views, budget)
+
+
+def page_in_pose(vlm: VLM, pyramid: Pyramid, reduced: Any, pose: Pose) -> Page | None:
+    """The page on a large image. A page that is tilted a little is found around its text, whatever surrounds it; a page that is
+    turned is found the same way after it is turned."""
+    turned = pose.region
+    if turned is None or abs((turned.angle + 180) % 360 - 180) <= MAX_ANGLE:
+        page = find_page(TextureArray.from_image(reduced, embeddings=vlm.embeddings), pyramid.size)
+        if page is None or turned is None or page.region.angle:
+            return page
+        turned = Region.around(pyramid.size, turned.angle)
+    scale = reduced.size[0] / pyramid.size[0]
+    shown = tuple(max(1, round(side * scale)) for side in turned.size)
+    picture = pyramid.crop(turned, (shown[0], shown[1]))
+    size = (round(turned.size[0]), round(turned.size[1]))
+    page = find_page(TextureArray.from_image(picture, embeddings=vlm.embeddings), size)
+    return None if page is None else Page(turned.inside(page.region), page.share)
 
 
 def _may_have_views(image: Any, detail: str) -> bool:

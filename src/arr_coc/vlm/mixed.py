@@ -23,17 +23,17 @@ from arr_coc.adapters.base import Visual
 from arr_coc.adapters.mixed import own_grid, process
 from arr_coc.adapters.processor import PromptProcessor, VisionInputs
 from arr_coc.errors import BudgetError, PromptError, SelectorError
-from arr_coc.relevance.regions import Page, find_page, is_about_everything, letter_height
+from arr_coc.relevance.regions import is_about_everything, letter_height
 from arr_coc.relevance.selector import is_sure
+from arr_coc.relevance.straighten import Pose
 from arr_coc.relevance.tiling import Tiling, tile
 from arr_coc.selectors.base import Choice, Downscale, ImageSource, SelectionInput, Selector
 from arr_coc.selectors.registry import call_glance
-from arr_coc.texture import TextureArray
 from arr_coc.types.budget import Budget, limit
 from arr_coc.types.grid import Grid
 from arr_coc.types.levels import Levels
 from arr_coc.types.pyramid import Pyramid, Region, View
-from arr_coc.vlm.detail import EVERYTHING, LEGIBLE, MAX_SCALE, MIN_GAIN, REDUCED, _ViewMaker, view_pixels
+from arr_coc.vlm.detail import EVERYTHING, LEGIBLE, MAX_SCALE, MIN_GAIN, REDUCED, _ViewMaker, page_in_pose, view_pixels
 from arr_coc.vlm.request import SelectionRequest
 
 if TYPE_CHECKING:
@@ -234,9 +234,9 @@ def _coarser(rows: float, columns: float) -> int:
 
 
 def mixed_source(
-    vlm: VLM, image: Any, question: str = "", budget: Any = "auto", number: int = 0, found: Region | None = None
+    vlm: VLM, image: Any, question: str = "", budget: Any = "auto", number: int = 0, pose: Pose | None = None
 ) -> MixedSource | None:
-    """One image as levels; None where all of it is read, at the model's own scale. `found`: the page, where it is known."""
+    """One image as levels; None where all of it is read, at the model's own scale. `pose`: how its page lies."""
     check_mixes(vlm)
     pyramid, processor = Pyramid(image), vlm.adapter.image_processor
     cell = processor.patch_size * processor.merge_size
@@ -252,7 +252,7 @@ def mixed_source(
         picture = pyramid.crop(Region.whole(pyramid.size), (grid[1] * cell, grid[0] * cell))
         reference, finer = ImageSource(picture, picture.size, vlm.embeddings), (1.0, 1.0)
     else:
-        frame, reference, finer, step = _page_frame(vlm, pyramid, own, cell, number, found)
+        frame, reference, finer, step = _page_frame(vlm, pyramid, own, cell, number, pose or Pose())
     while max(frame.page[2:]) * step > MAX_POSITIONS:
         step /= 2
     levels = Levels.make(frame.height, frame.width, frame.page, frame.coarser, step)
@@ -280,13 +280,12 @@ def _pictures(pyramid: Pyramid, frame: _Frame, levels: Levels, cell: int) -> lis
 
 
 def _page_frame(
-    vlm: VLM, pyramid: Pyramid, own: tuple[int, int], cell: int, number: int, found: Region | None
+    vlm: VLM, pyramid: Pyramid, own: tuple[int, int], cell: int, number: int, pose: Pose
 ) -> tuple[_Frame, ImageSource, tuple[float, float], float]:
     """Where the finest cells lie, what relevance is found on, how much finer they are than its cells, and their step."""
     size = pyramid.size
     reduced = pyramid.level(pyramid.level_for(REDUCED / max(size)))
-    page = None if found is None else Page(found, 1.0)
-    page = page or find_page(TextureArray.from_image(reduced, embeddings=vlm.embeddings), size)
+    page = page_in_pose(vlm, pyramid, reduced, pose)
     own_scale = min(own[1] * cell / size[0], own[0] * cell / size[1])
     reference = None
     if page is not None:
