@@ -333,7 +333,7 @@ def connect_links(events: PageEvents, bar: Any) -> None:
     # the page knows which press was the last one.
     in_order: dict[str, Any] = {"trigger_mode": "multiple", "concurrency_limit": 1, "concurrency_id": "back"}
     back = parts["bridge"].select(go_back, None, outputs, **in_order, **HIDDEN)
-    seen = back.then(None, [restored], None, js="(step) => { arrcoc.restored = +step; }")
+    seen = back.then(None, [restored], None, js="(step) => { arrcoc.receive(step); }")
     events.run_named_on(seen.then, wanted, trigger_mode="multiple", js=events.begin_restored)
 
     def interrupt(request: gr.Request) -> None:

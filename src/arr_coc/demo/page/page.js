@@ -8,6 +8,8 @@ window.arrcoc = {
   step: 0,          // the number of the last such press
   restored: 0,      // the press whose settings the page last got from the server
   queued: 0,        // the press that a result was asked for
+  waiting: false,   // whether the server was asked for settings and has not answered
+  again: false,     // whether another press came meanwhile
 
   // The address bar shows the link of the last result. Another tab, image or question is a new entry of the history.
   visit(query) {
@@ -32,10 +34,21 @@ window.arrcoc = {
     return this.shown[new URLSearchParams(this.target).get("tab") || "ask"] === this.target;
   },
 
+  // One press at a time is with the server: answers that come in another order would leave the settings of an earlier one.
   restore() {
+    this.again = this.waiting;
+    if (this.waiting) return;
+    this.waiting = true;
     this.step += 1;
     this.wasShown = this.isShown();
     this.trigger("select", { query: this.target, shown: this.shown, step: this.step });
+  },
+
+  // The server sent the settings of a press.
+  receive(step) {
+    this.restored = +step;
+    this.waiting = false;
+    if (this.again) this.restore();
   },
 
   note(query) {
