@@ -145,7 +145,7 @@ def test_the_layer_is_asked_only_where_the_decision_is_not_clear() -> None:
     assert not REFUSAL.is_clear({"page": -4.0, "surprise": 0.0})
     sure = replace(REFUSAL, clear=(0.4, 0.99))
     assert sure.is_clear({"surprise": -6.0, "novel": 0.2})
-    assert not sure.is_clear({"surprise": -6.0, "novel": 2.0})  # nobody taught such questions
+    assert not sure.is_clear({"surprise": -6.0, "novel": 2.0})  # questions of this kind were not trained
     assert not sure.is_clear({"surprise": -6.0})
     assert REFUSAL.absent({"page": -1.0}) == REFUSAL.absent(USUAL)  # what is not known is as usual
 

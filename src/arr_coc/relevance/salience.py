@@ -6,7 +6,7 @@
 | `archetypes` | what resembles one of a few prototypes of what questions are about: print, large letters, marks of charts, objects |
 | `encoder` | what the encoder itself attends to: the model's, recorded while it encodes, or the image-text encoder's class token or pooled query |
 
-An archetype is a Gaussian in the space of a cell's features, with a height: the chance that such a cell shows what somebody asks
+An archetype is a Gaussian in the space of a cell's features, with a height: the chance that such a cell shows what a person asks
 about. `python -m recipes.archetypes` fits them on evidence boxes. `benchmarks/salience_ablation.py` measures all sources.
 """
 

@@ -30,7 +30,7 @@ STRAIGHTEN = ("auto", "off")
 
 
 class Default(str):
-    """A default value that can be told from the same word given by a caller, so that a follow-up can go back to it."""
+    """A default value that differs from the same word given by a caller, so that a follow-up can go back to it."""
 
 
 AUTO = Default("auto")
