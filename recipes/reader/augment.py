@@ -91,7 +91,13 @@ def _shadow(batch: int, down: torch.Tensor, across: torch.Tensor) -> torch.Tenso
     return 1 - depth * torch.sigmoid(distance * _each(batch, device, 3, 40))
 
 
-def _vary_light(images: torch.Tensor) -> torch.Tensor:
+def _is_gray(images: torch.Tensor) -> torch.Tensor:
+    """Which pictures have no colour, `[B, 1, 1, 1]` of 0 and 1."""
+    spread = images.amax(1, keepdim=True) - images.amin(1, keepdim=True)
+    return (spread.amax((2, 3), keepdim=True) < 1 / 255).to(images.dtype)
+
+
+def _vary_light(images: torch.Tensor, gray: torch.Tensor) -> torch.Tensor:
     """Contrast, brightness, uneven and low light, shadows and noise; at times a gray picture becomes a binary scan."""
     batch, _, height, width = images.shape
     device = images.device
@@ -101,32 +107,28 @@ def _vary_light(images: torch.Tensor) -> torch.Tensor:
     light = _each(batch, device, -0.12, 0.12) * down + _each(batch, device, -0.12, 0.12) * across
     images = images * (1 + _some(batch, device, 0.5) * light)
     images = images * _shadow(batch, down, across) * (1 - _some(batch, device, 0.15) * _each(batch, device, 0.1, 0.65))
-    if images.shape[1] == 1:
-        hard = torch.sigmoid((images - _each(batch, device, 0.45, 0.7)) * _each(batch, device, 8, 25))
-        images = images + _some(batch, device, 0.12) * (hard - images)
+    hard = torch.sigmoid((images - _each(batch, device, 0.45, 0.7)) * _each(batch, device, 8, 25))
+    images = images + gray * _some(batch, device, 0.12) * (hard - images)
     grain = torch.randn_like(images[:, :1]) * _each(batch, device, 0, 0.07) * _some(batch, device, 0.7)
     return (images + grain).clamp(0, 1)
 
 
-def _tint(images: torch.Tensor) -> torch.Tensor:
-    """Gray pictures [B, 1, H, W] on coloured paper with coloured ink, coloured ones under coloured light: [B, 3, H, W]."""
-    batch, channels = images.shape[:2]
-    device = images.device
+def _tint(images: torch.Tensor, gray: torch.Tensor) -> torch.Tensor:
+    """Gray pictures on coloured paper with coloured ink, coloured ones under coloured light: `[B, 3, H, W]`."""
+    batch, device = len(images), images.device
     tinted = _some(batch, device, 0.4)
-    if channels == 3:  # only a little: a text must keep its colour
-        return images * (1 - 0.08 * torch.rand(batch, 3, 1, 1, device=device) * tinted)
-    paper = 1 - 0.22 * torch.rand(batch, 3, 1, 1, device=device) * tinted
-    inks = 0.35 * torch.rand(batch, 3, 1, 1, device=device) * tinted * _some(batch, device, 0.5)
+    most = 0.08 + 0.14 * gray  # only a little where a text must keep its colour
+    paper = 1 - most * torch.rand(batch, 3, 1, 1, device=device) * tinted
+    inks = 0.35 * gray * torch.rand(batch, 3, 1, 1, device=device) * tinted * _some(batch, device, 0.5)
     return inks + (paper - inks) * images
 
 
 def augment(images: torch.Tensor, warps: torch.Tensor) -> torch.Tensor:
     """Pictures `[B, C, H, W]` uint8 -> `[B, 3, H, W]` float from 0 to 1, warped and augmented."""
-    shown = warp_images(images.float() / 255, warps)
-    shown = _tint(_vary_light(_vary_print(shown)))
-    if images.shape[1] == 3:
-        return shown
-    negative = _some(len(shown), shown.device, 0.02)
+    shown = images.float() / 255
+    gray = _is_gray(shown)
+    shown = _tint(_vary_light(_vary_print(warp_images(shown, warps)), gray), gray)
+    negative = gray * _some(len(shown), shown.device, 0.04)
     return shown + negative * (1 - 2 * shown)
 
 

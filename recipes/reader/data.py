@@ -19,19 +19,31 @@ from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from arr_coc.training.documents import form, notice, receipt, table
-from arr_coc.training.documents.drawing import draw_document, enrich, fitting_kinds
+from arr_coc.training.documents.drawing import draw_document, draw_within, enrich, fitting_kinds
 from arr_coc.training.documents.page import Document, FontSet, PageQuestion
 from arr_coc.training.documents.phrasings import say
 from arr_coc.training.documents.questions import NOT_FOUND
 from arr_coc.training.loop import ignore_first_signal
 from recipes.reader.batches import Batch, collate, make_row
-from recipes.reader.receipt_variants import FieldPieces, WordPieces, common_words, rerender, swap_fields, swap_words
+from recipes.reader.receipt_variants import (
+    FieldPieces,
+    WordPieces,
+    common_words,
+    reprint,
+    rerender,
+    swap_fields,
+    swap_words,
+)
 from recipes.reader.receipts import Placement, Receipt, scan
 from recipes.reader.recipe import DEFAULT_MIX, Grid, Mix, Settings, StepKind, pixels, step_shares
 
 _RUNNING, _PAUSED, _ENDED = range(3)
 _MAX_ASIDE = 16  # fresh batches that wait while another kind is wanted
-_OLD_KINDS = ("receipt", "form", "table", "notice")  # drawn by their own shares
+# How often each kind is drawn among papers. Receipts, forms, tables and notices have shares of their own besides.
+_PAPERS = {
+    "invoice": 4.0, "screen": 4.0, "chart": 3.0, "table": 2.0, "letter": 1.5, "bank slip": 1.0, "ticket": 1.0,
+    "timetable": 1.0, "business card": 1.0, "label": 1.0, "scene": 0.5,
+}  # fmt: skip
 _ASKED_IN_VAIN = (
     "total",
     "date",
@@ -80,13 +92,26 @@ class Library:
         if rng.random() < self.mix.at("empty", progress):
             return without_document(rng, width, height, self.photos)
         if rng.random() < self.mix.at("papers", progress):
-            kinds = [kind for kind in fitting_kinds(width, height) if kind not in _OLD_KINDS]
-            if kinds:
-                return draw_document(rng, self.fonts, rng.choice(kinds), width, height, invented=rng.random() < 0.5)
+            drawn = self._paper(rng, width, height)
+            if drawn is not None:
+                return drawn
         document, family = self._first_families(rng, width, height, grid, progress, coloured)
         if rng.random() < self.mix.at("enriched", progress):
             return enrich(rng, document, family, rephrase=rng.random() < 0.5)
         return document
+
+    def _paper(self, rng: random.Random, width: int, height: int) -> Document | None:
+        """One of `_PAPERS` that fills the canvas, or lies on it at its own size; None if none fits."""
+        fitting = fitting_kinds(width, height)
+        for _ in range(3):
+            kind = rng.choices(list(_PAPERS), list(_PAPERS.values()))[0]
+            invented = rng.random() < 0.5
+            if kind in fitting and rng.random() < 0.5:
+                return draw_document(rng, self.fonts, kind, width, height, invented=invented)
+            drawn = draw_within(rng, self.fonts, kind, width, height, invented=invented)
+            if drawn is not None:
+                return drawn
+        return None
 
     def _first_families(
         self, rng: random.Random, width: int, height: int, grid: Grid, progress: float, coloured: bool
@@ -101,6 +126,8 @@ class Library:
             if draw < scans:
                 chosen, kept = swap_words(rng, self._fitting(rng, width, height), self.words)
                 chosen = swap_fields(rng, chosen, self.pieces, kept=kept)
+                if rng.random() < self.mix.at("reprinted", progress):
+                    chosen = reprint(rng, self.fonts, chosen, self.common)
                 return scan(rng, chosen, width, height, Placement.varied(rng, chosen, width, height)), "receipt"
             if draw < scans + rerendered:
                 drawn = self._fitting(rng, width, height)

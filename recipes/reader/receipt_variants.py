@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from arr_coc.training.documents import text
 from arr_coc.training.documents.page import Document, FontSet, Page, load_font
@@ -99,6 +99,8 @@ def rerender(
     questions = [q for q in field_questions(rng, fields, lines) if len(q.evidence) < len(lines)]
     return page.document(questions, capitals=True)
 
+
+WORD_FIELDS = ("company", "address")
 
 # Swapping fields
 
@@ -248,9 +250,37 @@ def swap_fields(
     return replace(receipt, image=Image.fromarray(canvas), fields=fields, lines=(*added, *others))
 
 
+# Printing over
+
+
+def reprint(rng: random.Random, fonts: FontSet, receipt: Receipt, common: frozenset[str]) -> Receipt:
+    """`receipt` with company and address printed over in a font: invented words and numbers in the shape of the old ones."""
+    new_text = Replacements(rng, common, None)
+    canvas = receipt.image.copy()
+    draw, pixels = ImageDraw.Draw(canvas), np.asarray(receipt.image)
+    fields, lines = dict(receipt.fields), list(receipt.lines)
+    path = fonts.pick(rng, 0.5)
+    for kind in WORD_FIELDS:
+        shown = _lines_of(receipt, kind)
+        for index in shown:
+            line, (left, top, right, bottom) = lines[index]
+            box = tuple(round(edge) for edge in (left, top, right, bottom))
+            old = pixels[max(0, box[1]) : box[3], max(0, box[0]) : box[2]]
+            line = new_text(line)
+            size = max(6, round((bottom - top) * 0.85))
+            wide = load_font(path, size).width(line)
+            font = load_font(path, max(6, int(size * min(1.0, (right - left) * 1.04 / max(1.0, wide)))))
+            draw.rectangle(box, fill=round(_paper_level(old)))
+            ink = round(float(np.percentile(old, 4))) if old.size else 0
+            draw.text((left, (top + bottom + font.ascent) / 2), line, fill=ink, font=font.face, anchor="ls")
+            lines[index] = (line, (left, top, left + font.width(line), bottom))
+        if shown:
+            fields[kind] = new_text(fields[kind])
+    return replace(receipt, image=canvas, fields=fields, lines=tuple(lines))
+
+
 # Swapping words
 
-WORD_FIELDS = ("company", "address")
 _KEPT_WORDS = frozenset({"SDN", "BHD", "SDN.", "BHD.", "S/B", "(M)", "ENTERPRISE", "TRADING"})  # company forms
 _WORD_CANDIDATES = 5  # the one with the most similar proportions is used
 

@@ -86,12 +86,13 @@ TINY_STEP_KINDS: tuple[StepKind, ...] = (
 class Mix:
     """Shares that change from early to late with the progress of training, from 0 to 1."""
 
-    scans: tuple[float, float] = (0.10, 0.45)  # scanned receipts among tall pages
-    rerendered: tuple[float, float] = (0.25, 0.27)  # rerendered receipts among tall pages
+    scans: tuple[float, float] = (0.10, 0.50)  # scanned receipts among tall pages
+    rerendered: tuple[float, float] = (0.25, 0.25)  # rerendered receipts among tall pages
+    reprinted: tuple[float, float] = (0.25, 0.35)  # scans whose name and address are printed over with invented ones
     coloured: tuple[float, float] = (0.40, 0.50)  # coloured batches among small and medium canvases
     papers: tuple[float, float] = (
         0.35,
-        0.50,
+        0.42,
     )  # invoices, charts, screens and other drawings that are none of the first four kinds
     empty: tuple[float, float] = (0.03, 0.05)  # pictures with nothing to read
     enriched: tuple[float, float] = (
@@ -105,7 +106,9 @@ class Mix:
 
 
 DEFAULT_MIX = Mix()
-FIRST_FAMILIES = Mix(papers=(0, 0), empty=(0, 0), enriched=(0, 0))  # receipts, forms, tables and notices, as they are
+FIRST_FAMILIES = Mix(
+    reprinted=(0, 0), papers=(0, 0), empty=(0, 0), enriched=(0, 0)
+)  # receipts, forms, tables and notices, as they are
 
 
 def mix_progress(progress: float) -> float:

@@ -25,3 +25,14 @@ def test_pixels_and_points_are_warped_alike():
     x, y = warp_points(warp, np.array([[151.5, 31.5]]))[0]
     assert abs(column + 0.5 - x) < 1.5
     assert abs(row + 0.5 - y) < 1.5
+
+
+def test_a_picture_without_colour_in_a_coloured_batch_is_treated_as_gray() -> None:
+    """Only gray pictures get strong tints and are inverted: a red text must stay red."""
+    images = torch.full((400, 3, 28, 28), 250, dtype=torch.uint8)
+    images[200:, 1:] = 20
+    torch.manual_seed(0)
+    shown = augment(images, torch.eye(2, 3).expand(400, -1, -1)).mean((2, 3))
+    gray, red = shown[:200], shown[200:]
+    assert (gray.mean(1) < 0.3).any()  # some are negatives
+    assert (red[:, 0] > red[:, 1:].amax(1)).all()

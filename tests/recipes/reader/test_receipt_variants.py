@@ -14,6 +14,7 @@ from recipes.reader.receipt_variants import (
     WordPieces,
     common_words,
     find_blanks,
+    reprint,
     rerender,
     split_words,
     swap_fields,
@@ -97,3 +98,20 @@ def test_fields_agree_with_lines_and_firms_stay_firms(word_receipts: list[Receip
     same, none = swap_words(random.Random(0), word_receipts[0], pieces, chance=0.0)
     assert same is word_receipts[0]
     assert not none
+
+
+def test_reprinted_names_agree_with_their_lines_and_the_rest_stays(fonts, receipts: list[Receipt]) -> None:
+    seen = set()
+    for seed in range(10):
+        changed = reprint(random.Random(seed), fonts, receipts[0], frozenset({"DATE", "TOTAL"}))
+        seen.add(changed.fields["company"])
+        assert changed.lines[0][0] == changed.fields["company"]
+        assert changed.lines[1:] == receipts[0].lines[1:]
+        assert {kind: changed.fields[kind] for kind in ("date", "total")} == {
+            kind: receipts[0].fields[kind] for kind in ("date", "total")
+        }
+        before, after = np.asarray(receipts[0].image), np.asarray(changed.image)
+        left, top, right, bottom = (round(side) for side in changed.lines[0][1])
+        assert after[top:bottom, left:right].min() < 100  # printed
+        assert (after[90:] == before[90:]).all()
+    assert len(seen) > 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from functools import cache
 
@@ -10,8 +11,8 @@ import pytest
 
 from arr_coc.errors import ArrCocError
 from arr_coc.training.documents import KINDS, Drawing, DrawnQuestion, draw_any, mix
-from arr_coc.training.documents.drawing import SCENE
-from arr_coc.training.documents.page import Line
+from arr_coc.training.documents.drawing import SCENE, draw_within
+from arr_coc.training.documents.page import Line, bundled_fonts
 from arr_coc.training.documents.phrasings import PHRASINGS, templates
 from arr_coc.training.documents.questions import NOT_FOUND, normalize_phrasing
 
@@ -184,6 +185,29 @@ def test_sizes_are_kept_and_small_ones_drawn() -> None:
         assert draw_any(1, [kind], size=(400, 520)).image.shape == (520, 400, 3)
         assert draw_any(2, [kind], size=(112, 112)).image.shape == (112, 112, 3)
         assert draw_any(3, [kind], size=(900, 150)).image.shape == (150, 900, 3)
+
+
+@pytest.mark.parametrize("kind", ["invoice", "screen", "chart", "table"])
+def test_a_drawing_within_a_canvas_has_its_lines_where_its_ink_is(kind: str) -> None:
+    fonts, drawn = bundled_fonts(), 0
+    for seed in range(8):
+        document = draw_within(random.Random(seed), fonts, kind, 840, 840)
+        if document is None:
+            continue
+        drawn += 1
+        assert document.image.shape[:2] == (840, 840)
+        pixels = np.atleast_3d(document.image)
+        for line in document.lines:
+            left, top, right, bottom = (round(side) for side in line.box)
+            assert left >= -2
+            assert top >= -2
+            assert right <= 842
+            assert bottom <= 842
+            shown = pixels[max(0, top) : bottom, max(0, left) : right]
+            assert not line.text.strip() or np.ptp(shown, axis=(0, 1)).max() > 20, line.text
+            assert (np.diff(line.middles) > -1).all()
+    assert drawn >= 2
+    assert draw_within(random.Random(0), fonts, kind, 112, 112) is None
 
 
 @pytest.mark.parametrize(

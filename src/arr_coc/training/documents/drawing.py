@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from PIL import Image
 
 from arr_coc.errors import ArrCocError
 from arr_coc.training.documents import chart, form, invoice, notice, papers, receipt, scene, screen, table
@@ -321,6 +322,58 @@ def draw_document(
     family = _FAMILIES[kind]
     document = family.render(rng, fonts, width, height, held_out, invented)
     return enrich(rng, document, kind, held_out, rephrase=family.rephrased)
+
+
+def draw_within(
+    rng: random.Random, fonts: FontSet, kind: str, width: int, height: int, invented: bool = False
+) -> Document | None:
+    """A drawing at a size that suits its kind, at times trimmed to its content, on a canvas of any shape.
+
+    None if it would be shrunk by more than a fifth or leave most of the canvas empty.
+    """
+    family = _FAMILIES[kind]
+    low, high = family.widths
+    if low * 0.8 > width or low * family.aspects[0] * 0.6 > height:
+        return None
+    wide = rng.randint(low, max(low, min(high, round(width * 1.15))))
+    document = draw_document(rng, fonts, kind, wide, round(wide * rng.uniform(*family.aspects)), invented=invented)
+    paper = document.image[0, 0]
+    left, top, right, bottom = 0, 0, document.image.shape[1], document.image.shape[0]
+    if rng.random() < 0.7:  # the empty part of the paper is not always in a picture
+        inked = np.abs(document.image.astype(np.int16) - paper) > 24
+        inked = inked.any(-1) if inked.ndim == 3 else inked
+        rows, columns = np.flatnonzero(inked.any(1)), np.flatnonzero(inked.any(0))
+        if len(rows):
+            edges = [rng.randint(4, 40) for _ in range(4)]
+            left, right = max(0, int(columns[0]) - edges[0]), min(right, int(columns[-1]) + edges[1])
+            top, bottom = max(0, int(rows[0]) - edges[2]), min(bottom, int(rows[-1]) + edges[3])
+    scale = min(width / (right - left), height / (bottom - top))
+    scale = min(scale, 1.6) * (rng.uniform(0.85, 1.0) if rng.random() < 0.5 else 1.0)
+    size = (min(width, round((right - left) * scale)), min(height, round((bottom - top) * scale)))
+    if scale < 0.8 or size[0] * size[1] < 0.4 * width * height:
+        return None
+    at = (rng.randint(0, width - size[0]), rng.randint(0, height - size[1]))
+    shown = Image.fromarray(document.image).resize(
+        size, Image.Resampling.BICUBIC, box=(left, top, right, bottom), reducing_gap=2.0
+    )
+    around = paper if rng.random() < 0.8 else np.full_like(paper, rng.randint(0, 255))
+    canvas = np.full((height, width, *document.image.shape[2:]), around, np.uint8)
+    canvas[at[1] : at[1] + size[1], at[0] : at[0] + size[0]] = np.asarray(shown)
+
+    def moved(line: Line) -> Line:
+        box = line.box
+        return replace(
+            line,
+            box=(
+                (box[0] - left) * scale + at[0],
+                (box[1] - top) * scale + at[1],
+                (box[2] - left) * scale + at[0],
+                (box[3] - top) * scale + at[1],
+            ),
+            middles=(line.middles - left) * scale + at[0],
+        )
+
+    return replace(document, image=canvas, lines=tuple(map(moved, document.lines)))
 
 
 def draw_any(

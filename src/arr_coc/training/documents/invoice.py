@@ -69,10 +69,10 @@ _GOODS = [
     "Packing tape",
 ]
 _HEADS = {
-    "item": ("Description", "Item", "Product", "Service", "Article", "DESCRIPTION"),
-    "quantity": ("Qty", "Quantity", "Qty.", "Units", "Hours", "QTY"),
-    "price": ("Unit price", "Price", "Rate", "Unit Price", "Each", "PRICE"),
-    "amount": ("Amount", "Total", "Line total", "Sum", "AMOUNT", "Net"),
+    "item": ("Description", "Item", "Product", "Service", "Article", "DESCRIPTION", "Goods"),
+    "quantity": ("Qty", "Quantity", "Qty.", "Units", "Hours", "QTY", "Pcs"),
+    "price": ("Unit price", "Price", "Rate", "Unit Price", "Each", "PRICE", "Per unit"),
+    "amount": ("Amount", "Total", "Line total", "Sum", "AMOUNT", "Net", "Value"),
 }
 
 
@@ -198,15 +198,19 @@ def _details(inv: Paper, x: float, right: float, y: float) -> float:
     )
     issued, due = names.dates(rng, inv.date_form)
     rows = [
-        ("invoice number", ("Invoice No.", "Invoice number", "Invoice #", "Number", "Invoice no"), number, 0.97),
-        ("date", ("Date", "Invoice date", "Issue date", "Date of issue", "Billing date"), issued, 0.95),
-        ("due date", ("Due date", "Payment due", "Due", "Pay by", "Please pay by"), due, 0.75),
+        ("invoice number", ("Invoice No.", "Invoice number", "Invoice #", "Number", "Invoice no", "Document no.", "Bill number", "Nr."), number, 0.97),
+        ("date", ("Date", "Invoice date", "Issue date", "Date of issue", "Billing date", "Issued on", "Dated"), issued, 0.95),
+        ("due date", ("Due date", "Payment due", "Due", "Pay by", "Please pay by", "Payable until", "Deadline"), due, 0.75),
         ("order number", ("Order No.", "PO number", "Your order", "Order #"), text.code(rng), 0.4),
         ("terms", ("Terms", "Payment terms"), rng.choice(("Net 30", "Net 14", "14 days", "Due on receipt", "30 days net", "Prepaid")), 0.3),
     ]  # fmt: skip
     if rng.random() < 0.3:
         rng.shuffle(rows)
     inline, boxed = rng.random() < 0.4, rng.random() < 0.3
+    middle = (
+        x + (right - x) * rng.uniform(0.4, 0.55) if rng.random() < 0.25 else None
+    )  # values in a column of their own
+    ruled = middle is not None and rng.random() < 0.6
     top, bold = y, rng.random() < 0.5
     colon = rng.choice(("", ":", ":"))
     for kind, labels, value, chance in rows:
@@ -214,16 +218,21 @@ def _details(inv: Paper, x: float, right: float, y: float) -> float:
             inv.asker.ask_absent(kind)
             continue
         font = inv.font(bold=bold)
-        room = right - x - inv.font().width(value)
+        room = (right if middle is None else middle) - x - (inv.font().width(value) if middle is None else 4)
         fitting = [label + colon for label in labels if font.width(label + colon + "  ") <= room]
-        if not fitting:  # a number cut short would be another one
+        if not fitting or (
+            middle is not None and inv.font().width(value) > right - middle
+        ):  # a number cut short would be another one
             inv.asker.ask_absent(kind)
             continue
         label = rng.choice(fitting)
         left = inv.write(x, y, label, bold=bold)
-        at = x + font.width(label + " ") + 3 if inline else right
-        inv.fact(kind, value, (left, inv.write(at, y, value, "left" if inline else "right")))
+        at = middle or (x + font.width(label + " ") + 3 if inline else right)
+        inv.fact(kind, value, (left, inv.write(at, y, value, "left" if inline or middle else "right")))
         y += inv.step * 1.05
+        if ruled:
+            inv.page.rule(x, right, y, (170, 170, 170))
+            y += inv.step * 0.5
     if boxed:
         inv.page.draw.rectangle((x - 8, top - 8, right + 8, y + 2), outline=inv.accent)
     return y
@@ -235,9 +244,17 @@ def _table_head(inv: Paper, columns: list[tuple[str, float, str]], y: float, sty
     dark = style == "dark"
     if dark:
         inv.page.draw.rectangle((left - 4, y - inv.size * 0.45, right + 4, y + inv.size * 1.3), fill=inv.accent)
-    which = inv.rng.randrange(6)
+    which = inv.rng.randrange(7)
+    mixed = inv.rng.random() < 0.4
     heads = {
-        name: inv.write(x, y, _HEADS[name][which], align, bold=True, ink=(255, 255, 255) if dark else inv.ink)
+        name: inv.write(
+            x,
+            y,
+            inv.rng.choice(_HEADS[name]) if mixed else _HEADS[name][which],
+            align,
+            bold=True,
+            ink=(255, 255, 255) if dark else inv.ink,
+        )
         for name, x, align in columns
     }
     if not dark:
@@ -253,12 +270,15 @@ def _items(inv: Paper, y: float, bottom: float) -> tuple[float, int]:
     columns = [("item", left, "left"), ("quantity", left + wide * 0.58, "right"), ("price", left + wide * 0.79, "right"), ("amount", right, "right")]  # fmt: skip
     if rng.random() < 0.3:  # the quantity first
         columns[0], columns[1] = ("item", left + wide * 0.12, "left"), ("quantity", left, "left")
+    elif rng.random() < 0.35:  # as browsers set them
+        places = (0.0, rng.uniform(0.4, 0.5), rng.uniform(0.56, 0.66), rng.uniform(0.76, 0.82))
+        columns = [(name, left + wide * at, "left") for (name, _, _), at in zip(columns, places, strict=True)]
     style = rng.choice(("dark", "lines", "striped", "plain"))
     heads = _table_head(inv, columns, y, style)
     y += inv.step * 1.6
     step = inv.step * rng.uniform(1.0, 1.5)
     total, listed = 0, []
-    room = next(wide * (0.42 if at == left else 0.45) for name, at, _ in columns if name == "item")
+    room = wide * (0.38 if columns[1][2] == "left" and columns[1][1] > left else 0.42)
     count = min(rng.randint(1, 12), max(1, int((bottom - y) / step)))
     for number in range(count):
         item = rng.choice(_GOODS) if rng.random() < 0.6 else text.words(rng, 1, 3).capitalize()
@@ -299,6 +319,10 @@ def _totals(inv: Paper, y: float, subtotal: int) -> float:
     rng = inv.rng
     right = inv.page.width - inv.margin
     left = right - inv.page.width * rng.uniform(0.34, 0.45)
+    ruled = rng.random() < 0.25  # rows over the whole width
+    if ruled:
+        left = inv.margin
+    middle = left + (right - left) * rng.uniform(0.35, 0.6)
     rows: list[tuple[str, str, str]] = []
     rate = rng.choice((5, 7, 8, 10, 19, 20, 20, 21, 25))
     less = subtotal // rng.choice((10, 20)) if rng.random() < 0.2 else 0
@@ -307,7 +331,13 @@ def _totals(inv: Paper, y: float, subtotal: int) -> float:
     tax = (subtotal - less + shipping) * rate // 100 if taxed else 0
     if taxed or less or shipping:
         rows.append(
-            ("subtotal", rng.choice(("Subtotal", "Net amount", "Sub-total", "Total excl. VAT")), inv.money(subtotal))
+            (
+                "subtotal",
+                rng.choice(
+                    ("Subtotal", "Net amount", "Sub-total", "Total excl. VAT", "Net total", "Before tax", "Goods total")
+                ),
+                inv.money(subtotal),
+            )
         )
     else:
         inv.asker.ask_absent("subtotal")
@@ -319,7 +349,7 @@ def _totals(inv: Paper, y: float, subtotal: int) -> float:
         rows.append(("shipping", rng.choice(("Shipping", "Delivery", "Freight")), inv.money(shipping)))
     named = rng.random() < 0.75
     if taxed:
-        label = rng.choice(("VAT", "Tax", "Sales tax", "VAT amount"))
+        label = rng.choice(("VAT", "Tax", "Sales tax", "VAT amount", "GST"))
         rows.append(("tax", f"{label} {rate}%" if named else label, inv.money(tax)))
     else:
         inv.asker.ask_absent("tax")
@@ -327,7 +357,19 @@ def _totals(inv: Paper, y: float, subtotal: int) -> float:
     rows.append(
         (
             "total",
-            rng.choice(("Total", "Total due", "Amount due", "TOTAL", "Grand total", "Balance due")),
+            rng.choice(
+                (
+                    "Total",
+                    "Total due",
+                    "Amount due",
+                    "TOTAL",
+                    "Grand total",
+                    "Balance due",
+                    "Payable",
+                    "Invoice total",
+                    "To be paid",
+                )
+            ),
             inv.priced(total),
         )
     )
@@ -336,12 +378,18 @@ def _totals(inv: Paper, y: float, subtotal: int) -> float:
         if main and rng.random() < 0.5:
             inv.page.rule(left, right, y - inv.size * 0.35, inv.accent)
         font = inv.font(rng.choice((0, 2, 4)) if main else 0, bold=main)
-        label = font.shorten(label, right - left - font.width(value) - 8)
-        found = (inv.page.write(left, y, label, font, inv.ink), inv.page.write(right, y, value, font, inv.ink, "right"))
+        label = font.shorten(label, (middle if ruled else right - font.width(value)) - left - 8)
+        found = (
+            inv.page.write(left, y, label, font, inv.ink),
+            inv.page.write(middle if ruled else right, y, value, font, inv.ink, "left" if ruled else "right"),
+        )
         inv.fact(kind, value, found)
         if kind == "tax" and named:
             inv.asker.ask("tax rate", f"{rate}%", (found[0],))
         y += max(inv.step * 1.1, font.size * 1.5)
+        if ruled:
+            inv.page.rule(left, right, y - inv.size * 0.15, (170, 170, 170))
+            y += inv.size * 0.35
     return y
 
 
@@ -392,7 +440,10 @@ def render(
     y = max(down, y + big.size * 1.6) + inv.step * rng.uniform(0.4, 1.2)
     label = rng.choice(("Bill to", "Bill to:", "Billed to", "Invoice to", "Customer", "Sold to", "BILL TO", "Client:"))
     wide = (right - left) * rng.uniform(0.4, 0.48)
-    if rng.random() < 0.7:
+    style = rng.random()
+    if style < 0.25:
+        y = _details(inv, left, right, _party(inv, left, y, "left", label, buyer=True) + inv.step * 0.5)
+    elif style < 0.75:
         y = max(_party(inv, left, y, "left", label, buyer=True), _details(inv, right - wide, right, y))
     else:
         y = max(

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 
 from arr_coc.training.documents import text
+from arr_coc.training.documents.names import COUNTRIES, Names
 from arr_coc.training.documents.page import Document, FontSet, Page, PageQuestion, Pen, pick_pen
 from arr_coc.training.documents.questions import NOT_FOUND, ask
 
@@ -21,8 +22,25 @@ _COLUMNS: dict[str, Callable[[random.Random], str]] = {
     "share": lambda rng: f"{rng.randint(0, 100)}%",
     "year": lambda rng: str(rng.randint(1950, 2030)),
     "colour": lambda rng: rng.choice(("red", "blue", "green", "white", "black", "gray")),
+    "team": lambda rng: rng.choice(
+        ("Red", "Blue", "Tigers", "Harbour", "Nordic", text.invented_word(rng, (2, 2)).capitalize())
+    ),
+    "region": lambda rng: rng.choice(
+        ("East", "West", "Valley", "Islands", "Central", text.invented_word(rng, (2, 3)).capitalize())
+    ),
+    "status": lambda rng: rng.choice(("open", "closed", "paid", "late", "done", "pending")),
+    "hours": lambda rng: f"{rng.randint(1, 80)} h",
+    "rate": lambda rng: f"{rng.randint(1, 99)}.{rng.randint(0, 9)}%",
+    "grade": lambda rng: rng.choice("ABCDEF"),
+    "country": lambda rng: rng.choice(COUNTRIES),
+    "points": lambda rng: str(rng.randint(1, 9999)),
     "room": lambda rng: f"{rng.choice('ABCD')}{rng.randint(1, 400)}",
 }
+
+_TITLES = (
+    "Results of round 3", "Price list", "Stock by warehouse", "Team standings", "Work schedule", "Members, spring term",
+    "Sales by region", "Exam marks", "Opening times", "Delivery plan", "Overview 2024", "Rooms and times",
+)  # fmt: skip
 
 
 def _grid(
@@ -41,7 +59,7 @@ def _grid(
     def indent(column: int) -> float:
         return first + room * column + 3 if at == "left" else pen.width - first - room * (column + 1) + 3
 
-    pen.put(case(rng.choice(("item", "name", "product", "part", "city", "team"))))
+    pen.put(case(rng.choice(("item", "name", "product", "part", "city", "player"))))
     heads = [
         pen.put(pen.font.shorten(case(column), room - 6), at, indent=indent(k)) for k, column in enumerate(columns)
     ]
@@ -75,14 +93,16 @@ def render(rng: random.Random, fonts: FontSet, width: int, height: int, held_out
     case = text.Case.choose(rng, 0.4)
     questions: list[PageQuestion] = []
     if rng.random() < 0.5 and pen.rows_left > 5:
-        heading = pen.resize_font(6).shorten(case(text.words(rng, 1, 3)), pen.width)
+        title = rng.choice(_TITLES) if rng.random() < 0.4 else text.words(rng, 1, 3)
+        heading = pen.resize_font(6).shorten(case(title), pen.width)
         index = pen.line(heading, "left", pen.resize_font(6))
         questions.append(ask(rng, "heading", heading, (index,), held_out))
         pen.down(0.5)
     columns = rng.sample(sorted(_COLUMNS), rng.randint(1, 4 if width > 400 else 2))
     names: list[str] = []
+    who = Names(rng, rng.random() < 0.5) if rng.random() < 0.35 else None
     for _ in range(rng.randint(2, 14)):
-        name = pen.font.shorten(case(text.words(rng, 1, 2)), pen.width * 0.33)
+        name = pen.font.shorten(case(who.person() if who else text.words(rng, 1, 2)), pen.width * 0.33)
         if not any(name in other or other in name for other in names):
             names.append(name)
     values = _grid(rng, pen, names, columns, case)
