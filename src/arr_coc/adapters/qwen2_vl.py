@@ -79,7 +79,7 @@ class Qwen2VL(Adapter):
     ) -> torch.Tensor:
         if inputs.get("second_per_grid_ts") is not None:
             grids["second_per_grid_ts"] = inputs["second_per_grid_ts"]
-        kinds = sum((ids == self.token_id(kind)).int() * number for number, kind in enumerate(self.kinds, start=1))
+        kinds = sum((ids == token).int() * number for number, token in enumerate(self.token_ids.values(), start=1))
         positions, _ = self.core.get_rope_index(ids, mm_token_type_ids=kinds, attention_mask=mask, **grids)
         return positions
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from arr_coc.errors import ArrCocError, SelectorError
+from arr_coc.errors import ArrCocError
 from arr_coc.layer.universal import UNKNOWN_SCRIPT, knows_script
-from arr_coc.relevance import attending, balancing, coupling, strategy
-from arr_coc.relevance.coupling import Coupled
+from arr_coc.relevance import attending, balancing, strategy
+from arr_coc.relevance.coupling import UNIVERSAL, Coupled, couple
 from arr_coc.relevance.knowing import CellScores, know
 from arr_coc.selectors.base import Choice, SelectionInput
 from arr_coc.selectors.controls import Uniform
 from arr_coc.selectors.scoring import relevance_map, scatter_to_grid
-from arr_coc.types.question import KINDS, STOP_WORDS, question_kind, subject
+from arr_coc.types.question import KINDS, names_something, question_kind
 
 COUPLINGS = ("auto", "layer", "universal", "probe", "embeddings", "tokens", "none")
 SALIENCES = ("texture", "archetypes", "encoder")
@@ -107,9 +107,9 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
     elif plan.even:
         keep = Uniform().select(replace(selection, k=k))
     elif plan.round_robin:
-        keep = selection.candidates[strategy.round_robin(balanced.relevance, k, strategy.components(selection))]
+        keep = selection.candidates[strategy.round_robin(balanced.relevance, k, strategy.components(selection, scores))]
     elif plan.instances:
-        keep = selection.candidates[strategy.instances(balanced.relevance, k, strategy.components(selection))]
+        keep = selection.candidates[strategy.instances(balanced.relevance, k, strategy.components(selection, scores))]
     else:
         ranking, tokens = balanced.relevance, selection.tokens if settings.diverse and prediction is None else None
         if prediction is not None and not overridden:
@@ -152,7 +152,7 @@ def replace_salience(selection: SelectionInput, scores: CellScores, source: str)
 
 def _favour_lines(selection: SelectionInput, scores: CellScores, ranking: torch.Tensor) -> torch.Tensor:
     """A layer's ranking with whole lines of text first. A layer trained for the model knows before encoding what it needs."""
-    if scores.coupled_by == coupling.UNIVERSAL:
+    if scores.coupled_by == UNIVERSAL:
         bonus = attending.UNIVERSAL_LINES
     elif selection.tokens is not None:
         bonus = attending.LINES
@@ -173,45 +173,3 @@ def held_share(selection: SelectionInput, coupled: Coupled | None, keep: torch.T
         return None
     kept = coupled.chances[torch.isin(selection.candidates, keep)].sum()
     return float((kept / coupled.chances.sum().clamp(min=1e-9)).clamp(0, 1))
-
-
-def couple(selection: SelectionInput, scores: CellScores, how: str, probe: bool = True) -> Coupled | None:
-    """Coupling with the question from the best source available; None if there is none. `probe`: "auto" may use one."""
-    if not selection.question.text.strip() or how == "none":
-        return None
-    unfamiliar = False  # the image is unlike the layer's training images
-    if how in ("auto", "layer") and selection.layer is not None:
-        layer = coupling.by_layer(selection)
-        if how == "layer" or (layer.trust >= coupling.TRUSTED and not layer.question_unfamiliar):
-            return layer
-        if layer.trust >= coupling.TRUSTED:
-            return coupling.by_both(
-                selection if probe else replace(selection, probe=None), layer, scores.information + scores.text
-            )
-        unfamiliar = layer.image_unfamiliar
-    elif how == "layer":
-        raise SelectorError("coupling='layer' needs a trained layer, and this model has none: run arr-coc train")
-    # On a photograph a probe or an encoder finds more than the universal layer, which was trained on documents.
-    documents = how == "universal" or scores.has_page or (selection.scorer is None and selection.probe is None)
-    if how in ("auto", "universal") and selection.universal is not None and selection.source is not None and documents:
-        universal = coupling.by_universal(selection)
-        if how == "universal" or universal.trust >= coupling.TRUSTED:
-            return universal
-        unfamiliar = unfamiliar or universal.image_unfamiliar
-    elif how == "universal":
-        raise SelectorError(
-            "coupling='universal' needs the image itself, and a model that was not wrapped with layer=None"
-        )
-    if how == "auto":
-        page = scores.is_page and not unfamiliar
-        how = "probe" if selection.probe is not None and (page or selection.scorer is None) else "embeddings"
-        if (how == "probe" and not probe) or (how == "embeddings" and selection.scorer is None):
-            return None
-    if how == "probe":
-        return coupling.by_probe(selection, scores.information + scores.text)
-    return coupling.by_embeddings(selection) if how == "embeddings" else coupling.by_tokens(selection)
-
-
-def names_something(question: str) -> bool:
-    """Whether the question contains a word that names a thing."""
-    return any(word not in STOP_WORDS for word in subject(question).split())

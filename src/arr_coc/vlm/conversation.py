@@ -223,7 +223,7 @@ def _shared_entries(adapter: Adapter, turn: Turn, ids: torch.Tensor) -> int:
 
     The text after it is read again, because it has to see the new cells; 0 if the entries are not the cache's first.
     """
-    visual = torch.isin(ids[0], torch.tensor([adapter.token_id(kind) for kind in adapter.kinds])).nonzero()
+    visual = torch.isin(ids[0], torch.tensor(list(adapter.token_ids.values()))).nonzero()
     length = min(ids.shape[1], turn.shown.ids.shape[1], int(visual[-1]) + 1 if len(visual) else 0)
     same = int((ids[0, :length] == turn.shown.ids[0, :length]).long().cumprod(0).sum())
     shared = turn.source[0, : turn.entries] < same
@@ -431,7 +431,7 @@ def _prepare(
 
 def _prepared(make: Any, source: torch.Tensor, visuals: Sequence[Visual], read: Sequence[Encoded]) -> Prepared:
     places = tuple(visual.cell_places[one.cells] for visual, one in zip(visuals, read, strict=True))
-    return Prepared(make, tuple(make()), source.shape[1], (), source, places)
+    return Prepared(make, source.shape[1], (), source, places)
 
 
 def _extend(

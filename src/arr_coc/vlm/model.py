@@ -137,9 +137,14 @@ class VLM:
         return self.layer if self.layer is not None else self._universal
 
     @property
+    def predictor(self) -> LayerPredictor | None:
+        """The layer that was trained for this model, as selectors call it; None if there is none."""
+        return None if self.layer is None else LayerPredictor(self.layer, self.adapter.device)
+
+    @property
     def universal(self) -> LayerPredictor | None:
         """The layer that depends on no model, loaded on first use; None if the model was wrapped with `layer=None`."""
-        return LayerPredictor(self._universal, self.device) if self._has_universal else None
+        return LayerPredictor(self._universal, self.adapter.device) if self._has_universal else None
 
     @property
     def history(self) -> str:
@@ -582,7 +587,7 @@ class VLM:
         `waiting`: probes may wait for the prefill; the calls that do are added, by row.
         """
         check_peft(self.model)
-        watch = Stopwatch(self.device)
+        watch = Stopwatch(self.adapter.device)
         with torch.set_grad_enabled(gradients):
             pruned: list[PrunedPrompt] = []
             for context in self._contexts(request, watch):

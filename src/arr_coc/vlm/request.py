@@ -214,10 +214,8 @@ def check_straighten(straighten: str) -> None:
         raise PromptError(f"expected straighten as one of {', '.join(STRAIGHTEN)}, got {straighten!r}")
 
 
-def given_cells(allocation: Any, grids: Sequence[Cells]) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
+def given_cells(allocation: Any, grids: Sequence[Cells]) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Cells to keep and to encode that the caller chose, checked against the images' grids."""
-    if allocation is None:
-        return None
     entries = list(allocation) if _is_list(allocation) or len(grids) != 1 else [allocation]
     if len(entries) != len(grids):
         raise AllocationError(f"expected one allocation for each of the {len(grids)} pictures, got {len(entries)}")
