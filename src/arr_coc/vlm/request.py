@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -336,3 +337,16 @@ def _texts(text: Any, check: Callable[[str], str] = check_question) -> list[str]
     if not texts or not all(isinstance(one, str) for one in texts):
         raise PromptError("expected a question as text, or a list of them")
     return [check(one) for one in texts]
+
+
+def changed_arguments(function: Any, given: Mapping[str, Any], apart: Sequence[str] = ()) -> dict[str, Any]:
+    """The keyword arguments in `given` that differ from the function's defaults, apart from some, images and question."""
+    found = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in ("self", "images", "question", *apart) or parameter.kind == parameter.VAR_KEYWORD:
+            continue
+        value = given[name]
+        plain = isinstance(value, str | int | float) and not isinstance(parameter.default, Default)
+        if value is not parameter.default and not (plain and value == parameter.default):
+            found[name] = value
+    return found
