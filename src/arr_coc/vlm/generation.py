@@ -87,8 +87,8 @@ class TokenRecorder:
         self._length: int | None = None  # of the sequences at the last step
         self._plain = True  # one more token at each step
 
-    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """One step, as `generate` calls its processors of logits. The scores stay as they are."""
+    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> None:
+        """One step: the sequences `[B, T]` so far, and the scores `[B, V]` of their next tokens."""
         if self._last is not None and self._length is not None:
             self._plain = self._plain and ids.shape == (len(self._last), self._length + 1)
             if self._plain:
@@ -98,7 +98,6 @@ class TokenRecorder:
         self._last = scores.float().log_softmax(-1)
         if first and self._starts:
             self.started = self._last[:, self._starts].exp().sum(-1).cpu()
-        return scores
 
     def probabilities(self, sequences: torch.Tensor) -> torch.Tensor | None:
         """`[B, T]` of the finished sequences; None where tokens did not come one by one (beams, assisted generation)."""
@@ -213,14 +212,15 @@ def timed_generate(
     start = watch.mark()
     first: list[Any] = []
 
-    def mark_first(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    def each_step(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         if not first:
             first.append(watch.mark())
+        if recorder is not None:
+            recorder(ids, scores)
         return scores
 
     own = dict(options)
-    ours = [mark_first] if recorder is None else [mark_first, recorder]
-    own["logits_processor"] = [*ours, *(options.get("logits_processor") or [])]
+    own["logits_processor"] = [each_step, *(options.get("logits_processor") or [])]
     if own.get("generation_config") is not None:
         own["generation_config"] = copy.deepcopy(own["generation_config"])
         own["generation_config"].return_dict_in_generate = True
