@@ -2,8 +2,8 @@
 
     python benchmarks/answer_path.py [--list]
 
-Counted with `sys.setprofile` in the calling thread. A switch is a call that enters another file of the project than the
-last project function that was called or returned to. Functions of libraries in between do not count.
+Counted with `sys.setprofile` in the calling thread. A switch is a call of a project function in another file than that of the
+project function called before it. Functions of libraries in between do not count, nor do returns.
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ import torch.nn.functional as F
 import arr_coc
 from arr_coc.evaluation.metrics import evidence_cells, recall
 from arr_coc.evaluation.statistics import interval, mean
-from arr_coc.relevance.knowing import edge_energy, know
-from arr_coc.relevance.realizing import RelevanceSettings, couple, realized
+from arr_coc.relevance.coupling import couple
+from arr_coc.relevance.knowing import know, texture_scores
+from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.selectors.base import FunctionSelector, ImageSource, SelectionInput
 from arr_coc.selectors.scoring import encoder_tokens, unit_vectors
 from arr_coc.texture import TextureArray
@@ -74,7 +75,9 @@ def _with_channels(selection: SelectionInput, key: str, changed: Mapping[str, st
         other = TextureArray.from_planes(
             {name: zeros if one is None else texture[one] for name, one in sources.items()}
         )
-        other.once(f"edge energy {view!r}", lambda: edge_energy(texture, view))
+        scores = texture_scores(other, view)
+        scores[3] = texture_scores(texture, view)[3]  # the rules about even images stay as they are
+        other.once(f"scores {view!r}", scores.cpu)
         return other
 
     other = texture.once(key, make)

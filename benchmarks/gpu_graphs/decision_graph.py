@@ -19,8 +19,8 @@ import triton
 import triton.language as tl
 
 from arr_coc.errors import ArrCocError
-from arr_coc.relevance.balancing import SHARPNESS
 from arr_coc.relevance.knowing import NEAR_CELLS, TEXT_THRESHOLD
+from arr_coc.relevance.realizing import SHARPNESS
 from arr_coc.relevance.strategy import EVEN_EDGES, FAINT_EDGES, PALE
 from arr_coc.selectors.controls import even_cells
 from arr_coc.texture.kernels.dispatch import device_guard, use_kernel

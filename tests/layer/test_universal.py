@@ -25,7 +25,7 @@ from arr_coc.layer.universal import (
     shipped_layer,
 )
 from arr_coc.relevance import coupling
-from arr_coc.relevance.realizing import RelevanceSettings, couple, realized
+from arr_coc.relevance.realizing import RelevanceSettings, realized
 from arr_coc.relevance.selector import ArrCoc
 from arr_coc.selectors.base import ImageSource, LayerPrediction, SelectionInput
 from tests.adapters import families
@@ -195,7 +195,7 @@ def test_the_models_own_layer_comes_first() -> None:
     assert realized(both, RelevanceSettings(learned=False)).coupled_by == "probe"
     unsure = page_selection(universal=fixed(found=0.9), layer=fixed(confidence=-4.0))
     assert realized(unsure).coupled_by == coupling.UNIVERSAL
-    assert couple(both, None, "universal").by == coupling.UNIVERSAL  # type: ignore[arg-type, union-attr]
+    assert coupling.couple(both, None, "universal").by == coupling.UNIVERSAL  # type: ignore[arg-type, union-attr]
 
 
 @pytest.mark.parametrize("family", list(families.QWEN))

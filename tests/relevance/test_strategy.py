@@ -12,11 +12,12 @@ from PIL import Image, ImageDraw
 from arr_coc import TextureArray, pictures
 from arr_coc.draw import overlay
 from arr_coc.draw.textures import draw_texture
-from arr_coc.relevance.realizing import names_something, realized
+from arr_coc.relevance.realizing import realized
 from arr_coc.relevance.strategy import BACKGROUND, label_components, round_robin, void
 from arr_coc.selectors import selector
 from arr_coc.selectors.base import ImageSource
 from arr_coc.training.documents import draw_any
+from arr_coc.types.question import names_something
 from tests.relevance.page import GRID, page_selection
 from tests.selectors.selections import choice, selection, words
 

@@ -141,6 +141,22 @@ def test_supply_shares_what_does_not_depend_on_it(monkeypatch: pytest.MonkeyPatc
     assert supplied.supply(gaze=None)["gaze"].max() == 0
 
 
+def test_cells_are_pooled_once_and_follow_the_supplied_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    texture = TextureArray.from_image(structured(40, 30))
+    names = ("edges", "gaze", "edges")
+    assert torch.equal(texture.cells(4, 3, names), texture.grid(4, 3, ["edges", "gaze"])[[0, 1, 0]])
+    pooled: list[str] = []
+    stock = TextureArray._pooled
+    monkeypatch.setattr(
+        TextureArray, "_pooled", lambda self, some, size: pooled.extend(c.name for c in some) or stock(self, some, size)
+    )
+    texture.cells(4, 3, names)
+    one, other = (texture.supply(gaze=torch.full((4, 3), value)) for value in (1.0, 0.25))
+    assert one.cells(4, 3, names)[1].mean() == pytest.approx(1.0)
+    assert other.cells(4, 3, names)[1].mean() == pytest.approx(0.25)
+    assert pooled == ["gaze", "gaze"]  # edges are shared, the map is not
+
+
 def test_supplied_at_once_equals_supplied_later() -> None:
     image, gaze = noise(20, 30), torch.rand(5, 5)
     at_once = TextureArray.from_image(image, supplied={"gaze": gaze})

@@ -21,11 +21,11 @@ from arr_coc.vlm.confidence import (
     TOKEN_PROBABILITY,
     Calibration,
     Refusal,
-    TokenRecorder,
     conclude,
     fits,
     judge,
 )
+from arr_coc.vlm.generation import TokenRecorder
 from arr_coc.vlm.looking_again import is_enough, is_sure, surest, wider_budgets
 from tests.adapters.tiny_vlm import GREEDY, picture
 

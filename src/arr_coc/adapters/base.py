@@ -44,11 +44,12 @@ class Visual:
     places: torch.Tensor  # [T] token positions in the row, rising
     cells: torch.Tensor | None = None  # [N] which of those tokens are cells; None: all. The others are never dropped.
 
-    @property
+    @cached_property
     def n(self) -> int:
+        """The number of cells."""
         return self.grid.n
 
-    @property
+    @cached_property
     def cell_places(self) -> torch.Tensor:
         """The places of the cells in the row: `[N]`."""
         return self.places if self.cells is None else self.places[self.cells]
@@ -257,7 +258,7 @@ class Adapter(ABC):
     @cached_property
     def pad_token(self) -> int:
         """A padding token that is not a visual token."""
-        visual = {self.token_id(kind) for kind in self.kinds}
+        visual = self.token_ids.values()
         for source in (self.model.generation_config, self.config, self.config.get_text_config()):
             for name in ("pad_token_id", "eos_token_id"):
                 value = getattr(source, name, None)
@@ -268,6 +269,11 @@ class Adapter(ABC):
 
     def token_id(self, kind: str) -> int:
         return int(getattr(self.config, f"{kind}_token_id"))
+
+    @cached_property
+    def token_ids(self) -> dict[str, int]:
+        """The visual token of each kind."""
+        return {kind: self.token_id(kind) for kind in self.kinds}
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Word embeddings: `[T]` to `[T, D]`."""
@@ -282,7 +288,7 @@ class Adapter(ABC):
         ids = inputs["input_ids"].cpu()
         for kind in self.kinds:
             grids = self.grids(inputs, kind, (sizes or {}).get(kind))
-            rows, columns = (ids == self.token_id(kind)).nonzero(as_tuple=True)
+            rows, columns = (ids == self.token_ids[kind]).nonzero(as_tuple=True)
             start = 0
             for number, grid in enumerate(grids):
                 length = self.token_count(grid)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -261,26 +261,3 @@ def user_message(text: str, images: int, videos: int) -> dict[str, Any]:
 
 def assistant_message(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": [{"type": "text", "text": text}]}
-
-
-def logits_callback(
-    first: Callable[[], None], each: Callable[[Any, Any], None] | None, others: Sequence[Any] | None = None
-) -> Any:
-    """A `LogitsProcessorList` that calls `first()` once and `each(ids, scores)` at every step, and then runs `others`.
-
-    No score changes.
-    """
-    from transformers import LogitsProcessor, LogitsProcessorList
-
-    class EachStep(LogitsProcessor):
-        started = False
-
-        def __call__(self, ids: Any, scores: Any) -> Any:
-            if not self.started:
-                self.started = True
-                first()
-            if each is not None:
-                each(ids, scores)
-            return scores
-
-    return LogitsProcessorList([EachStep(), *(others or [])])

@@ -27,7 +27,7 @@ from arr_coc.adapters.encoder import (
     sort_by_window,
 )
 from arr_coc.adapters.processor import read_patches
-from arr_coc.adapters.wrapped import is_spread
+from arr_coc.adapters.wrapped import is_spread, without_compilation
 from arr_coc.errors import PromptError
 from arr_coc.types.grid import Cells, Grid, split_cells
 
@@ -79,7 +79,7 @@ class Qwen2VL(Adapter):
     ) -> torch.Tensor:
         if inputs.get("second_per_grid_ts") is not None:
             grids["second_per_grid_ts"] = inputs["second_per_grid_ts"]
-        kinds = sum((ids == self.token_id(kind)).int() * number for number, kind in enumerate(self.kinds, start=1))
+        kinds = sum((ids == token).int() * number for number, token in enumerate(self.token_ids.values(), start=1))
         positions, _ = self.core.get_rope_index(ids, mm_token_type_ids=kinds, attention_mask=mask, **grids)
         return positions
 
@@ -93,13 +93,16 @@ class Qwen2VL(Adapter):
         dense, grids = cells is None, [view for visual in visuals for view in visual.grid.views]
         encoder, device = self.encoder, self.device
         cells = [torch.arange(visual.n) for visual in visuals] if cells is None else cells
-        counts = [len(chosen) for chosen in cells]
-        if sum(counts) == 0:
+        if not any(map(len, cells)):
             none = torch.zeros(0, self.width, device=device, dtype=encoder.dtype)
             return [
                 Encoded(chosen, none, (none,) * self.deep_layers, attention=dict.fromkeys(depths, none[:, 0]))
                 for chosen in cells
             ]
+        if dense and not depths and not self._batches_segments(dense):  # as the model itself would encode it
+            with without_compilation():
+                tokens, deep = self._stock(read_patches(pixels, None, device, encoder.dtype), thw.to(device))
+            return _split(cells, tokens, deep, {})
         by_grid = [
             part
             for visual, chosen in zip(visuals, cells, strict=True)
@@ -114,16 +117,14 @@ class Qwen2VL(Adapter):
             keywords = {} if dense else self._encoder_kwargs(patches)
             with recorder.attached():
                 sizes = self._segment_sizes(thw, grids, by_grid, dense).to(device)
-                answer = encoder(pixels, grid_thw=sizes, return_dict=True, **keywords)
-            tokens, deep = answer.pooler_output, tuple(getattr(answer, "deepstack_features", None) or ())
-        received = {depth: self._by_cell(values, patches).split(counts) for depth, values in recorder.cells().items()}
-        return [
-            Encoded(
-                chosen, part, tuple(level.split(counts)[i] for level in deep),
-                attention={depth: values[i] for depth, values in received.items()},
-            )
-            for i, (chosen, part) in enumerate(zip(cells, tokens.split(counts), strict=True))
-        ]  # fmt: skip
+                tokens, deep = self._stock(pixels, sizes, **keywords)
+        received = {depth: self._by_cell(values, patches) for depth, values in recorder.cells().items()}
+        return _split(cells, tokens, deep, received)
+
+    def _stock(self, pixels: torch.Tensor, sizes: torch.Tensor, **keywords: Any) -> Features:
+        """Tokens and deep features by the stock encoder, in an ordinary call."""
+        answer = self.encoder(pixels, grid_thw=sizes, return_dict=True, **keywords)
+        return answer.pooler_output, tuple(getattr(answer, "deepstack_features", None) or ())
 
     def _index(self, grids: list[Grid], cells: Sequence[torch.Tensor]) -> PatchIndex:
         return index_patches(grids, cells, self.merge)
@@ -284,6 +285,27 @@ class Qwen3Omni(_Omni, Qwen3VL):
     model_types: ClassVar[tuple[str, ...]] = ("qwen3_omni_moe_thinker",)
     processor: ClassVar[str] = "Qwen3OmniMoeProcessor"
     oldest: ClassVar[tuple[int, int]] = (5, 22)
+
+
+def _split(
+    cells: Sequence[torch.Tensor],
+    tokens: torch.Tensor,
+    deep: tuple[torch.Tensor, ...],
+    received: Mapping[float, torch.Tensor],
+) -> list[Encoded]:
+    """Tokens, deep features and received attention of all visuals, `[M, ...]`, as the results for each."""
+    counts = [len(chosen) for chosen in cells]
+    levels = [level.split(counts) for level in deep]
+    maps = {depth: values.split(counts) for depth, values in received.items()}
+    return [
+        Encoded(
+            chosen,
+            part,
+            tuple(level[i] for level in levels),
+            attention={depth: found[i] for depth, found in maps.items()},
+        )
+        for i, (chosen, part) in enumerate(zip(cells, tokens.split(counts), strict=True))
+    ]
 
 
 def _attend(

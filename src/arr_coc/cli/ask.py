@@ -14,17 +14,21 @@ if TYPE_CHECKING:
     from arr_coc.types.answer import Answer
 
 _EPILOG = """\
-A budget or a glance is one of
+Visual tokens are dropped twice: --glance says how many of them the vision encoder computes at all, --budget how many of those
+the language model reads. Defaults stand in parentheses. A budget or a glance is one of
   128          a number of tokens
   12.5%        a share of all tokens
   "mass 90%"   as few tokens as hold 90% of the relevance above its median
   auto         as many as the selector finds enough
   all          every token
-"mass" and auto need a selector that scores every cell.
+"mass" and auto need a selector that scores every cell (the part of the image that one visual token covers).
 
 examples:
   arr-coc ask receipt.jpg "What is the total amount?" --budget 12.5% --why why.png --where where.png
   arr-coc ask receipt.jpg "What is the total amount?" --then "What is the date?" --then "Which company is it?"
+  arr-coc ask photo.jpg "What is the total amount?" --sure .7        more tokens where the answer is not sure
+  arr-coc ask page.png "What is the title?" --model Qwen/Qwen2.5-VL-7B-Instruct --device cuda --budget 25%
+  for f in photos/*.jpg; do arr-coc ask "$f" "What is the total amount?" --json; done
 """
 
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 MORE = " (--json lists all)"
 _EPILOG = """\
+A cell is the part of an image that one visual token covers. A selector chooses which cells the model reads; arr-coc is the default of
+arr-coc ask, all is the stock model, random and uniform are controls.
+
 DATA is a folder with pictures and samples.jsonl, one question a line:
   {"image": "a.jpg", "question": "What is the total?", "answer": "12.50", "kind": "total", "evidence": [[[40, 60, 90, 80]]]}
 Only image and question are required. evidence is a list of groups of pixel boxes: all boxes of a group are needed, any one
@@ -24,8 +27,8 @@ group suffices. Lines that cannot be used are named with their number, the rest 
 "video" in place of "image" lists the files of a clip's frames, or names a folder of them.
 
 examples:
-  arr-coc eval receipts --selectors all random uniform --budgets 25% 12.5% --limit 20
-  arr-coc eval receipts --selectors mymodule:MySelector,divprune --json out.json --report out
+  arr-coc eval receipts --selectors all arr-coc random --budgets 25% 12.5% --limit 20    a first look
+  arr-coc eval receipts --selectors mymodule:MySelector,divprune --json out.json --report out    your own selector
   arr-coc eval photos --evidence-only              which cells are kept, without generating answers
   arr-coc eval photos --selectors coupling centre --embeddings labels
   arr-coc eval photos --glance 25% --budgets all    what each selector lets the vision encoder see
@@ -83,7 +86,7 @@ def add_parser(commands: Any) -> None:
     )
     budgets = 'counts, shares or "mass 90%%" (25%% 12.5%% 6.25%%); "all" keeps all cells'
     add("--budgets", nargs="+", metavar="B", help=budgets)
-    add("--glance", default="all", help="cells that the vision encoder sees at all (all)")
+    add("--glance", default="all", help="cells that the vision encoder encodes at all (all)")
     add(
         "--glance-selector",
         metavar="NAME",
@@ -97,8 +100,8 @@ def add_parser(commands: Any) -> None:
         help="layer from arr-coc train, its hub id, universal, or none (the model's own, else universal)",
     )
     add("--format", default="samples", metavar="NAME", help="the layout of DATA (samples)")
-    add("--kinds", nargs="+", metavar="KIND", help="only questions of these kinds")
-    add("--limit", type=int, metavar="N", help="only the first N pictures")
+    add("--kinds", nargs="+", metavar="KIND", help="only questions of these kinds (all)")
+    add("--limit", type=int, metavar="N", help="only the first N pictures (all)")
     add("--seed", type=int, default=0, help="random seed (0)")
     add("--seeds", type=int, default=3, metavar="N", help="seeds of the random selector (3)")
     add("--tokens", type=int, default=160, metavar="N", help="longest answer in tokens (160)")

@@ -16,7 +16,7 @@ from arr_coc.serve.limits import EndpointLimits
 KEY = "ARR_COC_API_KEY"
 LOCAL = ("127.0.0.1", "localhost", "::1")
 _EPILOG = f"""\
-Clients send images as data: URIs. Budget, glance and selector of one request are in its object arr_coc:
+Unmodified OpenAI clients work. They send images as data: URIs. Budget, glance and selector of one request are in its object arr_coc:
   client.chat.completions.create(..., extra_body={{"arr_coc": {{"budget": "12.5%", "glance": "50%"}}}})
 The API key is read from the environment variable {KEY}. Without one, every client is served.
 A signal (Ctrl-C, SIGTERM) ends the accepting of requests; what was accepted is answered. A second signal ends at once.
@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
         "serve",
         help="an OpenAI-compatible endpoint",
         description=(
-            "Serve a model at /v1/chat/completions, with streaming, batches of concurrent requests, a bounded queue, "
+            "Serve a model at an OpenAI-compatible endpoint, /v1/chat/completions, with streaming, batches of concurrent requests, a bounded queue, "
             "/health and /metrics."
         ),
         epilog=_EPILOG,

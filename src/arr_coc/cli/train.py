@@ -26,12 +26,13 @@ UNIVERSAL, NONE = "universal", "none"
 SHARED_SIZES = ("width", "heads", "seeing", "asking", "pixels")  # that a layer has from the one it starts from
 
 _EPILOG = """\
+A cell is the part of an image that one visual token covers. ask and eval find the layer by --layer DIR, Python by layer="DIR".
+
 Without DATA it learns from drawn documents and scenes, which need no annotation: receipts, invoices, forms, tables, charts,
 screens, tickets, letters and more, drawn with the fonts of this machine into DIR/drawn. Validation is on other drawings, asked about
 in phrasings that are never trained on. The layer then starts from the universal layer, as far as the shapes agree.
 
-The model stays frozen. A small layer is trained that scores every cell before and after the encoder. --learn names the sources of
-its targets. Several may be combined:
+The layer scores every cell, before and after the encoder. --learn names the sources of its targets. Several may be combined:
 
   boxes       the evidence boxes of samples.jsonl (the default)
   attention   the model's own attention where its answer is right; no boxes needed
@@ -42,8 +43,8 @@ One picture in ten is used for validation, or name other data with --validation.
 command resumes it; --fresh starts again. On several GPUs: torchrun --nproc-per-node 8 -m arr_coc.cli train ... (or accelerate launch).
 
 examples:
-  arr-coc train --model MODEL_FOLDER
-  arr-coc train data/receipts --model MODEL_FOLDER -o layer --minutes 20
+  arr-coc train --model MODEL_FOLDER                                            from drawn documents, no data needed
+  arr-coc train data/receipts --model MODEL_FOLDER -o layer --minutes 20        from your own pictures with boxes
   arr-coc train photos --model MODEL_FOLDER -o layer --learn attention answers --gate straight-through
   arr-coc train photos --model MODEL_FOLDER -o layer --learn boxes answers --adapt lora:8
   arr-coc ask receipt.jpg "What is the total?" --model MODEL_FOLDER --layer layer --budget 12.5%
@@ -54,7 +55,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "train",
         help="train a layer that selects the cells a question needs",
-        description="Train the learned ARR-COC layer for a frozen vision-language model.",
+        description="Train a layer for a vision-language model: a small network that selects the cells a question needs. The model stays frozen.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -65,35 +66,55 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--model", default="reader", help="reader (the default), a model folder or a hub id")
     parser.add_argument("--validation", type=Path, metavar="DATA", help="validation data (one picture in ten)")
     parser.add_argument(
-        "--learn", nargs="+", default=["boxes"], metavar="FROM", help="boxes, attention, answers (boxes)"
+        "--learn",
+        nargs="+",
+        default=["boxes"],
+        metavar="FROM",
+        help="sources of the targets: boxes, attention, answers (boxes)",
     )
     parser.add_argument(
         "--gate",
         default="straight-through",
-        help="for answers: straight-through, gumbel or log-gate (straight-through)",
+        help="with --learn answers, how cells are dropped: straight-through, gumbel or log-gate (straight-through)",
     )
     parser.add_argument(
         "--drawn", type=int, metavar="N", help=f"drawn pictures to learn from ({DRAWN} without DATA, else 0)"
     )
-    parser.add_argument("--scenes", type=float, default=0.1, metavar="SHARE", help="of the drawings, scenes (0.1)")
+    parser.add_argument(
+        "--scenes", type=float, default=0.1, metavar="SHARE", help="share of scenes among the drawings (0.1)"
+    )
     parser.add_argument(
         "--fonts", type=Path, metavar="DIR", help="draw with the .ttf fonts of a folder (bundled and this machine's)"
     )
     parser.add_argument(
-        "--start", metavar="LAYER", help="universal, none or a layer's folder (universal without DATA, else none)"
+        "--start",
+        metavar="LAYER",
+        help="layer to start from: universal, none or a layer's folder (universal without DATA, else none)",
     )
-    parser.add_argument("--adapt", metavar="WHAT", help="then fine-tune the model: layers:N or lora:RANK")
+    parser.add_argument(
+        "--adapt",
+        metavar="WHAT",
+        help="then fine-tune the model, its last N layers or with LoRA: layers:N or lora:RANK (no)",
+    )
     parser.add_argument("--adapt-steps", type=int, default=200, metavar="N", help="steps of fine-tuning (200)")
     parser.add_argument("--steps", type=int, default=2000, help="steps of training (2000)")
-    parser.add_argument("--minutes", type=float, metavar="M", help="stop after so many minutes of training")
+    parser.add_argument(
+        "--minutes", type=float, metavar="M", help="stop after so many minutes of training (when --steps are done)"
+    )
     parser.add_argument("--lr", type=float, default=2e-3, help="highest learning rate (0.002)")
     parser.add_argument("--pictures", type=int, default=8, metavar="N", help="pictures to a step (8)")
     parser.add_argument(
         "--answers", type=int, default=1, metavar="N", help="questions to a step that run the model (1)"
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N pictures of each folder")
-    parser.add_argument("--pooling", default="learned", help="learned, max, mean or sum (learned)")
-    parser.add_argument("--without", nargs="+", default=[], metavar="CHANNEL", help="channels to leave out")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N pictures of each folder (all)")
+    parser.add_argument(
+        "--pooling",
+        default="learned",
+        help="how similarities to the words of a question become one number: learned, max, mean or sum (learned)",
+    )
+    parser.add_argument(
+        "--without", nargs="+", default=[], metavar="CHANNEL", help="texture channels to leave out (none)"
+    )
     parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that compute textures (0)")
     parser.add_argument("--tensorboard", action="store_true", help="also log for TensorBoard, to DIR/tensorboard")
     parser.add_argument("--fresh", action="store_true", help="do not resume an earlier call")

@@ -10,7 +10,7 @@ from arr_coc.demo import cells, markup, snippets
 from arr_coc.demo.app import Output, PageRequest
 from arr_coc.demo.markup import macros
 from arr_coc.relevance import explanation as why
-from arr_coc.relevance.balancing import SCORES
+from arr_coc.relevance.realizing import SCORES
 from arr_coc.types.allocation import Allocation
 
 WEIGHT = "weight of "

@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
-from arr_coc.errors import ArrCocError
+from arr_coc.errors import ArrCocError, SelectorError
 from arr_coc.layer.universal import knows_script
+from arr_coc.relevance.knowing import CellScores
 from arr_coc.selectors.base import LayerPrediction, SelectionInput
 from arr_coc.selectors.scoring import question_similarity
 from arr_coc.types.grid import Cells
@@ -74,6 +75,43 @@ class Coupled:
     def __post_init__(self) -> None:
         if not bool(torch.isfinite(self.values).all()):
             raise ArrCocError(f"expected finite coupling from the {self.by}, got NaN or infinity")
+
+
+def couple(selection: SelectionInput, scores: CellScores, how: str, probe: bool = True) -> Coupled | None:
+    """Coupling with the question from the best source available; None if there is none. `probe`: "auto" may use one."""
+    if not selection.question.text.strip() or how == "none":
+        return None
+    unfamiliar = False  # the image is unlike the layer's training images
+    if how in ("auto", "layer") and selection.layer is not None:
+        layer = by_layer(selection)
+        if how == "layer" or (layer.trust >= TRUSTED and not layer.question_unfamiliar):
+            return layer
+        if layer.trust >= TRUSTED:
+            return by_both(
+                selection if probe else replace(selection, probe=None), layer, scores.information + scores.text
+            )
+        unfamiliar = layer.image_unfamiliar
+    elif how == "layer":
+        raise SelectorError("coupling='layer' needs a trained layer, and this model has none: run arr-coc train")
+    # On a photograph a probe or an encoder finds more than the universal layer, which was trained on documents.
+    documents = how == "universal" or scores.has_page or (selection.scorer is None and selection.probe is None)
+    if how in ("auto", "universal") and selection.universal is not None and selection.source is not None and documents:
+        universal = by_universal(selection)
+        if how == "universal" or universal.trust >= TRUSTED:
+            return universal
+        unfamiliar = unfamiliar or universal.image_unfamiliar
+    elif how == "universal":
+        raise SelectorError(
+            "coupling='universal' needs the image itself, and a model that was not wrapped with layer=None"
+        )
+    if how == "auto":
+        page = scores.is_page and not unfamiliar
+        how = "probe" if selection.probe is not None and (page or selection.scorer is None) else "embeddings"
+        if (how == "probe" and not probe) or (how == "embeddings" and selection.scorer is None):
+            return None
+    if how == "probe":
+        return by_probe(selection, scores.information + scores.text)
+    return by_embeddings(selection) if how == "embeddings" else by_tokens(selection)
 
 
 def by_layer(selection: SelectionInput) -> Coupled:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 
@@ -42,6 +41,7 @@ class CellScores:
     coupled_by: str = ""  # source of the coupling
     trust: float = 1.0  # in the coupling
     background: float = 0.0  # share of the image that has the most frequent tone
+    energy: torch.Tensor | None = None  # mean edge strength, not normalised; None without the image itself
     salience_weight: float | None = None  # where the question does not count; None: the texture's, a tenth
     supplied: Mapping[str, torch.Tensor] = field(default_factory=dict)  # from the caller: memory, attention, gaze
 
@@ -77,22 +77,24 @@ def know(selection: SelectionInput) -> CellScores:
         for name in SUPPLIED
         if name not in absent and all(name in texture.names for texture in frames)
     }
-    information, salience, text = cached_scores(selection, "scores", texture_scores)
-    background = max(one.once("background", partial(background_share, one)) for one in frames)
-    return CellScores(information, salience, None, text, background=background, supplied=supplied)
+    information, salience, text, energy = cached_scores(selection, "scores", texture_scores)
+    background = max(background_share(texture) for texture in frames)
+    return CellScores(information, salience, None, text, background=background, energy=energy, supplied=supplied)
 
 
 def page_likeness(selection: SelectionInput) -> float:
     """Share of cells with text times the share of the background: what `CellScores.is_page` compares. It costs little."""
     text = score_cells(selection, lambda texture, view: pool_channels(texture, view, ("text",))[0].cpu())
-    background = max(one.once("background", partial(background_share, one)) for one in selection.textures)
+    background = max(background_share(texture) for texture in selection.textures)
     return float((text > TEXT_THRESHOLD).float().mean()) * background if len(text) else 0.0
 
 
 def texture_scores(texture: TextureArray, view: Grid) -> torch.Tensor:
-    """Information, salience and text likelihood of the cells of one frame of `view`: `[3, h, w]`."""
+    """Information, salience, text likelihood and edge energy of the cells of one frame of `view`: `[4, h, w]`."""
     channels = pooled_channels(texture, view)
-    return torch.stack([information(texture, view, channels), salience(texture, view, channels), channels["text"]])
+    energy = channels["edges"] + channels["edges_inverted"]
+    scores = [information(texture, view, channels), salience(texture, view, channels), channels["text"], energy]
+    return torch.stack(scores)
 
 
 def information(texture: TextureArray, view: Grid, channels: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -116,15 +118,9 @@ def salience(texture: TextureArray, view: Grid, channels: Mapping[str, torch.Ten
     return stands_out * (1 - 0.5 * channels["eccentricity"])
 
 
-def edge_energy(texture: TextureArray, view: Grid) -> torch.Tensor:
-    """Mean edge strength of each cell, not normalised: `[h, w]`."""
-    channels = pooled_channels(texture, view)
-    return channels["edges"] + channels["edges_inverted"]
-
-
 def background_share(texture: TextureArray) -> float:
-    """Share of the image whose tone is within one bin of the most frequent tone."""
-    return float(background(texture))
+    """Share of the image whose tone is within one bin of the most frequent tone, cached."""
+    return texture.once("background", lambda: float(background(texture)))
 
 
 def background(texture: TextureArray) -> torch.Tensor:

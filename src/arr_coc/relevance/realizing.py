@@ -14,25 +14,29 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from arr_coc.errors import ArrCocError, SelectorError
+from arr_coc.errors import ArrCocError
 from arr_coc.layer.universal import UNKNOWN_SCRIPT, knows_script
-from arr_coc.relevance import attending, balancing, coupling, strategy
-from arr_coc.relevance.coupling import Coupled
-from arr_coc.relevance.knowing import CellScores, know
-from arr_coc.selectors.base import Choice, SelectionInput
+from arr_coc.relevance import attending, strategy
+from arr_coc.relevance.coupling import UNIVERSAL, Coupled, couple
+from arr_coc.relevance.knowing import CellScores, know, scale_to_max
+from arr_coc.relevance.strategy import Strategy
+from arr_coc.selectors.base import Choice, LayerPrediction, SelectionInput
 from arr_coc.selectors.controls import Uniform
 from arr_coc.selectors.scoring import relevance_map, scatter_to_grid
-from arr_coc.types.question import KINDS, STOP_WORDS, question_kind, subject
+from arr_coc.types.question import KINDS, names_something, question_kind
 
 COUPLINGS = ("auto", "layer", "universal", "probe", "embeddings", "tokens", "none")
 SALIENCES = ("texture", "archetypes", "encoder")
 TEXTURE_SALIENCE = ("odd", "void", "camouflage")  # rules that rest on the texture's own salience
 SALIENCE_WEIGHT = 2.0  # of another source's, where the question does not count (`benchmarks/salience_ablation.py`)
+BALANCES = ("weigh", "oppose")
 CASCADES = ("auto", "on", "off")
 MOMENTS = ("auto", "surest", "together")
 ASKED_TO = {kind: kind for kind in KINDS} | {"odd": "find what is odd"}
 GAZE_FLOOR = 0.1  # worth of a cell without relevance where a budget of `auto` or a mass is counted under a gaze
-BALANCES = {"weigh": balancing.weigh, "oppose": balancing.oppose}
+SHARPNESS = 4  # relevance is raised to this power: the order stays, peaks become clearer
+SCORES = ("information", "salience", "coupling", "text")  # scores that have a weight
+SUPPLIED_WEIGHT = 0.3  # weight of each map of memory and attention
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,8 @@ class RelevanceSettings:
         if self.exploit is not None and not 0 <= self.exploit <= 1:
             raise ArrCocError(f"expected exploit from 0 to 1, got {self.exploit!r}")
         for name, weight in self.weights.items():
-            if name not in balancing.SCORES or not 0 <= weight < math.inf:
-                names = ", ".join(balancing.SCORES)
+            if name not in SCORES or not 0 <= weight < math.inf:
+                names = ", ".join(SCORES)
                 raise ArrCocError(f"expected weights of at least 0 for {names}, got {name!r} with {weight!r}")
 
 
@@ -93,12 +97,12 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
         scores, stands_out = replace_salience(selection, scores, settings.salience)
     prediction = None if coupled is None or plan.coupling == 0 else coupled.prediction
     if prediction is not None:
-        scores, balanced = balancing.use_layer_scores(scores, plan, prediction)
+        scores, balanced = use_layer_scores(scores, plan, prediction)
     else:
-        balanced = BALANCES[settings.balance](scores, plan)
+        balanced = weigh(scores, plan) if settings.balance == "weigh" else oppose(scores, plan)
     overridden = bool(settings.weights) or settings.exploit is not None
     if overridden:
-        balanced = balancing.override(scores, plan, balanced, settings.exploit, settings.weights)
+        balanced = override(scores, plan, balanced, settings.exploit, settings.weights)
     gaze = scores.supplied.get("gaze")
     worth = balanced.relevance if gaze is None else gaze.square() * (GAZE_FLOOR + balanced.relevance)
     k = attending.how_many(worth, selection.k, selection.mass)
@@ -107,9 +111,9 @@ def realized(selection: SelectionInput, settings: RelevanceSettings = RelevanceS
     elif plan.even:
         keep = Uniform().select(replace(selection, k=k))
     elif plan.round_robin:
-        keep = selection.candidates[strategy.round_robin(balanced.relevance, k, strategy.components(selection))]
+        keep = selection.candidates[strategy.round_robin(balanced.relevance, k, strategy.components(selection, scores))]
     elif plan.instances:
-        keep = selection.candidates[strategy.instances(balanced.relevance, k, strategy.components(selection))]
+        keep = selection.candidates[strategy.instances(balanced.relevance, k, strategy.components(selection, scores))]
     else:
         ranking, tokens = balanced.relevance, selection.tokens if settings.diverse and prediction is None else None
         if prediction is not None and not overridden:
@@ -152,7 +156,7 @@ def replace_salience(selection: SelectionInput, scores: CellScores, source: str)
 
 def _favour_lines(selection: SelectionInput, scores: CellScores, ranking: torch.Tensor) -> torch.Tensor:
     """A layer's ranking with whole lines of text first. A layer trained for the model knows before encoding what it needs."""
-    if scores.coupled_by == coupling.UNIVERSAL:
+    if scores.coupled_by == UNIVERSAL:
         bonus = attending.UNIVERSAL_LINES
     elif selection.tokens is not None:
         bonus = attending.LINES
@@ -175,43 +179,105 @@ def held_share(selection: SelectionInput, coupled: Coupled | None, keep: torch.T
     return float((kept / coupled.chances.sum().clamp(min=1e-9)).clamp(0, 1))
 
 
-def couple(selection: SelectionInput, scores: CellScores, how: str, probe: bool = True) -> Coupled | None:
-    """Coupling with the question from the best source available; None if there is none. `probe`: "auto" may use one."""
-    if not selection.question.text.strip() or how == "none":
-        return None
-    unfamiliar = False  # the image is unlike the layer's training images
-    if how in ("auto", "layer") and selection.layer is not None:
-        layer = coupling.by_layer(selection)
-        if how == "layer" or (layer.trust >= coupling.TRUSTED and not layer.question_unfamiliar):
-            return layer
-        if layer.trust >= coupling.TRUSTED:
-            return coupling.by_both(
-                selection if probe else replace(selection, probe=None), layer, scores.information + scores.text
-            )
-        unfamiliar = layer.image_unfamiliar
-    elif how == "layer":
-        raise SelectorError("coupling='layer' needs a trained layer, and this model has none: run arr-coc train")
-    # On a photograph a probe or an encoder finds more than the universal layer, which was trained on documents.
-    documents = how == "universal" or scores.has_page or (selection.scorer is None and selection.probe is None)
-    if how in ("auto", "universal") and selection.universal is not None and selection.source is not None and documents:
-        universal = coupling.by_universal(selection)
-        if how == "universal" or universal.trust >= coupling.TRUSTED:
-            return universal
-        unfamiliar = unfamiliar or universal.image_unfamiliar
-    elif how == "universal":
-        raise SelectorError(
-            "coupling='universal' needs the image itself, and a model that was not wrapped with layer=None"
-        )
-    if how == "auto":
-        page = scores.is_page and not unfamiliar
-        how = "probe" if selection.probe is not None and (page or selection.scorer is None) else "embeddings"
-        if (how == "probe" and not probe) or (how == "embeddings" and selection.scorer is None):
-            return None
-    if how == "probe":
-        return coupling.by_probe(selection, scores.information + scores.text)
-    return coupling.by_embeddings(selection) if how == "embeddings" else coupling.by_tokens(selection)
+# Balancing: the scores weighed against each other.
 
 
-def names_something(question: str) -> bool:
-    """Whether the question contains a word that names a thing."""
-    return any(word not in STOP_WORDS for word in subject(question).split())
+@dataclass(frozen=True, eq=False)
+class Balanced:
+    """Relevance `[M]` in [0, 1], and the weights and tensions behind it.
+
+    | tension | near 0 | near 1 |
+    |---|---|---|
+    | particularize | the question matches all cells alike | it matches few cells |
+    | exploit | explore: keep whatever carries information | follow the coupling with the question |
+    | focus | spread over the image | stay with the most relevant cells |
+
+    Without a layer, `exploit` sets the weights. With a layer, the layer sets them, and all three tensions only describe the
+    result. Weights need not sum to 1: two scores may both be right.
+    """
+
+    relevance: torch.Tensor
+    weights: dict[str, float]
+    tensions: dict[str, float]
+
+
+def weigh(scores: CellScores, strategy: Strategy) -> Balanced:
+    """The default: coupling first, as far as it is trusted; information and text for the rest."""
+    found = tensions(scores, strategy)
+    weights = _weights(scores, strategy, found["exploit"])
+    return Balanced(_weighted_sum(scores, weights), weights, found)
+
+
+def oppose(scores: CellScores, strategy: Strategy) -> Balanced:
+    """Fixed formulas, for comparison: coupling x salience against information squared, mixed by each cell's coupling."""
+    coupling = scores.coupling if scores.coupling is not None else torch.zeros_like(scores.information)
+    compress = 0.5 + 0.5 * (1 - coupling)
+    focus, diversify = coupling * scores.salience, scores.information * scores.information
+    relevance = scale_to_max(compress * focus + (1 - compress) * diversify)
+    return Balanced(relevance, {}, tensions(scores, strategy))
+
+
+def use_layer_scores(
+    scores: CellScores, strategy: Strategy, prediction: LayerPrediction
+) -> tuple[CellScores, Balanced]:
+    """The layer's own scores in place of the untrained ones, weighed by its own policy."""
+    names = ("information", "salience", "coupling")
+    own = replace(scores, **{name: prediction.scores[name] for name in names})  # type: ignore[arg-type]
+    total = prediction.relevance + _memory(scores)
+    return own, Balanced(total.clamp(0, 1), dict(prediction.weights), tensions(own, strategy))
+
+
+def override(
+    scores: CellScores, strategy: Strategy, found: Balanced, exploit: float | None, weights: Mapping[str, float]
+) -> Balanced:
+    """`found` with a tension and weights set by the caller. Weights that are not given follow the tension."""
+    changed, used = dict(found.tensions), dict(found.weights)
+    if exploit is not None:
+        changed |= {"exploit": exploit, "focus": exploit * changed["particularize"]}
+        used = _weights(scores, strategy, exploit)
+    used |= weights
+    return Balanced(_weighted_sum(scores, used), used, changed)
+
+
+def tensions(scores: CellScores, strategy: Strategy) -> dict[str, float]:
+    """The three tensions, each in [0, 1]."""
+    particular = 0.0 if scores.coupling is None else 1 - _evenness(scores.coupling)
+    exploit = 0.0 if scores.coupling is None else strategy.coupling
+    return {"particularize": particular, "exploit": exploit, "focus": exploit * particular}
+
+
+def _weights(scores: CellScores, strategy: Strategy, exploit: float) -> dict[str, float]:
+    explore = 1 - exploit
+    own = scores.salience_weight  # of another source than the texture, which knows text itself
+    salience = 0.1 * (1 - scores.text_share) if own is None else 0.1 + (own - 0.1) * explore
+    return {
+        "coupling": exploit,
+        "information": 0.1 + 0.9 * explore,
+        "salience": strategy.salience * salience,
+        "text": (0.2 + 0.8 * explore) * min(1.0, 4 * scores.text_share),
+    }
+
+
+def _weighted_sum(scores: CellScores, weights: Mapping[str, float]) -> torch.Tensor:
+    """Relevance `[M]` as the weighted sum of all scores. A score without a weight does not count."""
+    found = {"information": scores.information, "salience": scores.salience, "text": scores.text}
+    if scores.coupling is not None:
+        found["coupling"] = scores.coupling
+    zero = torch.zeros_like(scores.information)
+    total = sum((weights.get(name, 0.0) * values for name, values in found.items()), zero)
+    return scale_to_max(total + _memory(scores)) ** SHARPNESS
+
+
+def _memory(scores: CellScores) -> torch.Tensor:
+    """What the supplied maps of memory and attention add to the relevance `[M]`. The gaze divides the budget instead."""
+    zero = torch.zeros_like(scores.information)
+    return sum((SUPPLIED_WEIGHT * values for name, values in scores.supplied.items() if name != "gaze"), zero)
+
+
+def _evenness(values: torch.Tensor) -> float:
+    """Entropy of the values above their median, relative to a uniform distribution: 1 where nothing stands out."""
+    above = (values.double() - values.double().median()).clamp(min=0) if len(values) else values.double()
+    if len(values) < 2 or not bool(above.sum() > 0):
+        return 1.0
+    chances = above / above.sum()
+    return float(-(chances * chances.clamp(min=1e-300).log()).sum()) / math.log(len(values))

@@ -57,10 +57,9 @@ class ArrCoc(Selector):
 
     def select(self, selection: SelectionInput) -> Choice:
         """Under `auto`, a probe of the language model would cost more than it saves: without a sure source, keep all."""
-        chosen = realized(
-            selection, replace(self.settings, probe=self.settings.probe and not self._is_cheap(selection))
-        )
-        if self._is_cheap(selection) and not is_sure(chosen) and not selection.is_gazed:
+        is_cheap = self._is_cheap(selection)
+        chosen = realized(selection, replace(self.settings, probe=False) if is_cheap else self.settings)
+        if is_cheap and not is_sure(chosen) and not selection.is_gazed:
             return replace(chosen, keep=selection.candidates, strategy=KEEP_ALL, rule="everything")
         if selection.kind != "video" or selection.source is None:
             return chosen

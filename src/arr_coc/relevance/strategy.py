@@ -32,7 +32,7 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.devices import fetch
-from arr_coc.relevance.knowing import TEXT_THRESHOLD, CellScores, cached_scores, edge_energy
+from arr_coc.relevance.knowing import TEXT_THRESHOLD, CellScores
 from arr_coc.selectors.base import SelectionInput
 from arr_coc.texture import TextureArray, filters
 
@@ -79,7 +79,8 @@ def decide(selection: SelectionInput, scores: CellScores, clear: bool = True, ki
     if selection.source is None:
         even = scores.coupling is None or scores.trust == 0
         return Strategy("blind", "no pixels, only the model's own attention", even=even)
-    energy = cached_scores(selection, "edge energy", edge_energy)
+    energy = scores.energy
+    assert energy is not None
     has_text = scores.text > TEXT_THRESHOLD
     strongest = float(energy.max()) if len(energy) else 0.0
     spread = float(energy.std() / energy.mean()) if len(energy) > 1 and float(energy.mean()) > 0 else 0.0
@@ -230,10 +231,11 @@ def confidence(plan: Strategy, source: str, held: float | None, trust: float, sh
     return 1 / (1 + math.exp(-logit))
 
 
-def components(selection: SelectionInput) -> torch.Tensor:
+def components(selection: SelectionInput, scores: CellScores) -> torch.Tensor:
     """The connected component of each candidate, as numbers `[M]`; `BACKGROUND` for background."""
-    energy = torch.zeros(selection.grid.n)
-    energy[selection.candidates] = cached_scores(selection, "edge energy", edge_energy)
+    assert scores.energy is not None
+    energy = scores.energy.new_zeros(selection.grid.n)
+    energy[selection.candidates] = scores.energy
     found, start, first = [], 0, 0
     for view in selection.grid.views:
         for frame in energy[start : start + view.n].view(view.t, view.h, view.w):

@@ -73,7 +73,6 @@ class _Pending:
         self._parts: list[tuple[str, int, Callable[[Sequence[torch.Tensor]], Any]]] = []
         self.launched: list[torch.Tensor] = []
         self._launch(f"scores {view!r}", partial(knowing.texture_scores, texture, view), _only)
-        self._launch(f"edge energy {view!r}", partial(knowing.edge_energy, texture, view), _only)
         self._launch("background", partial(knowing.background, texture), lambda found: float(found[0]))
         self._launch("void", partial(strategy.void_statistics, texture), strategy.void_by)
 

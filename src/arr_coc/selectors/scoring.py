@@ -43,14 +43,8 @@ def frames_by_step(frames: tuple[TextureArray, ...], steps: int) -> list[tuple[T
 
 def pool_channels(texture: TextureArray, view: Grid, names: tuple[str, ...]) -> torch.Tensor:
     """Channels pooled to the cells of one frame of `view`, each by its own rule: `[C, h, w]`, float32; on tiles the mean."""
-    if view.area == WHOLE and texture.device.type != "cpu":
-        return texture.grid(view.h, view.w, names).float()  # one kernel for all
-    if view.area == WHOLE:  # scores and layers read the same channels: each is pooled once
-        known: dict[str, torch.Tensor] = texture.once(f"cells {view.h} {view.w}", dict)
-        missing = tuple(name for name in dict.fromkeys(names) if name not in known)
-        if missing:
-            known.update(zip(missing, texture.grid(view.h, view.w, missing), strict=True))
-        return torch.stack([known[name] for name in names]).float()
+    if view.area == WHOLE:
+        return texture.cells(view.h, view.w, names).float()
     return torch.stack([area_mean(texture[name], view) for name in names]).float()  # tiles may exceed the image
 
 

@@ -14,7 +14,7 @@ class EndpointLimits:
     megabytes: float = limit_field(20.0, "size of an image's file")
     megapixels: float = limit_field(40.0, "size of the images of a request together")
     images: int = limit_field(8, "images of a request")
-    letters: int = limit_field(8000, "length of the text of a request")
+    letters: int = limit_field(8000, "characters in the text of a request")
     tokens: int = limit_field(1024, "length of an answer; also the default")
     queue: int = limit_field(32, "waiting requests; further ones are refused with 429")
     batch: int = limit_field(8, "requests that are answered together")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
@@ -22,7 +22,7 @@ from arr_coc.texture import filters, sampler
 from arr_coc.texture.channels.clusters import SEGMENTERS, Segmenter
 from arr_coc.texture.channels.inputs import SuppliedMap, read_supplied
 from arr_coc.texture.channels.text import TEXT_DETECTORS, TextDetector
-from arr_coc.texture.filters import Pyramid, level_count, level_size
+from arr_coc.texture.filters import Pyramid, level_sizes
 from arr_coc.texture.kernels import dispatch as kernels
 from arr_coc.texture.layout import CHANNELS, Channel, find_channel, nearest_name, resolve_layout, select_channels
 from arr_coc.types.grid import check_grid
@@ -146,9 +146,10 @@ class TextureArray:
         self.text = _check_function("text detector", text, TEXT_DETECTORS)
         self.size = picture.size  # (height, width) in texture pixels
         self.device = picture.pixels.device
-        self.levels = level_count(self.size)  # of the pyramid, down to 1x1
-        self.level_sizes = [level_size(self.size, number) for number in range(self.levels)]
-        self._supplied = {k: v for k, v in read_supplied(supplied or {}, picture).items() if v is not None}
+        self.level_sizes = level_sizes(self.size)  # of the pyramid, down to 1x1
+        self.levels = len(self.level_sizes)
+        given = read_supplied(supplied, picture) if supplied else {}
+        self._supplied = {name: value for name, value in given.items() if value is not None}
         self._cache = ChannelCache()
         self._ready: dict[str, Callable[[], torch.Tensor]] = {}  # planes given by `keep` instead of computed
 
@@ -291,13 +292,31 @@ class TextureArray:
         The mean is the exact area average of the cell, whether or not the sizes divide.
         """
         size = check_grid(height, width)
-        channels = self.channels if names is None else select_channels(names)
-        planes = [self._plane(c.name) for c in channels]
-        rules = [c.pool for c in channels]
+        return self._pooled(self.channels if names is None else select_channels(names), size)
+
+    def cells(self, height: int, width: int, names: Sequence[str]) -> torch.Tensor:
+        """`grid`, for scores and layers, which read the same channels of the same cells: on a CPU each is pooled once.
+
+        On a GPU one kernel pools all of them again, in less time than several launches would take.
+        """
+        if self.device.type != "cpu":
+            return self._pooled([CHANNELS[name] for name in names], (height, width))
+        kind = f"cells {height} {width}"
+        missing = [CHANNELS[name] for name in dict.fromkeys(names) if not self._cache.has((kind, name))]
+        pooled = self._pooled(missing, (height, width)) if missing else ()
+        fresh = {channel.name: cells for channel, cells in zip(missing, pooled, strict=True)}
+
+        def make(name: str) -> torch.Tensor:
+            self._plane(name)  # the cells depend on the supplied maps that the channel depends on
+            return fresh[name]
+
+        return torch.stack([self._cache.once((kind, name), partial(make, name)) for name in names])
+
+    def _pooled(self, channels: Sequence[Channel], size: tuple[int, int]) -> torch.Tensor:
+        planes = [self._plane(channel.name) for channel in channels]
+        rules = [channel.pool for channel in channels]
         pooled = kernels.pool_planes(planes, size, rules)
-        if pooled is not None:
-            return pooled
-        return torch.stack(filters.pool_each(planes, size, rules))
+        return torch.stack(filters.pool_each(planes, size, rules)) if pooled is None else pooled
 
     def boxes(self, height: int, width: int) -> torch.Tensor:
         """The grid's cells as (x0, y0, x1, y1) in original pixels: float64 `[height * width, 4]`, row by row."""

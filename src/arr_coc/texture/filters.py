@@ -188,6 +188,11 @@ def level_size(size: tuple[int, int], level: int) -> tuple[int, int]:
     return max(1, size[0] >> level), max(1, size[1] >> level)
 
 
+def level_sizes(size: tuple[int, int]) -> list[tuple[int, int]]:
+    """(height, width) of every level of a pyramid."""
+    return [level_size(size, number) for number in range(level_count(size))]
+
+
 def level_count(size: tuple[int, int]) -> int:
     """How many pyramid levels there are, down to 1x1."""
     return max(size).bit_length()

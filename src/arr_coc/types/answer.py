@@ -33,7 +33,6 @@ class Prepared(Mapping[str, Any]):
     """
 
     make: Callable[[], dict[str, Any]]
-    names: tuple[str, ...]
     length: int  # of the pruned prompt
     allocations: tuple[Allocation, ...]
     source: torch.Tensor  # [B, L] position of each token in the dense prompt; -1 for padding
@@ -48,10 +47,10 @@ class Prepared(Mapping[str, Any]):
         return self.make()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
+        return iter(self.make())
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.make())
 
     @property
     def rows(self) -> int:

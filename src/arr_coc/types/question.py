@@ -83,6 +83,11 @@ def subject(question: str) -> str:
     return " ".join(kept or words) or question.strip()
 
 
+def names_something(question: str) -> bool:
+    """Whether the question contains a word that names a thing."""
+    return any(word not in STOP_WORDS for word in subject(question).split())
+
+
 def question_kind(question: str) -> str:
     """One of `KINDS`; "read" where the classifier is not sure.
 

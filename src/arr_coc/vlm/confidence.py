@@ -1,8 +1,7 @@
 """Confidence of an answer, and whether it is refused: token probabilities, the picture and the layers, calibrated.
 
-`TokenRecorder` reads each token's probability while the model's own `generate` runs; no token changes. The confidence is the
-mean probability of the answer's tokens, its end token included, unless the model's folder has a calibration
-(`confidence.json`): logistic regressions over a few features of the answer and of what it is about. It needs a selector that
+The confidence is the mean probability of the answer's tokens, its end token included, unless the model's folder has a
+calibration (`confidence.json`): logistic regressions over a few features of the answer and of what it is about. It needs a selector that
 says how sure it is of its choice (`allocation.confidence`). A calibration may also know when nothing in the picture answers
 the question (`Refusal`). `benchmarks/doubt.py` fits and measures the calibration of the shipped reader.
 """
@@ -42,43 +41,6 @@ MOST_NOVEL = 3.0  # novelty of a question above it counts as this
 PAGE_SCALE = 0.003  # page likeness well below it does not differ
 
 
-class TokenRecorder:
-    """The probability of every generated token. One step's logits are kept at a time, not those of all steps.
-
-    The probabilities are those after the processors of the generation's configuration (such as a repetition penalty), and
-    before the temperature and the top-k of sampling.
-    """
-
-    def __init__(self, starts: Sequence[int] = ()) -> None:
-        """`starts`: first tokens of answers whose probability before the first step is wanted, too (`started`)."""
-        self._starts = list(starts)
-        self.started: torch.Tensor | None = None  # [B] the probability that the answer starts with one of `starts`
-        self._last: torch.Tensor | None = None  # [B, V] log-probabilities of the token that comes next
-        self._found: list[torch.Tensor] = []  # [B] each
-        self._length: int | None = None  # of the sequences at the last step
-        self._plain = True  # one more token at each step
-
-    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> None:
-        if self._last is not None and self._length is not None:
-            self._plain = self._plain and ids.shape == (len(self._last), self._length + 1)
-            if self._plain:
-                self._found.append(self._last.gather(1, ids[:, -1:])[:, 0])
-        first = self._last is None
-        self._length = ids.shape[1]
-        self._last = scores.float().log_softmax(-1)
-        if first and self._starts:
-            self.started = self._last[:, self._starts].exp().sum(-1).cpu()
-
-    def probabilities(self, sequences: torch.Tensor) -> torch.Tensor | None:
-        """`[B, T]` of the finished sequences; None where tokens did not come one by one (beams, assisted generation)."""
-        if self._last is None or self._length is None or not self._plain:
-            return None
-        if sequences.shape != (len(self._last), self._length + 1):
-            return None
-        last = self._last.gather(1, sequences[:, -1:].to(self._last.device))[:, 0]
-        return torch.stack([*self._found, last], 1).exp().cpu()
-
-
 # What is known about an answer, as numbers: `facts`. All of them exist after an answer, apart from the universal layer's.
 
 
@@ -115,7 +77,7 @@ def _page_facts(selection: SelectionInput) -> dict[str, float]:
     (texture,) = selection.textures
     text = score_cells(selection, lambda texture, view: pool_channels(texture, view, ("text",))[0].cpu())
     share = float((text > TEXT_THRESHOLD).float().mean()) if len(text) else 0.0
-    page = share * texture.once("background", partial(background_share, texture))  # as `CellScores.is_page` has it
+    page = share * background_share(texture)  # as `CellScores.is_page` has it
     empty = texture.once("void", partial(void, texture)) != ""
     ink = float(text.max()) if len(text) else 0.0
     return {"page": math.log(PAGE_SCALE + page), "text": math.sqrt(share), "ink": ink, "void": float(empty)}

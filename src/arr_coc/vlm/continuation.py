@@ -5,19 +5,26 @@ with `continues` does not repeat them. Its call before the language model is put
 the cells that it wanted to probe; inside `generate`, it gets their attention and chooses; the layers from there on read what
 it chose. The result equals the model with the cells that were not probed masked at every layer, and those that were
 dropped masked from that layer on.
+
+Selectors that only work inside the language model (`depths`) take the same way: `prune_inside`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
+from arr_coc.adapters import layer_pruning
 from arr_coc.adapters.base import Adapter
+from arr_coc.adapters.layer_pruning import PruningRequest
 from arr_coc.errors import SelectorError
+from arr_coc.selectors import selector as selector_of
 from arr_coc.selectors.base import Choice, LayerState, SelectionInput, Selector
 from arr_coc.selectors.scoring import top_k
+from arr_coc.vlm.request import Request, SelectionRequest
 
 
 class ProbeDeferred(BaseException):
@@ -94,3 +101,47 @@ class Continued(Selector):
             keep = torch.cat([keep, rest[top_k(choice.relevance[rest], len(choice.keep) - len(keep))]]).sort().values
         relevance = None if choice.relevance is None else choice.relevance[present]
         return replace(choice, keep=keep, relevance=relevance)
+
+
+# What an answer asks of this module.
+
+
+def prune_inside(
+    adapter: Adapter, request: Request, remember: bool, options: Mapping[str, Any]
+) -> tuple[Request, PruningRequest]:
+    """A selector that works inside the language model: keep everything before it, and prune during generation."""
+    selection = request.selection
+    chosen = selection.selector
+    if remember:
+        raise SelectorError(f"selector {chosen.name!r} leaves a cache that cannot be continued: drop remember=True")
+    layer_pruning.check_options(adapter, chosen, options)
+    everything = selector_of("all")
+    glancing = everything if selection.glance_selector is chosen else selection.glance_selector
+    before = replace(selection, selector=everything, glance_selector=glancing, budget="all", shared=False)
+    pruning = PruningRequest(chosen, selection.budget, selection.shared, selection.seed)
+    layer_pruning.check(adapter, pruning)
+    return replace(request, selection=before), pruning
+
+
+def allow_waiting(adapter: Adapter, request: Request, remember: bool, options: Mapping[str, Any]) -> Waiting | None:
+    """The calls of a selector that may wait for the prefill; None where something speaks against dropping inside of it."""
+    selection, chosen = request.selection, request.selection.selector
+    if remember or selection.shared:
+        return None
+    if isinstance(selection.budget, list | tuple):
+        return None  # budgets by image: a large image may be shown as several
+
+    def allowed() -> bool:
+        try:
+            layer_pruning.check_options(adapter, chosen, options)
+        except SelectorError:
+            return False  # then the probe runs separately
+        return True
+
+    return Waiting(allowed)
+
+
+def prune_from_probe(adapter: Adapter, selection: SelectionRequest, waiting: Waiting) -> PruningRequest:
+    """Dropping inside the language model, where the selector's waiting calls get their attention."""
+    chosen = Continued(selection.selector, waiting.rows, len(adapter.text_model.layers))
+    return PruningRequest(chosen, selection.budget, False, selection.seed, partial=True)

@@ -24,7 +24,7 @@ rebuilt: there, a token's place in the cache counts (`Adapter.extends`).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +39,13 @@ from arr_coc.devices import Stopwatch, to_device
 from arr_coc.errors import PromptError, SelectorError
 from arr_coc.relevance.coupling import blur_along_rows
 from arr_coc.relevance.knowing import scale_to_max
+from arr_coc.selectors import selector as selector_of
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.answer import Answer, Prepared, Turn
 from arr_coc.types.budget import limits
 from arr_coc.types.question import STOP_WORDS, check_question, check_question_tokens, subject
 from arr_coc.vlm import generation, prompt, stages
-from arr_coc.vlm.looking_again import is_enough, surest, wider_budgets
+from arr_coc.vlm.looking_again import check_sure, look_again
 from arr_coc.vlm.request import SelectionRequest
 
 if TYPE_CHECKING:
@@ -82,6 +83,44 @@ class Chosen:
     @property
     def added(self) -> int:
         return sum(len(one.cells) for one in self.fresh)
+
+
+def ask_after(
+    vlm: VLM,
+    answer: Answer,
+    images: Any,
+    question: str | Sequence[str],
+    given: Mapping[str, Any],
+    history: str | None,
+    cache: str,
+    remember: bool | None,
+    sure: float | None,
+    options: Mapping[str, Any],
+    refuse: str,
+) -> Answer:
+    """`VLM.ask` after an answer. `given`: its arguments about pictures and cells that differ from their defaults."""
+    kept = answer.turn.shown.look if isinstance(answer, Answer) and answer.turn is not None else None
+    if (images is not None and images is not kept) or not isinstance(question, str):
+        raise PromptError(
+            "a follow-up is one question about the same pictures: pass None as the image, or leave after out to ask "
+            "about another picture"
+        )
+    if sure is not None:
+        check_sure(sure, vlm.adapter, options)
+    if late := sorted(given.keys() - SelectionRequest.__dataclass_fields__.keys()):
+        raise PromptError(f"a follow-up is about the same pictures: {', '.join(late)} cannot change now")
+    selection = {**given, **{name: selector_of(given[name]) for name in given.keys() & {"selector", "glance_selector"}}}
+
+    def read(**wider: Any) -> Answer:
+        return follow_up(vlm, answer, question, {**selection, **wider}, history, cache, remember, options, refuse)
+
+    found = read()
+    if sure is None:
+        return found
+    if selection.get("allocation") is not None:
+        raise PromptError("expected sure or an allocation, got both: given cells leave nothing to look at again")
+    asked = None if found.turn is None else found.turn.shown.request
+    return look_again(found, sure, False, asked, lambda budget: read(budget=budget, shared=False))
 
 
 def follow_up(
@@ -125,24 +164,6 @@ def follow_up(
     return generation.generate(
         vlm.adapter, vlm.prompter, prepared, None, remember, options, vlm.calibration, refuse=refuse
     )[0]
-
-
-def look_again(turn: Callable[..., Answer], selection: Mapping[str, Any], answer: Answer, sure: float) -> Answer:
-    """The answer to a follow-up, read again from more cells as long as it is not sure. `turn(selection=...)` answers it."""
-    if selection.get("allocation") is not None:
-        raise PromptError("expected sure or an allocation, got both: given cells leave nothing to look at again")
-    attempts = [answer]
-    for budget in wider_budgets(answer, False):
-        if is_enough(attempts, sure):
-            break
-        attempts.append(turn(selection={**selection, "budget": budget, "shared": False}))
-    found = surest(attempts)
-    if found.turn is None or answer.turn is None:
-        return found
-    shown = replace(
-        found.turn.shown, request=answer.turn.shown.request
-    )  # the next question inherits what the caller asked for
-    return replace(found, turn=replace(found.turn, shown=shown))
 
 
 def _continuable(vlm: VLM, answer: Answer) -> Turn:
@@ -223,7 +244,7 @@ def _shared_entries(adapter: Adapter, turn: Turn, ids: torch.Tensor) -> int:
 
     The text after it is read again, because it has to see the new cells; 0 if the entries are not the cache's first.
     """
-    visual = torch.isin(ids[0], torch.tensor([adapter.token_id(kind) for kind in adapter.kinds])).nonzero()
+    visual = torch.isin(ids[0], torch.tensor(list(adapter.token_ids.values()))).nonzero()
     length = min(ids.shape[1], turn.shown.ids.shape[1], int(visual[-1]) + 1 if len(visual) else 0)
     same = int((ids[0, :length] == turn.shown.ids[0, :length]).long().cumprod(0).sum())
     shared = turn.source[0, : turn.entries] < same
@@ -431,7 +452,7 @@ def _prepare(
 
 def _prepared(make: Any, source: torch.Tensor, visuals: Sequence[Visual], read: Sequence[Encoded]) -> Prepared:
     places = tuple(visual.cell_places[one.cells] for visual, one in zip(visuals, read, strict=True))
-    return Prepared(make, tuple(make()), source.shape[1], (), source, places)
+    return Prepared(make, source.shape[1], (), source, places)
 
 
 def _extend(

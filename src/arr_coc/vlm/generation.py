@@ -7,7 +7,7 @@ import difflib
 import inspect
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -17,12 +17,12 @@ import torch
 
 from arr_coc.adapters import layer_pruning
 from arr_coc.adapters.base import Adapter
-from arr_coc.adapters.processor import PromptProcessor, assistant_message, logits_callback
+from arr_coc.adapters.processor import PromptProcessor, assistant_message
 from arr_coc.adapters.wrapped import weights_state
 from arr_coc.devices import Stopwatch, merge_timings
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.answer import Answer, Prepared, Turn
-from arr_coc.vlm.confidence import Calibration, TokenRecorder, check_refuse, judge
+from arr_coc.vlm.confidence import Calibration, check_refuse, judge
 
 if TYPE_CHECKING:
     from arr_coc.vlm.recording import Recordings
@@ -71,6 +71,44 @@ def check_options(model: Any, options: Mapping[str, Any], function: Callable[...
             raise PromptError(f"expected an option of ask or of the model's generate, got {name!r}{hint}")
 
 
+class TokenRecorder:
+    """The probability of every generated token. One step's logits are kept at a time, not those of all steps.
+
+    The probabilities are those after the processors of the generation's configuration (such as a repetition penalty), and
+    before the temperature and the top-k of sampling.
+    """
+
+    def __init__(self, starts: Sequence[int] = ()) -> None:
+        """`starts`: first tokens of answers whose probability before the first step is wanted, too (`started`)."""
+        self._starts = list(starts)
+        self.started: torch.Tensor | None = None  # [B] the probability that the answer starts with one of `starts`
+        self._last: torch.Tensor | None = None  # [B, V] log-probabilities of the token that comes next
+        self._found: list[torch.Tensor] = []  # [B] each
+        self._length: int | None = None  # of the sequences at the last step
+        self._plain = True  # one more token at each step
+
+    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> None:
+        """One step: the sequences `[B, T]` so far, and the scores `[B, V]` of their next tokens."""
+        if self._last is not None and self._length is not None:
+            self._plain = self._plain and ids.shape == (len(self._last), self._length + 1)
+            if self._plain:
+                self._found.append(self._last.gather(1, ids[:, -1:])[:, 0])
+        first = self._last is None
+        self._length = ids.shape[1]
+        self._last = scores.float().log_softmax(-1)
+        if first and self._starts:
+            self.started = self._last[:, self._starts].exp().sum(-1).cpu()
+
+    def probabilities(self, sequences: torch.Tensor) -> torch.Tensor | None:
+        """`[B, T]` of the finished sequences; None where tokens did not come one by one (beams, assisted generation)."""
+        if self._last is None or self._length is None or not self._plain:
+            return None
+        if sequences.shape != (len(self._last), self._length + 1):
+            return None
+        last = self._last.gather(1, sequences[:, -1:].to(self._last.device))[:, 0]
+        return torch.stack([*self._found, last], 1).exp().cpu()
+
+
 def generate(
     adapter: Adapter,
     prompter: PromptProcessor | None,
@@ -107,6 +145,7 @@ def generate(
             result = timed_generate(adapter.model, inputs, watch, options, recorder)
     allocations = prepared.allocations if pruned is None else pruned.allocations(prepared)
     copies = len(result.sequences) // len(prepared.source)
+    ends = adapter.generation_option(options, "eos_token_id")
     several = (adapter.generation_option(options, "num_beams") or 1) > 1  # beams change places between steps
     chances = None if several else recorder.probabilities(result.sequences)
     if chances is None and not several:  # some models generate by themselves and call no processor
@@ -116,7 +155,7 @@ def generate(
     answers: list[Answer] = []
     for number, sequence in enumerate(result.sequences):
         row = number // copies
-        ids = _answer_ids(adapter, sequence[prepared.length :], options)
+        ids = _answer_ids(sequence[prepared.length :], ends)
         text = "" if prompter is None else prompter.decode(ids)
         turn = None
         if remember:
@@ -172,10 +211,16 @@ def timed_generate(
     """`model.generate`, its time split at the first token into prefill and decode."""
     start = watch.mark()
     first: list[Any] = []
+
+    def each_step(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if not first:
+            first.append(watch.mark())
+        if recorder is not None:
+            recorder(ids, scores)
+        return scores
+
     own = dict(options)
-    own["logits_processor"] = logits_callback(
-        lambda: first.append(watch.mark()), recorder, options.get("logits_processor")
-    )
+    own["logits_processor"] = [each_step, *(options.get("logits_processor") or [])]
     if own.get("generation_config") is not None:
         own["generation_config"] = copy.deepcopy(own["generation_config"])
         own["generation_config"].return_dict_in_generate = True
@@ -214,9 +259,8 @@ def not_rememberable(adapter: Adapter, prepared: Prepared, options: Mapping[str,
     return ""
 
 
-def _answer_ids(adapter: Adapter, ids: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
-    """The answer's tokens up to its end token, without the padding of a batch."""
-    ends = adapter.generation_option(options, "eos_token_id")
+def _answer_ids(ids: torch.Tensor, ends: int | list[int] | None) -> torch.Tensor:
+    """The answer's tokens up to its end token, one of `ends`, without the padding of a batch."""
     ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
     stops = torch.isin(ids, torch.tensor(ends, device=ids.device)).nonzero() if ends else ids.new_zeros(0, 1)
     return ids[: int(stops[0, 0])] if len(stops) else ids
@@ -234,7 +278,7 @@ def _turn(
     assert prepared.shown is not None
     shown = prepared.shown()
     # A model may write a visual token, which stands for no cell.
-    visual = torch.tensor([adapter.token_id(kind) for kind in adapter.kinds])
+    visual = torch.tensor(list(adapter.token_ids.values()))
     text = ids.cpu().masked_fill(torch.isin(ids.cpu(), visual), adapter.pad_token)
     steps = torch.arange(1, len(ids) + 1, device=ids.device)
     length = prepared.length + len(ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from arr_coc.types.allocation import Allocation
 from arr_coc.types.answer import Answer, Attempt
 from arr_coc.types.budget import Budget
 from arr_coc.vlm.confidence import CALIBRATED
+from arr_coc.vlm.request import Request, SelectionRequest
 
 WELL_CHOSEN = 0.9  # confidence of the choice from which more cells are not worth their cost (benchmarks/doubt.py)
 WIDER = (2, 4)  # times the cells, one after the other, where an answer is not sure; then all
@@ -74,3 +75,43 @@ def surest(attempts: Sequence[Answer]) -> Answer:
             timings[stage] = timings.get(stage, 0.0) + milliseconds
     tried = tuple(Attempt(one.text, one.confidence, one.tokens["kept"]) for one in attempts)
     return replace(best, timings=timings, tried=tried)
+
+
+def look_again(
+    answer: Answer,
+    sure: float,
+    shared: bool,
+    asked: SelectionRequest | None,
+    read: Callable[[Budget | list[Budget]], Answer],
+) -> Answer:
+    """An answer read again from more cells as long as it is not sure: `read(budget)` answers once more.
+
+    `asked`: what the caller asked for, which follow-ups inherit. `shared`: one budget for all pictures.
+    """
+    attempts = [answer]
+    for budget in wider_budgets(answer, shared):
+        if is_enough(attempts, sure):
+            break
+        attempts.append(read(budget))
+    found = surest(attempts)
+    if found.turn is None or asked is None:
+        return found
+    return replace(found, turn=replace(found.turn, shown=replace(found.turn.shown, request=asked)))
+
+
+def widened(request: Request, row: int, budget: Budget | list[Budget]) -> Request:
+    """One row of a request about a look, with another budget."""
+    assert request.questions is not None
+    everything = budget == "all"
+    selection = replace(
+        request.selection,
+        budget=budget,
+        glance="all" if everything else request.selection.glance,
+        shared=request.selection.shared and not everything,
+    )
+    return replace(
+        request,
+        selection=selection,
+        questions=(request.questions[row],),
+        conversations=(request.conversations[row],),
+    )

@@ -10,7 +10,6 @@ The model is called, never modified, and keeps no state of a call.
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,9 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 
 import torch
 
-from arr_coc.adapters import layer_pruning
 from arr_coc.adapters.attention_probe import locate_answer
-from arr_coc.adapters.base import Adapter
 from arr_coc.adapters.families import adapter as adapter_of
 from arr_coc.adapters.generic import Unlisted
 from arr_coc.adapters.processor import PromptProcessor
@@ -41,13 +38,13 @@ from arr_coc.types.answer import Answer, Prepared
 from arr_coc.types.budget import Budget
 from arr_coc.types.gaze import Gaze
 from arr_coc.types.image import ImageLike
-from arr_coc.vlm import conversation, generation, prompt, saving, stages
+from arr_coc.vlm import continuation, conversation, generation, prompt, saving, stages
 from arr_coc.vlm import detail as views
 from arr_coc.vlm.confidence import Calibration, check_refuse
-from arr_coc.vlm.continuation import Continued, Waiting
+from arr_coc.vlm.continuation import Waiting
 from arr_coc.vlm.generation import AnswerStream, GenerationOptions
 from arr_coc.vlm.look import Look, TokenCodec, take_look
-from arr_coc.vlm.looking_again import check_sure, is_enough, surest, wider_budgets
+from arr_coc.vlm.looking_again import check_sure, look_again, widened
 from arr_coc.vlm.prompt import PrunedPrompt
 from arr_coc.vlm.request import (
     AUTO,
@@ -55,6 +52,7 @@ from arr_coc.vlm.request import (
     Request,
     RequestOptions,
     SelectionRequest,
+    changed_arguments,
     check_detail,
     is_image,
     is_video,
@@ -137,9 +135,14 @@ class VLM:
         return self.layer if self.layer is not None else self._universal
 
     @property
+    def predictor(self) -> LayerPredictor | None:
+        """The layer that was trained for this model, as selectors call it; None if there is none."""
+        return None if self.layer is None else LayerPredictor(self.layer, self.adapter.device)
+
+    @property
     def universal(self) -> LayerPredictor | None:
         """The layer that depends on no model, loaded on first use; None if the model was wrapped with `layer=None`."""
-        return LayerPredictor(self._universal, self.device) if self._has_universal else None
+        return LayerPredictor(self._universal, self.adapter.device) if self._has_universal else None
 
     @property
     def history(self) -> str:
@@ -247,24 +250,10 @@ class VLM:
         if refuse != "auto":
             check_refuse(refuse)
         if after is not None:
-            kept = after.turn.shown.look if isinstance(after, Answer) and after.turn is not None else None
-            if (images is not None and images is not kept) or not isinstance(question, str):
-                raise PromptError(
-                    "a follow-up is one question about the same pictures: pass None as the image, or leave after out to ask "
-                    "about another picture"
-                )
-            if sure is not None:
-                check_sure(sure, self.adapter, options)
-            given = _changed(VLM.ask, locals(), ("history", "cache", "refuse", "sure"))
-            if late := sorted(given.keys() - SelectionRequest.__dataclass_fields__.keys()):
-                raise PromptError(f"a follow-up is about the same pictures: {', '.join(late)} cannot change now")
-            given |= {name: selector_of(given[name]) for name in given.keys() & {"selector", "glance_selector"}}
-            turn = partial(
-                conversation.follow_up, self, after, question, history=history, cache=cache, remember=remember,
-                options=options, refuse=refuse,
+            given = changed_arguments(VLM.ask, locals(), ("after", "remember", "history", "cache", "refuse", "sure"))
+            return conversation.ask_after(
+                self, after, images, question, given, history, cache, remember, sure, options, refuse
             )  # fmt: skip
-            answer = turn(selection=given)
-            return answer if sure is None else conversation.look_again(turn, given, answer, sure)
         if late := [name for name, value in (("history", history), ("cache", cache)) if value not in (None, "auto")]:
             raise PromptError(f"expected {late[0]} only for a follow-up: pass after=answer")
         if sure is not None:
@@ -297,8 +286,13 @@ class VLM:
         )  # fmt: skip
         answers = self._answer(request, bool(remember), options, refuse)
         if sure is not None:
+            selection = request.selection
+
+            def read(row: int, budget: Budget | list[Budget]) -> Answer:
+                return self._answer(widened(request, row, budget), bool(remember), options, refuse)[0]
+
             answers = [
-                self._look_again(request, row, one, sure, bool(remember), options, refuse)
+                look_again(one, sure, selection.shared, selection, partial(read, row))
                 for row, one in enumerate(answers)
             ]
         return answers if several or len(answers) > 1 else answers[0]
@@ -338,20 +332,13 @@ class VLM:
         """
         generation.check_options(self.model, options, VLM.generate)
         if isinstance(images, Prepared):
-            late = _changed(VLM.generate, locals(), ("refuse",))
+            late = changed_arguments(VLM.generate, locals(), ("remember", "refuse"))
             if late:
                 raise PromptError(f"these inputs are prepared already: {', '.join(sorted(late))} comes too late")
             return generation.generate(
-                self.adapter,
-                self._prompter,
-                images,
-                None,
-                remember,
-                options,
-                self.calibration,
-                recordings=self.recordings,
-                refuse=refuse,
-            )
+                self.adapter, self._prompter, images, None, remember, options, self.calibration,
+                recordings=self.recordings, refuse=refuse,
+            )  # fmt: skip
         request = parse_request(
             images, text, videos=videos, video=video, fps=fps, frames=frames, messages=messages, inputs=inputs,
             originals=originals, look=look, budget=budget, glance=glance, selector=selector,
@@ -528,53 +515,18 @@ class VLM:
         self, request: Request, remember: bool, options: Mapping[str, Any], refuse: str = "auto"
     ) -> list[Answer]:
         """request -> look -> glance -> encode -> gaze -> prompt (`_prepare`) -> generate -> answer."""
-        request, pruning = _split_layer_pruning(self.adapter, request, remember, options)
-        if pruning is not None:
-            layer_pruning.check(self.adapter, pruning)
-        waiting = _waiting(self.adapter, request, remember, options)
+        chosen, pruning, waiting = request.selection.selector, None, None
+        if chosen.depths:  # it drops cells inside the language model
+            request, pruning = continuation.prune_inside(self.adapter, request, remember, options)
+        elif chosen.continues or chosen.continues_up_to:  # the prefill may continue from its probe
+            waiting = continuation.allow_waiting(self.adapter, request, remember, options)
         prepared = self._prepare(request, waiting=waiting)
         if waiting is not None and waiting.rows:
-            chosen = Continued(request.selection.selector, waiting.rows, len(self.adapter.text_model.layers))
-            pruning = layer_pruning.PruningRequest(
-                chosen, request.selection.budget, False, request.selection.seed, partial=True
-            )
+            pruning = continuation.prune_from_probe(self.adapter, request.selection, waiting)
         return generation.generate(
             self.adapter, self._prompter, prepared, pruning, remember, options, self.calibration,
             recordings=self.recordings, refuse=refuse,
         )  # fmt: skip
-
-    def _look_again(
-        self,
-        request: Request,
-        row: int,
-        answer: Answer,
-        sure: float,
-        remember: bool,
-        options: Mapping[str, Any],
-        refuse: str,
-    ) -> Answer:
-        """The answer to one row, read again from more cells of the same look as long as it is not sure."""
-        assert request.questions is not None
-        attempts = [answer]
-        for budget in wider_budgets(answer, request.selection.shared):
-            if is_enough(attempts, sure):
-                break
-            glance = "all" if budget == "all" else request.selection.glance
-            wider = replace(
-                request.selection, budget=budget, glance=glance, shared=request.selection.shared and budget != "all"
-            )
-            again = replace(
-                request,
-                selection=wider,
-                questions=(request.questions[row],),
-                conversations=(request.conversations[row],),
-            )
-            attempts += self._answer(again, remember, options, refuse)
-        found = surest(attempts)
-        if found.turn is None:
-            return found
-        shown = replace(found.turn.shown, request=request.selection)  # follow-ups inherit what the caller asked for
-        return replace(found, turn=replace(found.turn, shown=shown))
 
     def _prepare(self, request: Request, gradients: bool = False, waiting: Waiting | None = None) -> Prepared:
         """request -> look -> glance -> encode -> gaze -> prompt.
@@ -582,7 +534,7 @@ class VLM:
         `waiting`: probes may wait for the prefill; the calls that do are added, by row.
         """
         check_peft(self.model)
-        watch = Stopwatch(self.device)
+        watch = Stopwatch(self.adapter.device)
         with torch.set_grad_enabled(gradients):
             pruned: list[PrunedPrompt] = []
             for context in self._contexts(request, watch):
@@ -621,53 +573,3 @@ class VLM:
 
     def __repr__(self) -> str:
         return f"VLM({self.adapter.family}, {type(self.model).__name__} on {self.device})"
-
-
-def _split_layer_pruning(
-    adapter: Adapter, request: Request, remember: bool, options: Mapping[str, Any]
-) -> tuple[Request, layer_pruning.PruningRequest | None]:
-    """A selector that works inside the language model: keep everything before it, and prune during generation."""
-    selection = request.selection
-    chosen = selection.selector
-    if not chosen.depths:
-        return request, None
-    if remember:
-        raise SelectorError(f"selector {chosen.name!r} leaves a cache that cannot be continued: drop remember=True")
-    layer_pruning.check_options(adapter, chosen, options)
-    everything = selector_of("all")
-    glancing = everything if selection.glance_selector is chosen else selection.glance_selector
-    before = replace(selection, selector=everything, glance_selector=glancing, budget="all", shared=False)
-    pruning = layer_pruning.PruningRequest(chosen, selection.budget, selection.shared, selection.seed)
-    return replace(request, selection=before), pruning
-
-
-def _waiting(adapter: Adapter, request: Request, remember: bool, options: Mapping[str, Any]) -> Waiting | None:
-    """Where the prefill may continue from a probe: the selector wants it, and nothing speaks against dropping inside."""
-    selection, chosen = request.selection, request.selection.selector
-    if not (chosen.continues or chosen.continues_up_to) or remember or selection.shared or chosen.depths:
-        return None
-    if isinstance(selection.budget, list | tuple):
-        return None  # budgets by image: a large image may be shown as several
-
-    def allowed() -> bool:
-        try:
-            layer_pruning.check_options(adapter, chosen, options)
-        except SelectorError:
-            return False  # then the probe runs separately
-        return True
-
-    return Waiting(allowed)
-
-
-def _changed(function: Any, given: Mapping[str, Any], apart: Sequence[str] = ()) -> dict[str, Any]:
-    """The keyword arguments in `given` that differ from the function's defaults, without those of every call."""
-    found = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        usual = ("self", "images", "question", "after", "remember", *apart)
-        if name in usual or parameter.kind == parameter.VAR_KEYWORD:
-            continue
-        value = given[name]
-        plain = isinstance(value, str | int | float) and not isinstance(parameter.default, Default)
-        if value is not parameter.default and not (plain and value == parameter.default):
-            found[name] = value
-    return found

@@ -46,7 +46,6 @@ class PrunedPrompt:
     def prepared(self, adapter: Adapter, timings: Mapping[str, float]) -> Prepared:
         return Prepared(
             make=lambda: model_kwargs(adapter, self.packed, self.kept),
-            names=tuple(model_kwargs(adapter, self.packed, self.kept)),
             length=self.packed.input_ids.shape[1],
             allocations=self.allocations,
             source=self.packed.source,
@@ -63,11 +62,12 @@ def contexts(vlm: VLM, request: Request, look: Look, watch: Stopwatch) -> Iterat
     """One context for the batch; or, for questions that share a look, one for each question."""
     assert request.questions is not None
     rows = list(zip(request.questions, request.conversations, strict=True))
+    prompter = vlm.prompter
     glances = vlm.adapter.glances and request.selection.glance_selector.glances and request.look is None
     for part in [rows] if request.look is None else [[row] for row in rows]:
         with watch.stage("preprocess"):
-            prompts = [text if request.raw else vlm.prompter.render(talk) for text, talk in part]
-            tokens = vlm.prompter.tokenize(prompts, look.vision)
+            prompts = [text if request.raw else prompter.render(talk) for text, talk in part]
+            tokens = prompter.tokenize(prompts, look.vision)
             made = context(vlm, request.selection, look, tokens, [text for text, _ in part], watch, glances)
         yield replace(
             made,
@@ -90,13 +90,13 @@ def context(
 
     `can_glance`: cells can be chosen before encoding; it matters for large images that are shown as views.
     """
-    adapter = vlm.adapter
+    adapter, prompter = vlm.adapter, vlm.prompter
     inputs: Inputs = {**tokens, **look.vision.tensors}
+    originals = {"image": look.sources("image"), "video": look.sources("video")}
     visuals = adapter.visuals(inputs, look.sizes())
-    asked = [Question(text, vlm.prompter.ids(text), adapter.embed) for text in questions]
+    asked = [Question(text, prompter.ids(text), adapter.embed) for text in questions]
     for question in asked:
         check_question_tokens(len(question.ids), adapter.max_positions)
-    originals = {kind: look.sources(kind) for kind in ("image", "video")}
     sources = _with_gaze([originals[visual.kind][visual.number] for visual in visuals], visuals, selection)
     if look.is_mixed:
         from arr_coc.vlm.mixed import tiled
@@ -113,10 +113,10 @@ def context(
         request=request,
         asked=selection,
         watch=watch,
-        layer=vlm.layer,
+        layer=vlm.predictor,
         universal=vlm.universal,
         codec=vlm.codec,
-        prompter=vlm.prompter,
+        prompter=prompter,
         look=look,
         recordings=vlm.recordings,
     )
@@ -145,7 +145,7 @@ def context_for_inputs(vlm: VLM, request: Request, watch: Stopwatch) -> PromptCo
     questions = [Question(text, row, adapter.embed) for text, row in zip(texts, rows, strict=True)]
     asked = request.selection
     return PromptContext(
-        adapter, inputs, visuals, sources, questions, asked, asked, watch, vlm.layer, vlm.universal, vlm.codec,
+        adapter, inputs, visuals, sources, questions, asked, asked, watch, vlm.predictor, vlm.universal, vlm.codec,
         recordings=vlm.recordings,
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -214,10 +215,8 @@ def check_straighten(straighten: str) -> None:
         raise PromptError(f"expected straighten as one of {', '.join(STRAIGHTEN)}, got {straighten!r}")
 
 
-def given_cells(allocation: Any, grids: Sequence[Cells]) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
+def given_cells(allocation: Any, grids: Sequence[Cells]) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Cells to keep and to encode that the caller chose, checked against the images' grids."""
-    if allocation is None:
-        return None
     entries = list(allocation) if _is_list(allocation) or len(grids) != 1 else [allocation]
     if len(entries) != len(grids):
         raise AllocationError(f"expected one allocation for each of the {len(grids)} pictures, got {len(entries)}")
@@ -338,3 +337,16 @@ def _texts(text: Any, check: Callable[[str], str] = check_question) -> list[str]
     if not texts or not all(isinstance(one, str) for one in texts):
         raise PromptError("expected a question as text, or a list of them")
     return [check(one) for one in texts]
+
+
+def changed_arguments(function: Any, given: Mapping[str, Any], apart: Sequence[str] = ()) -> dict[str, Any]:
+    """The keyword arguments in `given` that differ from the function's defaults, apart from some, images and question."""
+    found = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in ("self", "images", "question", *apart) or parameter.kind == parameter.VAR_KEYWORD:
+            continue
+        value = given[name]
+        plain = isinstance(value, str | int | float) and not isinstance(parameter.default, Default)
+        if value is not parameter.default and not (plain and value == parameter.default):
+            found[name] = value
+    return found

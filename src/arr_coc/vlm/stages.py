@@ -21,8 +21,7 @@ from arr_coc.adapters.processor import Message, PromptProcessor
 from arr_coc.devices import Stopwatch
 from arr_coc.errors import SelectorError
 from arr_coc.layer.inference import LayerPredictor
-from arr_coc.layer.model import ArrCocLayer
-from arr_coc.selectors.base import Choice, Downscale, ImageSource, Question, SelectionInput, Selector
+from arr_coc.selectors.base import Choice, Downscale, ImageSource, Question, SelectionInput
 from arr_coc.selectors.cues import EmbeddingScorer
 from arr_coc.selectors.registry import call_gaze, call_glance, call_prepare, call_relevance
 from arr_coc.types.allocation import Allocation
@@ -50,7 +49,7 @@ class PromptContext:
     request: SelectionRequest  # views of one image have a budget each
     asked: SelectionRequest  # as the caller wrote it
     watch: Stopwatch
-    layer: ArrCocLayer | None = None
+    layer: LayerPredictor | None = None
     universal: LayerPredictor | None = None
     codec: TokenCodec | None = None
     prompter: PromptProcessor | None = None
@@ -115,8 +114,8 @@ def glance(context: PromptContext) -> Plan:
     request, visuals = context.request, context.visuals
     bounds = limits(request.budget, visuals, "budget", request.shared)
     plan = Plan(bounds, [""] * len(visuals), [[bound.note] if bound.note else [] for bound in bounds])
-    given = given_cells(request.allocation, [visual.grid for visual in visuals])
-    if given is not None:
+    if request.allocation is not None:
+        given = given_cells(request.allocation, [visual.grid for visual in visuals])
         plan.choices, plan.cells, plan.given = [Choice(keep) for keep, _ in given], [cells for _, cells in given], True
         return plan
     selector = request.selector
@@ -125,11 +124,11 @@ def glance(context: PromptContext) -> Plan:
         bounds, selector = limits(request.glance, visuals, "glance", False), request.glance_selector
         for notes, bound in zip(plan.notes, bounds, strict=True):
             notes += [bound.note] if bound.note else []
-    if all(bound.everything for bound in bounds):
+    if keep_all(bounds):
         return plan
     cannot = not (context.adapter.glances and selector.glances)
-    all_read = all(bound.everything for bound in plan.limits)
-    if all(map(is_automatic, bounds)) and not request.selector.early and (cannot or context.reused or all_read):
+    pointless = cannot or context.reused or keep_all(plan.limits)
+    if all(map(is_automatic, bounds)) and not request.selector.early and pointless:
         return plan  # encode all: nothing can decide what to encode, further questions follow, or all is read
     if not context.adapter.glances and not request.selector.early:
         raise SelectorError(f"{context.adapter.family} encodes whole pictures only: leave glance out and set a budget")
@@ -140,7 +139,7 @@ def glance(context: PromptContext) -> Plan:
             for number, bound in enumerate(bounds)
         ]
         waiting = [number for number, found in enumerate(decided) if found is None]
-        ready = _prepare(context, selector, [selection_input(context, number, bounds[number]) for number in waiting])
+        ready = call_prepare(selector, [selection_input(context, number, bounds[number]) for number in waiting])
         selections = dict(zip(waiting, ready, strict=True))
         for number, bound in enumerate(bounds):
             found = decided[number]
@@ -176,7 +175,7 @@ def _decide_counts(context: PromptContext, plan: Plan) -> None:
         return
     with context.watch.stage("glance"):
         waiting = [number for number, bound in enumerate(plan.limits) if is_automatic(bound)]
-        ready = _prepare(context, selector, [selection_input(context, i, plan.limits[i]) for i in waiting])
+        ready = call_prepare(selector, [selection_input(context, i, plan.limits[i]) for i in waiting])
         for number, selection in zip(waiting, ready, strict=True):
             bound = plan.limits[number]
             choice, plan.reasons[number] = call_glance(selector, selection)
@@ -190,7 +189,7 @@ def encode(context: PromptContext, plan: Plan) -> list[Encoded]:
     """The encoder's tokens for the planned cells, from the look's cache where possible."""
     if not context.visuals:
         return []
-    gazes = plan.choices is None and not all(bound.everything for bound in plan.limits)
+    gazes = plan.choices is None and not keep_all(plan.limits)
     depths = context.request.selector.attention_at if gazes else ()
     codec, look = context.codec, context.look
     if look is None or torch.is_grad_enabled():  # an autograd graph must not be shared
@@ -212,7 +211,7 @@ def gaze(context: PromptContext, plan: Plan, encoded: list[Encoded]) -> StageRes
     """What to keep of each visual."""
     choices, probes = plan.choices, [CellProbe(context, number, encoded) for number in range(len(encoded))]
     deferred: dict[int, Deferred] = {}
-    if choices is None and all(bound.everything for bound in plan.limits):
+    if choices is None and keep_all(plan.limits):
         choices = [_everything(plan, number, tokens) for number, tokens in enumerate(encoded)]
     elif choices is None:
         with context.watch.stage("gaze"):
@@ -251,11 +250,6 @@ def gaze(context: PromptContext, plan: Plan, encoded: list[Encoded]) -> StageRes
     return StageResult(encoded, allocations, [choice.features for choice in choices], deferred)
 
 
-def _prepare(context: PromptContext, selector: Selector, selections: list[SelectionInput]) -> Sequence[SelectionInput]:
-    """What can be worked out for all visuals at once, before the selector is called on each."""
-    return call_prepare(selector, selections)
-
-
 def _strategy(source: ImageSource | None, strategy: str) -> str:
     """How the cells were chosen, and what was done to the image before."""
     if source is None or source.view is None:
@@ -271,7 +265,6 @@ def selection_input(
     visual, source = context.visuals[number], context.sources[number]
     place = sum(other.row == visual.row for other in context.visuals[:number])
     embeddings = None if source is None else source.embeddings
-    layer = None if source is None else context.layer
     return SelectionInput(
         grid=visual.grid,
         k=bound.k,
@@ -284,11 +277,16 @@ def selection_input(
         seed=context.request.seed + SEED_STEP * place,
         scorer=None if embeddings is None else EmbeddingScorer(embeddings),
         probe=probe,
-        layer=None if layer is None else LayerPredictor(layer, context.adapter.device),
-        universal=context.universal if source is not None else None,
+        layer=None if source is None else context.layer,
+        universal=None if source is None else context.universal,
         mass=bound.mass,
         watch=context.watch,
     )
+
+
+def keep_all(bounds: Sequence[Limit]) -> bool:
+    """Whether nothing is dropped of any visual."""
+    return all(bound.k == bound.n for bound in bounds)
 
 
 def is_automatic(bound: Limit) -> bool:
@@ -348,23 +346,20 @@ def _choose(
 ) -> list[Choice]:
     """Call the selector on every visual. Calls that wait for their probe go to `deferred`."""
     bounds = plan.limits if not context.request.shared else _share_budget(context, plan, encoded, probes)
-    choices = []
-    waiting = [number for number, bound in enumerate(bounds) if not bound.everything]
-    ready = _prepare(
-        context, context.request.selector,
-        [selection_input(context, i, bounds[i], encoded[i], probes[i]) for i in waiting],
-    )  # fmt: skip
+    choices, selector = [], context.request.selector
+    waiting = [number for number, bound in enumerate(bounds) if bound.k != bound.n]
+    ready = call_prepare(selector, [selection_input(context, i, bounds[i], encoded[i], probes[i]) for i in waiting])
     selections = dict(zip(waiting, ready, strict=True))
     for number, (bound, tokens) in enumerate(zip(bounds, encoded, strict=True)):
-        if bound.everything:
+        if number not in selections:
             choices.append(_everything(plan, number, tokens))
             continue
-        selection, selector = selections[number], context.request.selector
+        selection = selections[number]
         wanted = selector.continues or len(tokens.cells) <= selector.continues_up_to
         if wanted and context.defer is not None and context.defer() and _can_wait(context, number):
             probes[number].k = bound.k
         try:
-            choice, why = call_gaze(context.request.selector, selection)
+            choice, why = call_gaze(selector, selection)
         except ProbeDeferred as waiting:
             deferred[number] = Deferred(selection, waiting.cells, waiting.layers)
             choice, why = Choice(waiting.cells), ""

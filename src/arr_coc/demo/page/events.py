@@ -19,7 +19,7 @@ from arr_coc.demo.page.layout import ADD_TAB, STALE, Controls, Parts, add_action
 from arr_coc.demo.page.running import HIDDEN, MODEL, RUN_TAB, PageEvents, describe, read_link
 from arr_coc.demo.state import SLIDER_STOPS, PageState, format_weights
 from arr_coc.errors import ArrCocError, ImageError
-from arr_coc.relevance.balancing import SCORES
+from arr_coc.relevance.realizing import SCORES
 
 GONE = "your own image was dropped when the page was reloaded: send it again, or choose an example"
 

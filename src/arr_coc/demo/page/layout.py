@@ -12,7 +12,7 @@ from arr_coc.demo.glossary import explain
 from arr_coc.demo.markup import macros
 from arr_coc.demo.state import LINK_FIELDS, MAX_SELECTORS, SLIDER_STOPS, PageState, parse_setting
 from arr_coc.demo.tab_compare import REFERENCE, selector_names
-from arr_coc.relevance.balancing import SCORES
+from arr_coc.relevance.realizing import SCORES
 from arr_coc.texture import FULL40
 from arr_coc.vlm.request import DETAILS, STRAIGHTEN
 
