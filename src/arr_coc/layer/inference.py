@@ -477,7 +477,7 @@ class GraphedLayer:
 def layer_graphs(layer: ArrCocLayer) -> GraphCache:
     """A layer's captured CUDA graphs. They are freed with the layer."""
     with _graphs_lock:
-        return _graphs.setdefault(layer, GraphCache(CACHED_GRAPHS))
+        return _graphs.setdefault(layer, GraphCache(CACHED_GRAPHS, keep_work=False))  # the work holds the layer
 
 
 def _can_graph(*tensors: torch.Tensor) -> bool:
