@@ -37,7 +37,7 @@ WAITING = {  # the host reads a value, or how large the result is
 RANDOM = {"rand", "randn", "randint", "randperm", "bernoulli", "bernoulli_", "multinomial", "native_dropout", "normal_", "uniform_"}
 READING = {  # of a tensor, by Python
     getattr(torch.Tensor, name)
-    for name in ("__bool__", "__int__", "__float__", "__index__", "__contains__", "item", "tolist", "numpy", "is_nonzero")
+    for name in ("__bool__", "__int__", "__float__", "__index__", "__contains__", "item", "tolist", "numpy", "nonzero")
 }  # fmt: skip
 AS_OPERATORS = {  # whose Python methods need a GPU, or values
     torch.Tensor.__invert__: torch.ops.aten.bitwise_not,
@@ -50,8 +50,8 @@ class Refused(Exception):
     """What a capture refuses, or what waits."""
 
 
-class Waits(TorchDispatchMode):
-    """Refuses what makes the host wait for a GPU. Tensors may go there, if the host does not wait for the copy."""
+class Reads(TorchDispatchMode):
+    """Refuses what needs a value of a tensor on a GPU: fake tensors have none."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -73,6 +73,13 @@ class Waits(TorchDispatchMode):
 
     def after(self, name: str, made: Sequence[torch.Tensor]) -> None:
         pass
+
+    def copied(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        pass
+
+
+class Waits(Reads):
+    """Refuses what makes the host wait for a GPU. Tensors may go there, if the host does not wait for the copy."""
 
     def copied(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         source, target = _copy_devices(name, args, kwargs)
@@ -181,6 +188,14 @@ class _Stream:
 
     def wait_stream(self, other: _Stream) -> None: ...
 
+    def wait_event(self, event: _Event) -> None: ...
+
+
+class _Event:
+    def __init__(self, enable_timing: bool = False) -> None: ...
+
+    def record(self, stream: _Stream) -> None: ...
+
 
 class FakeGpu:
     """A GPU that does not exist."""
@@ -189,6 +204,7 @@ class FakeGpu:
         self.mode = mode
         self.launches: list[str] = []  # names of the Triton kernels
         self.graphs = 0
+        self.asked = 0  # how often the host wanted a value, by `fetch_later`
 
     def tensor(self, real: torch.Tensor) -> torch.Tensor:
         """A tensor like this one on the GPU, without its values."""
@@ -237,6 +253,11 @@ class FakeGpu:
         self.graphs += 1
         return SimpleNamespace(replay=lambda: None)
 
+    def fetch_later(self, value: torch.Tensor) -> Callable[[], bool]:
+        """Every row goes on, however often the host asks."""
+        self.asked += 1
+        return lambda: True
+
     def launch(self, kernel: Any, *args: Any, **kwargs: Any) -> None:
         name = getattr(getattr(kernel, "fn", kernel), "__name__", str(kernel))
         for one in _tensors((args, kwargs)):
@@ -262,6 +283,11 @@ def fake_gpu() -> Iterator[FakeGpu]:
         patch("torch.cuda.device", _no_guard)
         patch("torch.cuda.graph_pool_handle", lambda: (0, 1))
         patch("torch.cuda.synchronize", lambda device=None: None)
+        patch("torch.cuda.Event", _Event)
+        patch("torch.cuda.empty_cache", lambda: None)
+        patch("torch.cuda.memory_reserved", lambda device=None: 0)
+        patch("arr_coc.vlm.recording.fetch_later", gpu.fetch_later)
+        stack.enter_context(mock.patch.dict(cuda_graph.RecordedWork._streams, clear=True))
         patch("torch.cuda.current_stream", lambda device=None: _Stream())
         patch("torch.cuda.Stream", _Stream)
         patch("torch.cuda.stream", _no_guard)
@@ -324,8 +350,9 @@ def capture(
 ) -> Any:  # fmt: skip
     """Warm `work` up, then capture it as `capture_graph` does. `owner`: what lives as long as the graph; it may hold memory, too."""
     with torch.no_grad():
-        for _ in range(2):
-            work(*inputs)
+        with Reads():
+            for _ in range(2):
+                work(*inputs)
         mode = Captures(None if known is None else [*inputs, *known, *held_by(owner)])
         with mode:
             made = work(*inputs)

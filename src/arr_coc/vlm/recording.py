@@ -34,7 +34,7 @@ from arr_coc.adapters.static import (
     StaticCache,
 )
 from arr_coc.adapters.wrapped import is_spread
-from arr_coc.devices import Stopwatch, fetch_later
+from arr_coc.devices import Stopwatch, fetch_later, to_device
 from arr_coc.errors import ModelError, PromptError, first_line, whole_number
 from arr_coc.texture.kernels.cuda_graph import RecordedWork
 from arr_coc.types.budget import Budget, limit
@@ -223,7 +223,7 @@ class Recordings:
         sequences, attention, positions = (inputs[name] for name in ("input_ids", "attention_mask", "position_ids"))
         ends = self._option(options, "eos_token_id")
         ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
-        stop = torch.tensor(ends, device=sequences.device)
+        stop = to_device(torch.tensor(ends, dtype=torch.long), sequences.device)
         pad = self._option(options, "pad_token_id")
         pad = (ends[0] if ends else 0) if pad is None else pad
         penalty = self._option(options, "repetition_penalty")
