@@ -123,6 +123,9 @@ class Captures(Waits):
             raise Refused(f"{name} copies from {source} to {target}")
 
 
+CAPTURING: list[Captures] = []  # the capture that is under way; launches of kernels are no operators
+
+
 class _Methods(TorchFunctionMode):
     """Some methods by operators: torch's own ask for a guard of the device, which a build without CUDA does not have."""
 
@@ -260,9 +263,11 @@ class FakeGpu:
 
     def launch(self, kernel: Any, *args: Any, **kwargs: Any) -> None:
         name = getattr(getattr(kernel, "fn", kernel), "__name__", str(kernel))
-        for one in _tensors((args, kwargs)):
+        for one in [found for given in (*args, *kwargs.values()) for found in held_by(given)]:
             if not one.is_cuda:
                 raise Refused(f"the kernel {name} gets a tensor on {one.device}")
+            for mode in CAPTURING:
+                mode.before(f"the kernel {name}", [one])
         self.launches.append(name)
 
 
@@ -354,8 +359,12 @@ def capture(
             for _ in range(2):
                 work(*inputs)
         mode = Captures(None if known is None else [*inputs, *known, *held_by(owner)])
-        with mode:
-            made = work(*inputs)
+        CAPTURING.append(mode)
+        try:
+            with mode:
+                made = work(*inputs)
+        finally:
+            CAPTURING.remove(mode)
     kept = {_storage(one) for one in _tensors(made)}
     for reference in mode.made if known is not None else ():
         one = reference()
