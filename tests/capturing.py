@@ -34,7 +34,18 @@ WAITING = {  # the host reads a value, or how large the result is
     "_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2", "_unique", "unique_dim",
     "unique_consecutive", "bincount", "_linalg_check_errors",
 }  # fmt: skip
-RANDOM = {"rand", "randn", "randint", "randperm", "bernoulli", "bernoulli_", "multinomial", "native_dropout", "normal_", "uniform_"}
+RANDOM = {
+    "rand",
+    "randn",
+    "randint",
+    "randperm",
+    "bernoulli",
+    "bernoulli_",
+    "multinomial",
+    "native_dropout",
+    "normal_",
+    "uniform_",
+}
 READING = {  # of a tensor, by Python
     getattr(torch.Tensor, name)
     for name in ("__bool__", "__int__", "__float__", "__index__", "__contains__", "item", "tolist", "numpy", "nonzero")
@@ -369,7 +380,9 @@ def capture(
     for reference in mode.made if known is not None else ():
         one = reference()
         if one is not None and _storage(one) not in kept:
-            raise Refused(f"memory of the graph {list(one.shape)} is kept after the capture, and every replay overwrites it")
+            raise Refused(
+                f"memory of the graph {list(one.shape)} is kept after the capture, and every replay overwrites it"
+            )
     return made
 
 
@@ -378,7 +391,11 @@ def _check_value(function: Any, name: str, args: Sequence[Any], kwargs: dict[str
         raise Refused(f"{name} waits for the GPU")
     if name == "histc" and (len(args) < 4 or args[2] == args[3]):
         raise Refused("histc without a range waits for the GPU")
-    if name == "repeat_interleave" and function._overloadname.startswith("Tensor") and kwargs.get("output_size") is None:
+    if (
+        name == "repeat_interleave"
+        and function._overloadname.startswith("Tensor")
+        and kwargs.get("output_size") is None
+    ):
         raise Refused("repeat_interleave without output_size waits for the GPU")
     if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
         for one in args[1]:

@@ -144,7 +144,9 @@ def test_the_host_waits_for_nothing(family: str, ends: list[int] | None, monkeyp
         assert gpu.asked == (5 if ends else 0)
 
 
-def _packed(gpu: FakeGpu, reader: Any, encoded: list[Encoded]) -> tuple[dict[str, torch.Tensor], list[list[torch.Tensor]]]:
+def _packed(
+    gpu: FakeGpu, reader: Any, encoded: list[Encoded]
+) -> tuple[dict[str, torch.Tensor], list[list[torch.Tensor]]]:
     given = {
         "input_ids": torch.zeros(2, 20, dtype=torch.long, device=DEVICE),
         "attention_mask": torch.ones(2, 20, dtype=torch.long, device=DEVICE),

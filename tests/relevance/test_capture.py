@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -48,12 +49,8 @@ def launch(gpu: FakeGpu, layer: Any, sizes: Sequence[tuple[int, int]], encoded: 
     """Several batches of new pictures; the first meets shapes that were not seen before, and may wait."""
     for number in range(CAPTURE_AFTER + 2):
         given = batch(gpu, layer, sizes, encoded)
-        with pytest.raises(Launched):
-            if number == 0:
-                together.prepare(given)
-            else:
-                with Waits():
-                    together.prepare(given)
+        with Waits() if number else nullcontext(), pytest.raises(Launched):
+            together.prepare(given)
 
 
 @pytest.fixture(autouse=True)

@@ -247,7 +247,10 @@ def test_runs_on_two_streams_wait_for_each_other_and_for_readers(monkeypatch: py
     made.run()
     now = Stream("a")
     made.release()
-    assert log == [(stream, what) for stream in "ab" for what in ("waits", "runs", "ends")] + [("a", "waits"), ("a", "ends")]
+    assert log == [(stream, what) for stream in "ab" for what in ("waits", "runs", "ends")] + [
+        ("a", "waits"),
+        ("a", "ends"),
+    ]
 
 
 class TestRecordedWork:
