@@ -75,7 +75,7 @@ def fetch_later(value: torch.Tensor) -> Callable[[], bool]:
     if value.device.type != "cuda":
         return lambda: bool(value)
     copied = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(value, non_blocking=True)
-    event = torch.cuda.Event()
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record(torch.cuda.current_stream(value.device))
 
     def read() -> bool:
