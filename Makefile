@@ -47,7 +47,7 @@ GPU_TESTS = tests/texture/kernels tests/benchmarks $(shell grep -lE 'is_availabl
 
 test-gpu:
 	@$(GPU_PYTHON) -c "import torch; assert torch.cuda.is_available(), 'expected a GPU that torch sees, got none'"
-	PYTHONPATH=src:.$(if $(PYTHONPATH),:$(PYTHONPATH)) $(GPU_PYTHON) -m pytest -rs $(GPU_TESTS)
+	PYTHONPATH=src:.$(if $(PYTHONPATH),:$(PYTHONPATH)) $(GPU_PYTHON) -m pytest -rs --durations=15 --ignore-glob='*test_capture.py' $(GPU_TESTS)
 
 # "newest" is whatever the registry offers today.
 MATRIX ?= 5.18.0 5.19.0 5.20.2 5.21.1 5.22.2 newest

@@ -7,7 +7,7 @@ would leave the device idle between stages.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -68,6 +68,21 @@ def fetch(found: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         for number, part in zip(numbers, read, strict=True):
             made[number] = part.view(found[number].dtype).view(found[number].shape)
     return made
+
+
+def fetch_later(value: torch.Tensor) -> Callable[[], bool]:
+    """A function that returns a boolean `[]` of a device. The copy starts now, and only the function waits for it."""
+    if value.device.type != "cuda":
+        return lambda: bool(value)
+    copied = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(value, non_blocking=True)
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(value.device))
+
+    def read() -> bool:
+        event.synchronize()
+        return bool(copied)
+
+    return read
 
 
 def tensors(held: Any) -> Iterator[torch.Tensor]:

@@ -71,7 +71,7 @@ def read_patches(
     """Patches `rows` `[P]` (None: all) of a processor's pixel values, on a device: only these travel there."""
     if isinstance(pixels, ResizedPictures):
         return pixels.read(rows, device, dtype)
-    return (pixels if rows is None else pixels[rows.to(pixels.device)]).to(device, dtype)
+    return to_device((pixels if rows is None else pixels[rows.to(pixels.device)]).to(dtype), device)
 
 
 def _resizing(image_processor: Any, resized: list[torch.Tensor]) -> Any:

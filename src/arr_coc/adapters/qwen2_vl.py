@@ -28,6 +28,7 @@ from arr_coc.adapters.encoder import (
 )
 from arr_coc.adapters.processor import read_patches
 from arr_coc.adapters.wrapped import is_spread, without_compilation
+from arr_coc.devices import to_device
 from arr_coc.errors import PromptError
 from arr_coc.types.grid import Cells, Grid, split_cells
 
@@ -159,10 +160,10 @@ class Qwen2VL(Adapter):
         """Tokens and deep features of the patches `[P, C]`."""
         encoder = self.encoder
         hidden = self._add_positions(encoder.patch_embed(pixels), patches)
-        rotary = encoder.rotary_pos_emb(hidden, patches.places.to(hidden.device))
+        rotary = encoder.rotary_pos_emb(hidden, to_device(patches.places, hidden.device))
         frames = windows = Segments(patches.frames, hidden.device, hidden.dtype)
         if patches.windows is not None:
-            order, lengths = patches.windows[0].to(hidden.device), patches.windows[1]
+            order, lengths = to_device(patches.windows[0], hidden.device), patches.windows[1]
             # No window spans two frames, so a frame's cells stay together in this order.
             hidden, cos, sin = (
                 part.view(-1, self.merge**2, part.shape[-1])[order].view(part.shape) for part in (hidden, *rotary)
@@ -188,7 +189,7 @@ class Qwen2VL(Adapter):
 
     def _by_cell(self, values: torch.Tensor, patches: PatchIndex) -> torch.Tensor:
         """Values of cells `[M, ...]` from the blocks' order to the cells' own."""
-        return values if patches.windows is None else values[patches.windows[0].argsort().to(values.device)]
+        return values if patches.windows is None else values[to_device(patches.windows[0].argsort(), values.device)]
 
 
 class Qwen25VL(Qwen2VL):
@@ -249,7 +250,7 @@ class Qwen3VL(Qwen2VL):
         down, across = torch.stack([near, far], -1).unbind(1)
         corners = (rows[:, :, None] * side + columns[:, None]).flatten(1)
         weights = (down[:, :, None] * across[:, None]).flatten(1)
-        return corners.to(self.device), weights.to(self.device)
+        return to_device(corners, self.device), to_device(weights, self.device)
 
 
 class Qwen35(Qwen3VL):

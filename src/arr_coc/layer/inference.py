@@ -70,7 +70,7 @@ class CellFeatures:
             self.channels.to(device).float(),
             self.pixels.to(device).float(),
             None if self.tokens is None else self.tokens.to(device).float(),
-            None if self.encoded is None else self.encoded.to(device),
+            None if self.encoded is None else to_device(self.encoded, device),
         )
 
     @property
@@ -393,7 +393,7 @@ def _add_tokens(selection: SelectionInput, features: Sequence[CellFeatures]) -> 
     encoded = None
     if len(selection.candidates) < count:
         whole = tokens.new_zeros(count, tokens.shape[-1])
-        whole[selection.candidates.to(tokens.device)] = tokens
+        whole[to_device(selection.candidates, tokens.device)] = tokens
         tokens, encoded = whole, torch.zeros(count, dtype=torch.bool)
         encoded[selection.candidates] = True
     found, start = [], 0
@@ -477,7 +477,7 @@ class GraphedLayer:
 def layer_graphs(layer: ArrCocLayer) -> GraphCache:
     """A layer's captured CUDA graphs. They are freed with the layer."""
     with _graphs_lock:
-        return _graphs.setdefault(layer, GraphCache(CACHED_GRAPHS))
+        return _graphs.setdefault(layer, GraphCache(CACHED_GRAPHS, keep_work=False))  # the work holds the layer
 
 
 def _can_graph(*tensors: torch.Tensor) -> bool:

@@ -26,7 +26,8 @@ NEAR_QUANTILE = 0.4  # quantile of the distances between two halves of the quest
 def image_statistics(channels: torch.Tensor, names: Sequence[str]) -> torch.Tensor:
     """Mean and standard deviation `[S]` of an image's channels `[t, C, h, w]`, without the position channels."""
     some = [number for number, name in enumerate(names) if name not in POSITION_CHANNELS]
-    values = channels[:, some].float().transpose(0, 1).flatten(1)
+    # Taken one by one: a list of indices would be copied to a GPU, and the host would wait for that.
+    values = torch.stack([channels[:, number].float().flatten() for number in some])
     spread = values.std(1) if values.shape[1] > 1 else torch.zeros(len(some), device=values.device)
     return torch.cat([values.mean(1), spread])
 

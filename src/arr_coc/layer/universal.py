@@ -237,7 +237,9 @@ class UniversalLayer(ArrCocLayer):
         """The logits of `DOUBTS` for each prediction `[B, 3]`, before recalibration: words `[B, T, d]`, output for `N` cells,
         `valid` `[B, N]`."""
         logits = self.doubt(words, mask, output, valid).float()
-        own = logits[:, :-1].log_softmax(-1)[:, [INTENTS.index(name) for name in DOUBTS[1:]]]
+        intents = logits[:, :-1].log_softmax(-1)
+        # One by one: a list of indices would be copied to a GPU, and the host would wait for that.
+        own = torch.stack([intents[:, INTENTS.index(name)] for name in DOUBTS[1:]], dim=-1)
         return torch.cat([logits[:, -1:], own - torch.log1p(-own.exp().clamp(max=1 - 1e-6))], dim=-1)
 
     def doubts(self, logits: Sequence[float], relevance: torch.Tensor, image_novelty: float) -> Doubt:

@@ -19,7 +19,7 @@ from arr_coc.adapters import layer_pruning
 from arr_coc.adapters.base import Adapter
 from arr_coc.adapters.processor import PromptProcessor, assistant_message
 from arr_coc.adapters.wrapped import weights_state
-from arr_coc.devices import Stopwatch, merge_timings
+from arr_coc.devices import Stopwatch, merge_timings, to_device
 from arr_coc.errors import ModelError, PromptError
 from arr_coc.types.answer import Answer, Prepared, Turn
 from arr_coc.vlm.confidence import Calibration, check_refuse, judge
@@ -80,15 +80,14 @@ class TokenRecorder:
 
     def __init__(self, starts: Sequence[int] = ()) -> None:
         """`starts`: first tokens of answers whose probability before the first step is wanted, too (`started`)."""
-        self._starts = list(starts)
-        self.started: torch.Tensor | None = None  # [B] the probability that the answer starts with one of `starts`
+        self._starts = torch.tensor(list(starts), dtype=torch.long)
+        self._started: torch.Tensor | None = None  # [B] on the device
         self._last: torch.Tensor | None = None  # [B, V] log-probabilities of the token that comes next
         self._found: list[torch.Tensor] = []  # [B] each
         self._length: int | None = None  # of the sequences at the last step
         self._plain = True  # one more token at each step
 
     def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> None:
-        """One step: the sequences `[B, T]` so far, and the scores `[B, V]` of their next tokens."""
         if self._last is not None and self._length is not None:
             self._plain = self._plain and ids.shape == (len(self._last), self._length + 1)
             if self._plain:
@@ -96,8 +95,14 @@ class TokenRecorder:
         first = self._last is None
         self._length = ids.shape[1]
         self._last = scores.float().log_softmax(-1)
-        if first and self._starts:
-            self.started = self._last[:, self._starts].exp().sum(-1).cpu()
+        if first and len(self._starts):  # read later: here the host would wait for the prefill
+            starts = to_device(self._starts, scores.device)
+            self._started = self._last.index_select(1, starts).exp().sum(-1)
+
+    @property
+    def started(self) -> torch.Tensor | None:
+        """The probability `[B]` that the answer starts with one of `starts`; None without any."""
+        return None if self._started is None else self._started.cpu()
 
     def probabilities(self, sequences: torch.Tensor) -> torch.Tensor | None:
         """`[B, T]` of the finished sequences; None where tokens did not come one by one (beams, assisted generation)."""

@@ -34,7 +34,7 @@ from arr_coc.adapters.static import (
     StaticCache,
 )
 from arr_coc.adapters.wrapped import is_spread
-from arr_coc.devices import Stopwatch
+from arr_coc.devices import Stopwatch, fetch_later, to_device
 from arr_coc.errors import ModelError, PromptError, first_line, whole_number
 from arr_coc.texture.kernels.cuda_graph import RecordedWork
 from arr_coc.types.budget import Budget, limit
@@ -164,6 +164,7 @@ class Recordings:
             (maker,), (work,) = entry.makers, entry.works
             work.load(*maker.inputs(inputs, shown, some))
             tokens, *deep = (one.clone() for one in work.run())
+            work.release()
         finally:
             entry.lock.release()
         self.used[shape] += 1
@@ -214,16 +215,21 @@ class Recordings:
         self, shape: PromptShape, entry: _Entry, inputs: Mapping[str, Any], features: tuple[Any, Any],
         watch: Stopwatch, options: Mapping[str, Any], recorder: Callable[..., None],
     ) -> torch.Tensor:  # fmt: skip
-        """Prompt and answer `[B, L + T]`: greedy, until every row has ended or is long enough."""
+        """Prompt and answer `[B, L + T]`: greedy, until every row has ended or is long enough.
+
+        On a GPU the host asks whether a token ended all rows once the next step is launched: the device never waits for the
+        answer, and the last step may be in vain.
+        """
         sequences, attention, positions = (inputs[name] for name in ("input_ids", "attention_mask", "position_ids"))
         ends = self._option(options, "eos_token_id")
         ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
-        stop = torch.tensor(ends, device=sequences.device)
+        stop = to_device(torch.tensor(ends, dtype=torch.long), sequences.device)
         pad = self._option(options, "pad_token_id")
         pad = (ends[0] if ends else 0) if pad is None else pad
         penalty = self._option(options, "repetition_penalty")
         penalise = None if penalty in (None, 1.0) else static.repetition_penalty(penalty)
         (fill, _), (prefill, step) = entry.makers, entry.works
+        late = step.is_graph
         start = watch.mark()
         given = fill.inputs(sequences, attention, positions, *features)
         prefill.load(*given)
@@ -239,11 +245,17 @@ class Recordings:
             token = scores.argmax(-1).masked_fill(~open_rows, pad)
             sequences = torch.cat([sequences, token[:, None]], 1)
             if ends:
-                open_rows = open_rows & ~torch.isin(token, stop)
-            if number == new - 1 or (ends and not bool(open_rows.any())):
+                open_rows = open_rows & (token[:, None] != stop).all(1)
+            if number == new - 1:
+                break
+            goes_on = fetch_later(open_rows.any()) if ends else None
+            if goes_on is not None and not late and not goes_on():
                 break
             step.load(token, last + number + 1, places[number : number + 1], None)
             (logits,) = step.run()
+            if goes_on is not None and late and not goes_on():
+                break
+        step.release()
         watch.add("prefill", start, first)
         watch.add("decode", first, watch.mark())
         return sequences
@@ -276,17 +288,16 @@ class Recordings:
                 self._entries[shape] = entry = self._make(shape, state)
                 return entry
             except torch.cuda.OutOfMemoryError as error:
-                if attempt == 1:  # the others are made again when they are needed
-                    for other in self._entries:
-                        self._entries[other] = None
-                    torch.cuda.empty_cache()
-                    continue
-                why = error
+                why, again = first_line(error), attempt == 1
             except RuntimeError as error:
-                why = error  # type: ignore[assignment]
-            break
+                why, again = first_line(error), False
+            if not again:
+                break
+            for other in self._entries:  # they are made again when they are needed
+                self._entries[other] = None
+            torch.cuda.empty_cache()  # not above: as long as the error is there, it holds what was made until then
         self._failed[shape] = state
-        warnings.warn(f"could not record {shape}, running without it ({first_line(why)})", stacklevel=2)
+        warnings.warn(f"could not record {shape}, running without it ({why})", stacklevel=2)
         return None
 
     def _make(self, shape: Shape, state: Hashable) -> _Entry:
@@ -350,7 +361,10 @@ class Recordings:
 
     def _memory(self) -> int:
         device = self.adapter.device
-        return torch.cuda.memory_allocated(device) if device.type == "cuda" else self.nbytes
+        if device.type != "cuda":
+            return self.nbytes
+        torch.cuda.empty_cache()  # what is left is in use, or belongs to graphs, whose intermediate results count as free
+        return torch.cuda.memory_reserved(device)
 
 
 def record(

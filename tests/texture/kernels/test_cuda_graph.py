@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -141,6 +144,115 @@ def test_a_failed_capture_gives_random_numbers_their_state_back(monkeypatch: pyt
     assert mine.state == "drawn from"
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_failed_capture_leaves_no_pool_behind(begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Any] = []
+
+    def end(*given: Any) -> None:
+        if not begun:
+            raise RuntimeError("not currently recording to mempool_id")
+        done.append(("end", *given))
+
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda *given: done.append(("release", *given)), raising=False)
+
+    def capture(fails: bool) -> None:
+        with cuda_graph._keep_allocator(torch.device("cuda:1"), (0, 7)):
+            if fails:
+                raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(RuntimeError, match="operation not permitted"):
+        capture(True)
+    assert done == ([("end", 1, (0, 7)), ("release", 1, (0, 7))] if begun else [])
+    done.clear()
+    capture(False)
+    assert not done
+
+
+def test_after_a_failed_capture_the_next_has_a_pool_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools: list[Any] = []
+
+    def capture_graph(work: Callable[[], object], device: object, pool: object, stream: object) -> object:
+        pools.append(pool)
+        if len(pools) == 2:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        work()
+        return SimpleNamespace(replay=work)
+
+    monkeypatch.setattr(cuda_graph, "capture_graph", capture_graph)
+    monkeypatch.setattr(cuda_graph, "_current_stream", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    monkeypatch.setattr(torch.cuda, "Stream", object)
+    cache, work = GraphCache(4), Double()
+    run(cache, work, 1, CAPTURE_AFTER)
+    with pytest.warns(UserWarning, match="could not capture"):
+        run(cache, work, 2, CAPTURE_AFTER)
+    for size in (3, 4):
+        run(cache, work, size, CAPTURE_AFTER)
+    assert pools[0] is pools[1] is not pools[2]
+    assert pools[2] is pools[3]
+    assert len(cache) == 3
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_graphs_hold_their_work_or_are_freed_with_its_owner(keep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def capture_graph(work: Callable[[], object], *given: object) -> object:
+        work()
+        return SimpleNamespace(replay=lambda: None)
+
+    monkeypatch.setattr(cuda_graph, "capture_graph", capture_graph)
+    monkeypatch.setattr(cuda_graph, "_current_stream", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    monkeypatch.setattr(torch.cuda, "Stream", object)
+    cache, work = GraphCache(4, keep_work=keep), Double()
+    run_times = [cache.run(0, "double", work, (torch.zeros(3),)) for _ in range(CAPTURE_AFTER)]
+    assert len(cache) == 1
+    alive = weakref.ref(work)
+    del work, run_times
+    gc.collect()
+    assert (alive() is not None) == keep
+
+
+def test_runs_on_two_streams_wait_for_each_other_and_for_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches by stream: each run waits for the end of the last one, and a release for what ran since, before it ends."""
+    log: list[tuple[str, str]] = []
+
+    class Stream:
+        def __init__(self, name: object = "side") -> None:
+            self.name = str(name)
+
+        def wait_event(self, event: object) -> None:
+            log.append((self.name, "waits"))
+
+    class Event:
+        def record(self, stream: Stream) -> None:
+            log.append((stream.name, "ends"))
+
+    def capture_graph(work: Callable[[], object], device: object, pool: object, stream: object) -> object:
+        work()
+        return SimpleNamespace(replay=lambda: log.append((now.name, "runs")))
+
+    now = Stream("a")
+    for name, value in {"Stream": Stream, "Event": Event, "current_stream": lambda device: now}.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    monkeypatch.setattr(cuda_graph, "capture_graph", capture_graph)
+    monkeypatch.setattr(cuda_graph, "can_capture", lambda *given: True)
+    monkeypatch.setattr(RecordedWork, "_streams", {})
+    made = RecordedWork(lambda one: (one + 1,), (torch.zeros(2),))
+    assert log == [("a", "waits"), ("a", "ends")]  # the workspace is shared with what runs next
+    log.clear()
+    made.run()
+    now = Stream("b")
+    made.run()
+    now = Stream("a")
+    made.release()
+    assert log == [(stream, what) for stream in "ab" for what in ("waits", "runs", "ends")] + [
+        ("a", "waits"),
+        ("a", "ends"),
+    ]
+
+
 class TestRecordedWork:
     """On a CPU the work runs on the buffers."""
 
@@ -202,6 +314,11 @@ def test_a_failed_capture_restores_the_stream() -> None:
     assert torch.cuda.current_stream() == before
     assert float((given + 1).sum()) == 6
     assert torch.rand(3, device="cuda").shape == (3,)
+    torch.cuda.empty_cache()  # no capture is under way any more
+    for _ in range(CAPTURE_AFTER):
+        (found,) = cache.run(0, "doubles", lambda one: (one * 2,), (given,))
+    assert found.tolist() == [2, 2, 2]
+    assert len(cache) == 1
 
 
 @gpu

@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -41,6 +41,7 @@ def capture_graph(
     with _capture_lock, device_guard(device):
         current = torch.cuda.current_stream()
         stream = torch.cuda.Stream() if stream is None else stream
+        pool = torch.cuda.graph_pool_handle() if pool is None else pool
         stream.wait_stream(current)
         graph = torch.cuda.CUDAGraph()
         try:
@@ -49,7 +50,7 @@ def capture_graph(
                     work()
             current.wait_stream(stream)
             capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
-            with _keep_generator(device), capture:
+            with _keep_generator(device), _keep_allocator(device, pool), capture:
                 work()
         finally:
             torch.cuda.set_stream(current)  # torch stays on the side stream where the capture fails
@@ -60,15 +61,30 @@ def capture_graph(
 def _keep_generator(device: torch.device) -> Iterator[None]:
     """Inside, a capture may fail. Torch then leaves the device's random numbers as if they were still being captured, and
     every later use of them raises "Offset increment outside graph capture"; so they get the state from before."""
-    generator: Any = torch.cuda.default_generators[
-        torch.cuda.current_device() if device.index is None else device.index
-    ]
+    generator: Any = torch.cuda.default_generators[_index(device)]
     before = generator.clone_state()
     try:
         yield
     except BaseException:
         generator.graphsafe_set_state(before)
         raise
+
+
+@contextmanager
+def _keep_allocator(device: torch.device, pool: Any) -> Iterator[None]:
+    """Inside, a capture into `pool` may fail. Torch then leaves the allocator as if it went on: the pool is never freed, no
+    other graph can be captured into it, and emptying the cache may raise. So the allocation to the pool is ended here."""
+    try:
+        yield
+    except BaseException:
+        with suppress(RuntimeError):  # it has ended already, or had not begun
+            torch._C._cuda_endAllocateToPool(_index(device), pool)
+            torch._C._cuda_releasePool(_index(device), pool)
+        raise
+
+
+def _index(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
 
 
 def can_capture(*tensors: torch.Tensor) -> bool:
@@ -89,7 +105,7 @@ class CapturedGraph:
     graph: torch.cuda.CUDAGraph
     inputs: Tensors
     outputs: Tensors
-    work: Callable[..., Tensors]  # holds the memory that the graph uses besides
+    work: Callable[..., Tensors] | None  # holds the memory that the graph uses besides
 
     def replay(self, inputs: Tensors) -> Tensors:
         for buffer, given in zip(self.inputs, inputs, strict=True):
@@ -104,8 +120,10 @@ class GraphCache:
     They are dropped together, never one by one: graphs captured on one stream share memory.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+    def __init__(self, capacity: int, keep_work: bool = True) -> None:
+        """`keep_work`: whether graphs hold the work that they were captured from, and so all memory that it holds. Without, a
+        cache can be freed together with an owner whose memory the work uses."""
+        self.capacity, self._keep_work = capacity, keep_work
         self._lock = threading.Lock()
         self._clear(None)
 
@@ -125,6 +143,7 @@ class GraphCache:
                     self._graphs[key] = self._capture(stream, work, inputs)
                 except RuntimeError as error:
                     self._graphs[key] = None
+                    self._pools.pop(stream, None)  # it may be in no state to be shared
                     warnings.warn(
                         f"could not capture a CUDA graph, running without one, which is slower ({first_line(error)})",
                         stacklevel=2,
@@ -154,9 +173,21 @@ class GraphCache:
         buffers = tuple(one.clone() for one in inputs)
         if stream not in self._pools:
             self._pools[stream] = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
-        outputs: list[Tensors] = []
-        graph = capture_graph(lambda: outputs.append(work(*buffers)), inputs[0].device, *self._pools[stream])
-        return CapturedGraph(graph, buffers, outputs[-1], work)
+        graph, outputs = _capture_work(work, buffers, *self._pools[stream])
+        return CapturedGraph(graph, buffers, outputs, work if self._keep_work else None)
+
+
+def _capture_work(
+    work: Callable[..., Tensors], buffers: Tensors, pool: Any, stream: torch.cuda.Stream
+) -> tuple[torch.cuda.CUDAGraph, Tensors]:
+    """A graph of `work(*buffers)`, and the outputs that its replays write."""
+    made: list[Tensors] = []
+
+    def run() -> None:
+        made[:] = [work(*buffers)]  # only the last: those of warming up would take memory as long as the capture
+
+    graph = capture_graph(run, buffers[0].device, pool, stream)
+    return graph, made[0]
 
 
 def _current_stream(device: torch.device) -> int:
@@ -164,14 +195,15 @@ def _current_stream(device: torch.device) -> int:
 
 
 class RecordedWork:
-    """Work of one fixed shape on fixed buffers: `load` the inputs, then `run`. On a GPU it is a graph, else it runs as it is.
+    """Work of one fixed shape on fixed buffers: `load` the inputs, `run`, read the outputs, `release`. On a GPU it is a graph.
 
     For work whose outputs stay in place until the next run; callers hold a lock as long as they need them. Each graph has memory
-    of its own, so that it can be dropped alone. All are captured on one stream, whose workspace they share: so runs on
-    different streams wait for each other on the device.
+    of its own, so that it can be dropped alone. All are captured on one stream, whose workspace they share, so no two may run
+    at the same time: each run waits on the device for the last one, on whatever stream that was.
     """
 
     _streams: ClassVar[dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Event]]] = {}  # and the last run's end
+    _launching: ClassVar[Any] = threading.RLock()  # between waiting for the last run and recording the end of this one
 
     def __init__(self, work: Callable[..., Tensors], inputs: Tensors, recorded: bool = True) -> None:
         """`inputs`: the buffers, made outside of inference mode, whose values must be valid. `recorded`: whether to capture a graph where that is possible."""
@@ -180,15 +212,16 @@ class RecordedWork:
         self._done: torch.cuda.Event | None = None
         self.outputs: Tensors = ()
         if recorded and can_capture(*inputs):
-            outputs: list[Tensors] = []
             device = inputs[0].device
-            with _capture_lock, torch.inference_mode(False), torch.no_grad(), device_guard(device):
+            with self._launching, torch.inference_mode(False), torch.no_grad(), device_guard(device):
                 if device not in self._streams:
                     self._streams[device] = torch.cuda.Stream(device), torch.cuda.Event()
                 stream, self._done = self._streams[device]
                 self._wait()
-                self._graph = capture_graph(lambda: outputs.append(work(*inputs)), device, stream=stream)
-            self.outputs = outputs[-1]
+                try:
+                    self._graph, self.outputs = _capture_work(work, inputs, torch.cuda.graph_pool_handle(), stream)
+                finally:
+                    self._mark()  # warming up used the workspace, too
 
     @property
     def is_graph(self) -> bool:
@@ -208,17 +241,28 @@ class RecordedWork:
 
     def run(self) -> Tensors:
         """The outputs; the next run overwrites them."""
-        self._wait()
         if self._graph is None:
             with torch.inference_mode(False), torch.no_grad():  # what it allocates stays for callers of any mode
                 self.outputs = self._work(*self.inputs)
-        else:
+            return self.outputs
+        with self._launching, device_guard(self.inputs[0].device):
+            self._wait()
             self._graph.replay()
-        if self._done is not None:
-            self._done.record(torch.cuda.current_stream(self.inputs[0].device))
+            self._mark()
         return self.outputs
+
+    def release(self) -> None:
+        """The outputs were read by what was launched so far: a run on another stream waits for that before it overwrites them."""
+        if self._done is not None:
+            with self._launching:
+                self._wait()  # in the meantime other work may have run on another stream
+                self._mark()
 
     def _wait(self) -> None:
         """The last run may have been on another stream."""
         if self._done is not None:
             torch.cuda.current_stream(self.inputs[0].device).wait_event(self._done)
+
+    def _mark(self) -> None:
+        assert self._done is not None
+        self._done.record(torch.cuda.current_stream(self.inputs[0].device))
