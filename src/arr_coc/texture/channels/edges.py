@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import cv2
+import numpy as np
 import torch
 
 from arr_coc.texture import filters
@@ -50,7 +51,7 @@ def gradient(texture: TextureArray) -> tuple[torch.Tensor, torch.Tensor, torch.T
 def polarity(texture: TextureArray) -> torch.Tensor:
     """True where a pixel is darker than its surroundings, shared by the channels: bool `[H, W]`."""
     light = luma(texture)
-    return texture.once("polarity", lambda: light < filters.gaussian(light, SURROUNDINGS))
+    return texture.once("polarity", lambda: filters.is_above(filters.gaussian(light, SURROUNDINGS), light))
 
 
 def _register(name: str, meaning: str, by_torch: Callable[[TextureArray], torch.Tensor], **options: Any) -> None:
@@ -63,11 +64,16 @@ def _register(name: str, meaning: str, by_torch: Callable[[TextureArray], torch.
 
 
 _MAGNITUDE: dict[str, Any] = {"range": (0, TOP), "pool": "max"}
-_register("edges", "gradient of ink darker than its surroundings", lambda t: gradient(t)[2] * polarity(t), **_MAGNITUDE)
+_register(
+    "edges",
+    "gradient of ink darker than its surroundings",
+    lambda t: filters.inside(gradient(t)[2], polarity(t)),
+    **_MAGNITUDE,
+)
 _register(
     "edges_inverted",
     "gradient of ink lighter than its surroundings",
-    lambda t: gradient(t)[2] * ~polarity(t),
+    lambda t: filters.inside(gradient(t)[2], ~polarity(t)),
     **_MAGNITUDE,
 )
 _register("sobel_x", "signed derivative of luma from left to right", lambda t: gradient(t)[0], range=(-1, 1))
@@ -87,8 +93,8 @@ def distance(texture: TextureArray) -> torch.Tensor:
     made = kernels.distance_plane(texture)
     if made is not None:
         return made
-    edge = gradient(texture)[2] > IS_EDGE
-    if not bool(edge.any()):
+    edge = filters.is_above(gradient(texture)[2], IS_EDGE)
+    if not (edge.numpy().any() if edge.device.type == "cpu" else bool(edge.any())):
         return texture.constant(1.0)
     height, width = texture.size
     half_diagonal = (height**2 + width**2) ** 0.5 / 2
@@ -136,7 +142,7 @@ def centre_surround_pairs(levels: int) -> list[tuple[int, int]]:
 def distance_to(mask: torch.Tensor) -> torch.Tensor:
     """Pixels to the nearest True of a bool `[H, W]` with at least one: exact on the CPU, jump flooding elsewhere."""
     if mask.device.type == "cpu":
-        outside = (~mask).to(torch.uint8).numpy()
+        outside = np.logical_not(mask.numpy()).view(np.uint8)
         length = torch.from_numpy(cv2.distanceTransform(outside, cv2.DIST_L2, cv2.DIST_MASK_PRECISE))
         # OpenCV's last bit depends on the array's address. Squared distances are integers, so rounding them removes that.
         return length.square_().round_().sqrt_()
