@@ -358,7 +358,9 @@ def texture_features(frames: Sequence[TextureArray], view: Grid, config: LayerCo
     for step in frames_by_step(tuple(frames), view.t):
         channels.append(_mean([pool_channels(texture, view, config.channels) for texture in step]))
         colours = _mean([pool_channels(texture, fine, COLOURS) for texture in step])
-        pixels.append(F.pixel_unshuffle(colours, config.pixels))  # [3 pixels^2, h, w]
+        # A cell's pixels lie next to each other, as the layer reads them: no further copy puts them in order.
+        cells = colours.unflatten(2, (view.w, -1)).unflatten(1, (view.h, -1)).permute(1, 3, 0, 2, 4).flatten(2)
+        pixels.append(cells.permute(2, 0, 1))  # [3 pixels^2, h, w]
     return CellFeatures(_stack(channels), _stack(pixels))
 
 

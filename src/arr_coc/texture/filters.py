@@ -30,7 +30,7 @@ from arr_coc.texture.layout import Pool
 LUMA_WEIGHTS = (0.299, 0.587, 0.114)
 MAX_FLOAT32_SUM = 256  # pixels of a cell up to which a float32 sum is exact enough
 MAX_MATRIX = 1 << 17  # elements; a product with a larger matrix costs more than the other ways
-MIN_ROWS = 4  # of a cell, from which comparing whole rows is faster than torch's pooling
+MIN_ROWS = 4  # of a cell, from which it is faster to work on whole rows
 
 
 def luma(pixels: torch.Tensor | Sequence[torch.Tensor]) -> torch.Tensor:
@@ -284,7 +284,9 @@ def _mean(plane: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
 
 
 def _is_coarse(plane: torch.Tensor, size: tuple[int, int]) -> bool:
-    return max(plane.shape[0] * size[0], plane.shape[1] * size[1]) <= MAX_MATRIX
+    """Whether products with matrices of shares are the cheapest way to a mean."""
+    fits = max(plane.shape[0] * size[0], plane.shape[1] * size[1]) <= MAX_MATRIX
+    return fits and (plane.shape[0] >= MIN_ROWS * size[0] or not _opencv_serves(plane, size))
 
 
 def _mean_down(plane: torch.Tensor, cells: int) -> torch.Tensor:
