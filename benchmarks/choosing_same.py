@@ -26,7 +26,13 @@ import torch
 import arr_coc
 from arr_coc.draw.textures import TEXTURES, draw_texture
 
-QUESTIONS = ("What is the total amount?", "What is the date?", "Where is the dog?", "Describe the picture.", "How many?")
+QUESTIONS = (
+    "What is the total amount?",
+    "What is the date?",
+    "Where is the dog?",
+    "Describe the picture.",
+    "How many?",
+)
 BUDGETS = ("12.5%", "auto")
 CHANNELS = (
     "red", "edges", "edges_inverted", "edge_magnitude", "highpass", "lowpass", "saliency", "text", "distance", "eccentricity",

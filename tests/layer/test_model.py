@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from arr_coc.embedding import storage
 from arr_coc.errors import LayerError
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.inference import CellFeatures, run_batch
+from arr_coc.layer.batching import run_batch
+from arr_coc.layer.inference import CellFeatures
 from arr_coc.layer.model import (
     CHANNELS,
     POOLINGS,

@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from arr_coc.devices import keep_freed_memory
 from arr_coc.errors import LayerError
 from arr_coc.layer.model import ANY_MODEL, ArrCocLayer, LayerConfig, LayerOutput, convolve, map_statistics
 from arr_coc.selectors.base import Question
@@ -118,7 +119,7 @@ class CellStem(nn.Module):
         self.norms = nn.ModuleList(nn.GroupNorm(1, b) for b in STEM)
 
     def forward(self, pixels: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
-        cells = pixels.unflatten(-1, (3, self.pixels, self.pixels)).permute(0, 3, 1, 4, 2, 5)
+        cells = pixels.view(*pixels.shape[:3], 3, self.pixels, self.pixels).permute(0, 3, 1, 4, 2, 5)
         image = cells.flatten(4, 5).flatten(2, 3).contiguous(memory_format=torch.channels_last)  # [B, 3, 16 h, 16 w]
         image = image if valid is None else image * _enlarged(valid, image.shape)
         for convolution, norm in zip(self.convolutions[:-1], self.norms, strict=True):
@@ -285,4 +286,6 @@ def shipped_layer(device: torch.device) -> UniversalLayer:
     """The universal layer that ships with the package, on a device."""
     layer = UniversalLayer.from_pretrained(WEIGHTS)
     assert isinstance(layer, UniversalLayer)
+    if device.type == "cpu":
+        keep_freed_memory()
     return layer.to(device)
