@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import cv2
 import torch
 
 import arr_coc
@@ -96,6 +97,7 @@ def main() -> None:
     parser.add_argument("--raw", action="store_true", help="print the numbers as JSON")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    cv2.setNumThreads(arguments.threads)
     if arguments.raw:
         print(json.dumps(measure(arguments.rounds)))
         return

@@ -28,7 +28,7 @@ from arr_coc.bench.answers import CONFIGS, BudgetConfig, compare_budgets, random
 from arr_coc.bench.timing import Timing, machine
 from arr_coc.draw import samples as pictures
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.inference import config_for
+from arr_coc.layer.identity import config_for
 from arr_coc.vlm.model import VLM
 
 BATCHED = BudgetConfig("all, segments batched", {"budget": "all", "glance": "all"}, batched=True)

@@ -26,7 +26,7 @@ import arr_coc
 from arr_coc.evaluation.metrics import recall
 from arr_coc.evaluation.statistics import interval, mean
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.inference import config_for
+from arr_coc.layer.identity import config_for
 from arr_coc.layer.model import CHANNELS, SCORE_NAMES
 from arr_coc.texture.layout import MVP13
 from arr_coc.training.answer_loss import answers_exactly

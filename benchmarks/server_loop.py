@@ -44,7 +44,7 @@ from arr_coc.adapters.processor import user_message
 from arr_coc.bench.timing import machine
 from arr_coc.devices import Stopwatch
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.inference import config_for
+from arr_coc.layer.identity import config_for
 from arr_coc.training.documents.drawing import draw_any
 from arr_coc.vlm.generation import timed_generate
 from arr_coc.vlm.model import VLM

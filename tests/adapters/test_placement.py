@@ -13,7 +13,7 @@ import arr_coc
 from arr_coc.adapters import attention_probe
 from arr_coc.adapters.wrapped import check_placement
 from arr_coc.errors import LayerError, ModelError
-from arr_coc.layer.inference import model_identity
+from arr_coc.layer.identity import model_identity
 from tests.adapters import families
 from tests.adapters.tiny_vlm import FLAT, GREEDY, answer_of, picture, processor, stock_inputs, wrapped
 from tests.adapters.two_devices import DeviceMismatch, TwoDevices, spread

@@ -12,7 +12,7 @@ import transformers
 
 import arr_coc
 from arr_coc.adapters.families import adapter
-from arr_coc.layer.inference import config_for, fit_to_model, model_identity
+from arr_coc.layer.identity import config_for, fit_to_model, model_identity
 from arr_coc.layer.model import ArrCocLayer
 from tests.adapters import families
 from tests.adapters.oracle import at_source, choose, dense, masked, real, sparse

@@ -13,7 +13,7 @@ import arr_coc
 from arr_coc.adapters.families import adapter
 from arr_coc.adapters.wrapped import PEFT_TYPES, unwrap, weights_state, without_compilation
 from arr_coc.errors import LayerError, ModelError, PromptError
-from arr_coc.layer.inference import config_for, fit_to_model, model_identity
+from arr_coc.layer.identity import config_for, fit_to_model, model_identity
 from arr_coc.layer.model import ArrCocLayer
 from arr_coc.vlm.token_encoder import VlmTokens
 from tests.adapters import families

@@ -15,7 +15,7 @@ from arr_coc import reader
 from arr_coc.engines.checkpoint import INDEX, Checkpoint
 from arr_coc.errors import LayerError
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.inference import config_for
+from arr_coc.layer.identity import config_for
 from tests.adapters import families
 from tests.training import squares
 

@@ -18,16 +18,14 @@ import arr_coc
 from arr_coc import TextureArray
 from arr_coc.errors import LayerError
 from arr_coc.layer import ArrCocLayer, inference
+from arr_coc.layer.batching import run_batch
+from arr_coc.layer.identity import config_for, fit_to_model, model_identity
 from arr_coc.layer.inference import (
     CellFeatures,
     GraphedLayer,
     all_weights,
-    config_for,
-    fit_to_model,
     layer_graphs,
-    model_identity,
     predict,
-    run_batch,
     selection_features,
     texture_features,
 )

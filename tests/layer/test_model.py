@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,10 +16,12 @@ import torch.nn.functional as F
 from arr_coc.embedding import storage
 from arr_coc.errors import LayerError
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.inference import CellFeatures, run_batch
+from arr_coc.layer.batching import run_batch
+from arr_coc.layer.inference import CellFeatures
 from arr_coc.layer.model import (
     CHANNELS,
     POOLINGS,
+    CellLinear,
     CouplingHead,
     LayerConfig,
     QuestionAttention,
@@ -122,6 +125,40 @@ def test_entropy_is_0_for_one_tone_and_1_for_all() -> None:
     one, all_alike = torch.full((1, 16, 1, 1), 0.4), (torch.arange(16) % 8 / 7).view(1, 16, 1, 1)
     assert entropy(one).item() == pytest.approx(0, abs=1e-6)
     assert entropy(all_alike).item() == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("innermost", [False, True])
+def test_entropy_counts_rounded_tones(innermost: bool) -> None:
+    pixels = torch.rand(2, 48, 3, 5, generator=torch.Generator().manual_seed(0)) * 1.4 - 0.2  # some outside of [0, 1]
+    pixels[0, :15, 0, 0] = (torch.arange(15) / 2) / 7  # halves go to the even tone
+    share = F.one_hot((pixels.clamp(0, 1) * 7).round().long(), 8).double().mean(1)  # [B, h, w, 8]
+    expected = -(share * share.clamp(min=1e-9).log()).sum(-1) / math.log(8)
+    given = pixels.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2) if innermost else pixels
+    assert torch.allclose(entropy(given)[:, 0].double(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 37, 27, 32), (3, 6, 5, 32), (1, 3, 40, 32), (40, 32)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_cells_are_mapped_as_by_torch_with_and_without_gradients(shape: tuple[int, ...], bias: bool) -> None:
+    torch.manual_seed(0)
+    layer, cells = CellLinear(32, 48, bias), torch.randn(shape)
+    expected = cells.double() @ layer.weight.double().T + (0 if layer.bias is None else layer.bias.double())
+    with torch.no_grad():
+        assert torch.allclose(layer(cells).double(), expected, atol=1e-5)
+        turned = cells.transpose(-2, -3).contiguous().transpose(-2, -3) if cells.ndim == 4 else cells
+        assert torch.allclose(layer(turned).double(), expected, atol=1e-5)
+    found = layer(cells)
+    assert torch.allclose(found.double(), expected, atol=1e-5)
+    found.sum().backward()
+    assert layer.weight.grad is not None
+
+
+def test_attention_is_the_same_with_and_without_gradients() -> None:
+    torch.manual_seed(0)
+    lines, cells = RowColumnAttention(32, 4), torch.randn(2, 9, 7, 32)
+    with_gradients = lines(cells).detach()
+    with torch.no_grad():
+        assert torch.allclose(lines(cells), with_gradients, atol=1e-5)
 
 
 def test_softmax_weights_sum_to_one() -> None:

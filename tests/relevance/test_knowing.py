@@ -18,6 +18,13 @@ from tests.selectors.selections import TILES, selection
 GRID = Grid(1, 5, 7)
 
 
+def test_tones_are_counted_as_by_histc() -> None:
+    plane = torch.rand(200, 130, generator=torch.Generator().manual_seed(0))
+    plane[0, :33] = torch.arange(33) / 32  # on the borders of the bins, and 1
+    assert torch.equal(knowing._count_tones(plane), torch.histc(plane, knowing.TONE_BINS, 0, 1))
+    assert torch.equal(knowing._count_tones(plane[::2, ::2]), torch.histc(plane[::2, ::2], knowing.TONE_BINS, 0, 1))
+
+
 def information(texture: TextureArray, view: Grid) -> torch.Tensor:
     return knowing.information(texture, view, pooled_channels(texture, view))
 

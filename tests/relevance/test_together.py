@@ -16,7 +16,8 @@ from arr_coc import TextureArray
 from arr_coc.devices import Stopwatch
 from arr_coc.draw import samples
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.inference import CellFeatures, LayerPredictor, pad_views
+from arr_coc.layer.batching import pad_views
+from arr_coc.layer.inference import CellFeatures, LayerPredictor
 from arr_coc.layer.model import LayerConfig
 from arr_coc.layer.universal import shipped_layer
 from arr_coc.relevance import selector as chooser

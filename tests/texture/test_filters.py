@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
@@ -180,7 +181,7 @@ def test_mean_has_a_gradient() -> None:
 @given(side, side, st.integers(1, 12), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
 def test_max_is_over_all_pixels_that_the_cell_touches(height: int, width: int, rows: int, columns: int) -> None:
-    plane = values(height, width)
+    plane = values(height, width).astype(np.float32)
     got = filters.pool(torch.from_numpy(plane), (rows, columns), "max").numpy()
     for r in range(rows):
         for c in range(columns):
@@ -188,6 +189,17 @@ def test_max_is_over_all_pixels_that_the_cell_touches(height: int, width: int, r
                 r * height // rows : -(-(r + 1) * height // rows), c * width // columns : -(-(c + 1) * width // columns)
             ]
             assert got[r, c] == window.max()
+
+
+@pytest.mark.parametrize("size", [(37, 27), (592, 432), (256, 192), (512, 384), (128, 96), (1000, 9), (1, 1)])
+def test_ways_to_pool_a_whole_picture_agree(size: tuple[int, int]) -> None:
+    """Rows that count, colours resized together, and halves of halves, against products with all shares."""
+    planes = torch.rand(3, 1024, 768, generator=torch.Generator().manual_seed(1))
+    down, across = (filters._shares(n, m, planes.device).double() for n, m in zip((1024, 768), size, strict=True))
+    for plane, mean in zip(planes, filters.pool_means(planes, size), strict=True):
+        assert (mean.double() - down @ plane.double() @ across.T).abs().max() < 2e-6
+        assert (mean - filters.pool(plane, size, "mean")).abs().max() < 1e-6
+        assert torch.equal(filters.pool(plane, size, "max"), F.adaptive_max_pool2d(plane[None], size)[0])
 
 
 @given(side, side, st.integers(1, 12), st.integers(1, 12))

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from arr_coc.evaluation.data import read_samples
-from arr_coc.layer.inference import config_for
+from arr_coc.layer.identity import config_for
 from arr_coc.training.batches import LayerTrainingSettings
 from arr_coc.training.distributed import init_world
 from arr_coc.training.examples import load_examples

@@ -13,7 +13,8 @@ from PIL import Image, ImageDraw
 import arr_coc
 from arr_coc.evaluation.data import read_samples
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.inference import CellFeatures, config_for
+from arr_coc.layer.identity import config_for
+from arr_coc.layer.inference import CellFeatures
 from arr_coc.training.examples import TrainingExample, load_examples
 from tests.adapters import families, tiny_vlm
 

@@ -10,7 +10,7 @@ import torch
 
 from arr_coc.errors import DataError
 from arr_coc.evaluation.data import read_samples
-from arr_coc.layer.inference import config_for
+from arr_coc.layer.identity import config_for
 from arr_coc.training.examples import LookCache, load_examples, read_folder, split_data
 from tests.training import squares
 

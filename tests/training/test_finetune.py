@@ -12,7 +12,7 @@ import torch
 
 import arr_coc
 from arr_coc.errors import ArrCocError, ModelError
-from arr_coc.layer.inference import config_for
+from arr_coc.layer.identity import config_for
 from arr_coc.layer.model import ArrCocLayer
 from arr_coc.reader import WEIGHTS
 from arr_coc.training import finetune as finetuning

@@ -17,7 +17,7 @@ import torch
 from arr_coc.errors import ArrCocError, DataError, LayerError
 from arr_coc.evaluation.data import read_samples
 from arr_coc.layer import ArrCocLayer, universal
-from arr_coc.layer.inference import config_for
+from arr_coc.layer.identity import config_for
 from arr_coc.layer.universal import UniversalLayer
 from arr_coc.training import layer as layer_training
 from arr_coc.training.batches import LayerTrainingSettings

@@ -235,7 +235,7 @@ def _train(
 ) -> dict[str, Any]:
     import arr_coc
     from arr_coc import reader
-    from arr_coc.layer.inference import config_for
+    from arr_coc.layer.identity import config_for
     from arr_coc.layer.model import CHANNELS
     from arr_coc.training.documents.folder import MANIFEST
     from arr_coc.training.examples import LookCache

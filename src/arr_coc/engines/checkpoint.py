@@ -15,7 +15,7 @@ from safetensors import safe_open
 from arr_coc.adapters.families import family
 from arr_coc.adapters.loading import empty_model, model_folder
 from arr_coc.errors import LayerError, first_line
-from arr_coc.layer.inference import HASHED_ROWS, identity_of, identity_weights
+from arr_coc.layer.identity import HASHED_ROWS, identity_of, identity_weights
 from arr_coc.layer.model import ArrCocLayer
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

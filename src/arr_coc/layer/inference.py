@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from arr_coc.devices import fetch, to_device
 from arr_coc.embedding.encoder import fingerprint
-from arr_coc.errors import LayerError
 from arr_coc.layer.model import SCORE_NAMES, ArrCocLayer, EncodedView, LayerConfig, LayerOutput
 from arr_coc.layer.novelty import (
     POSITION_CHANNELS,
@@ -45,9 +43,7 @@ from arr_coc.types.grid import Grid
 COLOURS = ("red", "green", "blue")
 CACHED_VIEWS = 4  # per texture: before encoding, with all tokens, with some
 CACHED_GRAPHS = 16  # per layer
-CELL_MULTIPLE = 8  # on a GPU grids of a batch are padded to a multiple of this height and width, for the same reason
 WORD_MULTIPLE = 16  # on a GPU questions are padded to a multiple of this length: fewer shapes to capture
-HASHED_ROWS = 256  # of each matrix: hashing whole matrices of a large model takes seconds
 
 ScoreFunction = Callable[[EncodedView, torch.Tensor, torch.Tensor], LayerOutput]
 
@@ -83,14 +79,14 @@ def predict(layer: ArrCocLayer, selection: SelectionInput) -> LayerPrediction:
     """The layer's prediction for the candidates of a selection."""
     config, texture, views = layer.config, selection.textures[0], selection.grid.views
     graphed = GraphedLayer(layer)
-    words, mask = graphed.encode_words([_question(layer, selection)])
+    words, mask = graphed.encode_words([read_question(layer, selection)])
     if not layer.reads_tokens:  # then the glance's view serves the gaze, too
         selection = replace(selection, tokens=None)
-    features = _texture_features(selection, config)
+    features = view_features(selection, config)
     encoded = b"" if selection.tokens is None else selection.candidates.numpy().tobytes()
 
     def encode() -> list[EncodedView]:
-        return [graphed.encode_view(one.to(layer.mean.device)) for one in _add_tokens(selection, features)]
+        return [graphed.encode_view(one.to(layer.mean.device)) for one in add_tokens(selection, features)]
 
     cache: ViewCache = texture.once("layer views", ViewCache)
     known = cache.get((layer, selection.tokens, *features), (graphed.state, encoded), encode)
@@ -99,79 +95,18 @@ def predict(layer: ArrCocLayer, selection: SelectionInput) -> LayerPrediction:
         f"layer statistics {config.channels} {views[0]!r}",
         lambda: image_statistics(features[0].channels, config.channels),
     )
-    found = _summary(layer, output, words, mask, None)
+    found = summary(layer, output, words, mask, None)
     return _prediction(
-        layer, fetch([one[0] for one in found] + [*_novelty(layer, words[0], mask[0], statistics)]), selection
+        layer, fetch([one[0] for one in found] + [*novelties(layer, words[0], mask[0], statistics)]), selection
     )
 
 
-@torch.no_grad()
-def predict_together(layer: ArrCocLayer, selections: Sequence[SelectionInput]) -> list[list[torch.Tensor]]:
-    """What `known_prediction` reads, for several images of one view each, in one batch: tensors on the layer's device.
-
-    Nothing waits for the device. Images of different grids are padded; the padding changes no other cell.
-    """
-    device, config = layer.mean.device, layer.config
-    graphed = GraphedLayer(layer)
-    words, mask = graphed.encode_words([_question(layer, one) for one in selections])
-    plain = [one if layer.reads_tokens else replace(one, tokens=None) for one in selections]
-    features = [_texture_features(one, config)[0] for one in plain]
-    views = [_add_tokens(one, [mine])[0].to(device) for one, mine in zip(plain, features, strict=True)]
-    view = graphed.encode_view(*pad_views(views, CELL_MULTIPLE if _can_graph(words) else 1))
-    output = graphed.score(view, words, mask)
-    made = []
-    tall, wide = view.cells.shape[1:3]
-    found = _summary(layer, output, words, mask, view.valid)
-    for number, (one, mine) in enumerate(zip(plain, features, strict=True)):
-        _, high, across = mine.shape
-        relevance, scores, *rest = (values[number] for values in found)
-        relevance = relevance.view(tall, wide)[:high, :across].flatten()
-        scores = scores.view(-1, tall, wide)[:, :high, :across].flatten(1)
-        statistics = one.textures[0].once(
-            f"layer statistics {config.channels} {one.grid.views[0]!r}",
-            lambda mine=mine: image_statistics(mine.channels, config.channels),  # type: ignore[misc]
-        )
-        made.append([relevance, scores, *rest, *_novelty(layer, words[number], mask[number], statistics)])
-    return made
-
-
-def pad_views(views: Sequence[CellFeatures], multiple: int = 1) -> tuple[CellFeatures, torch.Tensor | None]:
-    """Views of one time step each as one batch, and which cells `[B, h, w]` are no padding; None where the grids are equal.
-
-    `multiple`: of the padded height and width, so that fewer shapes occur.
-    """
-    sizes = [view.shape[1:] for view in views]
-    if len(set(sizes)) == 1 and multiple == 1:
-        tokens, encoded = _batch_tokens(views)
-        channels, pixels = (torch.cat([getattr(view, name) for view in views]) for name in ("channels", "pixels"))
-        return CellFeatures(channels, pixels, tokens, encoded), None
-    high, wide = (-(-max(side) // multiple) * multiple for side in zip(*sizes, strict=True))
-    valid = torch.zeros(len(views), high, wide, dtype=torch.bool)
-    for number, (h, w) in enumerate(sizes):
-        valid[number, :h, :w] = True
-
-    def padded(planes: torch.Tensor) -> torch.Tensor:
-        return F.pad(planes, (0, wide - planes.shape[-1], 0, high - planes.shape[-2]))
-
-    some = [
-        replace(
-            view,
-            channels=padded(view.channels),
-            pixels=padded(view.pixels),
-            tokens=None if view.tokens is None else padded(view.tokens.movedim(-1, 1)).movedim(1, -1),
-            encoded=None if view.encoded is None else padded(view.encoded),
-        )
-        for view in views
-    ]
-    return pad_views(some)[0], to_device(valid, views[0].channels.device)
-
-
-def _question(layer: ArrCocLayer, selection: SelectionInput) -> torch.Tensor:
+def read_question(layer: ArrCocLayer, selection: SelectionInput) -> torch.Tensor:
     """The question as the layer reads it, on its device."""
     return to_device(layer.question_input(selection.question).detach().float(), layer.mean.device)
 
 
-def _summary(
+def summary(
     layer: ArrCocLayer, output: LayerOutput, words: torch.Tensor, mask: torch.Tensor, valid: torch.Tensor | None
 ) -> list[torch.Tensor]:
     """Of each prediction `[B, ...]`: relevance, scores, weights and, where the layer has them, the logits of its doubts."""
@@ -182,7 +117,7 @@ def _summary(
     return [*found, output.weights.new_zeros(len(words), 0)]
 
 
-def _novelty(
+def novelties(
     layer: ArrCocLayer, words: torch.Tensor, mask: torch.Tensor, statistics: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """How novel an image is, `[]`, and a question `[1]` (`[0]` where the layer has stored none)."""
@@ -217,7 +152,7 @@ def _prediction(layer: ArrCocLayer, found: Sequence[torch.Tensor], selection: Se
 class LayerPredictor:
     """A layer ready for a model on `device`: predicts when a selector calls it. None: the universal layer that ships.
 
-    `known`: what `predict_together` found for this image and question, on the CPU, and the tokens that it read.
+    `known`: what `arr_coc.layer.batching.predict_together` found for this image and question, on the CPU, and the tokens that it read.
     """
 
     def __init__(
@@ -231,20 +166,16 @@ class LayerPredictor:
     def __call__(self, selection: SelectionInput) -> LayerPrediction:
         if self._known is not None:
             found, tokens = self._known
-            if tokens is selection.tokens or not self._open().reads_tokens:
-                return _prediction(self._open(), found, selection)
+            if tokens is selection.tokens or not self.on_device().reads_tokens:
+                return _prediction(self.on_device(), found, selection)
         with nullcontext() if selection.watch is None else selection.watch.stage("layer"):
-            return predict(self._open(), selection)
-
-    def together(self, selections: Sequence[SelectionInput]) -> list[list[torch.Tensor]]:
-        """`predict_together` with this layer."""
-        return predict_together(self._open(), selections)
+            return predict(self.on_device(), selection)
 
     def knowing(self, found: Sequence[torch.Tensor], selection: SelectionInput) -> LayerPredictor:
         """The same layer, for which the prediction for a selection is there already."""
         return LayerPredictor(self.layer, self.device, (found, selection.tokens))
 
-    def _open(self) -> ArrCocLayer:
+    def on_device(self) -> ArrCocLayer:
         """The layer, on the model's device. It may have been moved since the last call."""
         layer = shipped_layer(self.device) if self.layer is None else self.layer
         return layer.to(self.device) if layer.mean.device != self.device else layer
@@ -252,12 +183,12 @@ class LayerPredictor:
     @property
     def fingerprint(self) -> str:
         """A hash of the layer's weights."""
-        return layer_fingerprint(self._open())
+        return layer_fingerprint(self.on_device())
 
     @torch.no_grad()
     def question_novelty(self, question: Question) -> float | None:
         """Distance of a question from the training questions: up to 1 for one worded like them; None if none are stored."""
-        layer = self._open()
+        layer = self.on_device()
         if not len(layer.asked):
             return None
         asked = to_device(layer.question_input(question).detach().float(), layer.mean.device)
@@ -270,7 +201,7 @@ class LayerPredictor:
 
         A prediction says the same. This looks at the question first, then at the fast channels, and ends where it is clear.
         """
-        layer, view = self._open(), selection.grid.views[0]
+        layer, view = self.on_device(), selection.grid.views[0]
         every = layer.config.channels
         with nullcontext() if selection.watch is None else selection.watch.stage("layer"):
             if layer.is_universal and not knows_script(selection.question.text):
@@ -286,27 +217,6 @@ class LayerPredictor:
                     return True
             statistics = image_statistics(pool_channels(texture, view, every)[None], every).cpu()
             return float(image_novelty(statistics, usual, unusual)) > most
-
-
-def run_batch(
-    layer: ArrCocLayer,
-    images: Sequence[Sequence[CellFeatures]],
-    owner: torch.Tensor,
-    words: torch.Tensor,
-    mask: torch.Tensor,
-) -> LayerOutput:
-    """`Q` questions about `B` images whose views have the same shapes, on the layer's device.
-
-    `owner` `[Q]`: the image of each question. The result is `[Q, N]` over all cells of all views.
-    """
-    steps = [view.shape[0] for view in images[0]]
-    views = [
-        layer.encode_view(
-            torch.cat([one.channels for one in view]), torch.cat([one.pixels for one in view]), *_batch_tokens(view)
-        )
-        for view in zip(*images, strict=True)
-    ]
-    return score_views(layer, views, steps, owner, layer.words(words, mask), mask)
 
 
 def score_views(
@@ -335,22 +245,6 @@ def score_views(
     return LayerOutput(torch.cat(relevance, 1), torch.cat(scores, 2), torch.stack(weights).mean(0))
 
 
-def _batch_tokens(views: Sequence[CellFeatures]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The tokens of one view of several images, and which cells have them."""
-    present = [view.tokens for view in views if view.tokens is not None]
-    if not present:
-        return None, None
-    blank = torch.zeros_like(present[0])
-    tokens = torch.cat([blank if view.tokens is None else view.tokens for view in views])
-    if all(view.tokens is not None and view.encoded is None for view in views):
-        return tokens, None
-    encoded = []
-    for view in views:
-        all_or_none = torch.full(view.shape, view.tokens is not None, device=tokens.device)
-        encoded.append(all_or_none if view.encoded is None else view.encoded)
-    return tokens, torch.cat(encoded)
-
-
 def texture_features(frames: Sequence[TextureArray], view: Grid, config: LayerConfig) -> CellFeatures:
     """The features of one view without tokens. A time step of a video is the mean over its frames."""
     fine = replace(view, h=view.h * config.pixels, w=view.w * config.pixels)
@@ -358,7 +252,9 @@ def texture_features(frames: Sequence[TextureArray], view: Grid, config: LayerCo
     for step in frames_by_step(tuple(frames), view.t):
         channels.append(_mean([pool_channels(texture, view, config.channels) for texture in step]))
         colours = _mean([pool_channels(texture, fine, COLOURS) for texture in step])
-        pixels.append(F.pixel_unshuffle(colours, config.pixels))  # [3 pixels^2, h, w]
+        # A cell's pixels lie next to each other, as the layer reads them: no further copy puts them in order.
+        parts = colours.view(len(COLOURS), view.h, config.pixels, view.w, config.pixels)
+        pixels.append(parts.permute(1, 3, 0, 2, 4).flatten(2).permute(2, 0, 1))  # [3 pixels^2, h, w]
     return CellFeatures(_stack(channels), _stack(pixels))
 
 
@@ -373,10 +269,10 @@ def _stack(values: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def selection_features(selection: SelectionInput, config: LayerConfig) -> list[CellFeatures]:
     """The features of all views of a selection, with the tokens of its candidates if they are encoded."""
-    return _add_tokens(selection, _texture_features(selection, config))
+    return add_tokens(selection, view_features(selection, config))
 
 
-def _texture_features(selection: SelectionInput, config: LayerConfig) -> list[CellFeatures]:
+def view_features(selection: SelectionInput, config: LayerConfig) -> list[CellFeatures]:
     """The features of all views of a selection without tokens, cached per texture and grid."""
     frames, key = selection.textures, f"layer {config.pixels} {config.channels}"
     return [
@@ -385,7 +281,7 @@ def _texture_features(selection: SelectionInput, config: LayerConfig) -> list[Ce
     ]
 
 
-def _add_tokens(selection: SelectionInput, features: Sequence[CellFeatures]) -> list[CellFeatures]:
+def add_tokens(selection: SelectionInput, features: Sequence[CellFeatures]) -> list[CellFeatures]:
     """The features with the candidates' tokens."""
     if selection.tokens is None:
         return list(features)
@@ -450,7 +346,7 @@ class GraphedLayer:
     def encode_words(self, questions: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """`layer.words` of questions `[T, W]` each: `[Q, T, d]` and the mask `[Q, T]`; on a GPU T is padded further."""
         longest = max(len(words) for words in questions)
-        length = longest + (-longest % WORD_MULTIPLE if _can_graph(questions[0]) else 0)
+        length = longest + (-longest % WORD_MULTIPLE if can_graph(questions[0]) else 0)
         padded = torch.stack([F.pad(words, (0, 0, 0, length - len(words))) for words in questions])
         lengths = to_device(torch.tensor([[len(words)] for words in questions]), padded.device)
         mask = torch.arange(length, device=padded.device)[None] < lengths
@@ -471,7 +367,7 @@ class GraphedLayer:
         return LayerOutput(*self._run("score", work, (view.cells, view.scores, view.query, words, mask, *valid)))
 
     def _run(self, name: str, work: Callable[..., Tensors], inputs: Tensors) -> Tensors:
-        return layer_graphs(self.layer).run(self.state, name, work, inputs) if _can_graph(*inputs) else work(*inputs)
+        return layer_graphs(self.layer).run(self.state, name, work, inputs) if can_graph(*inputs) else work(*inputs)
 
 
 def layer_graphs(layer: ArrCocLayer) -> GraphCache:
@@ -480,7 +376,7 @@ def layer_graphs(layer: ArrCocLayer) -> GraphCache:
         return _graphs.setdefault(layer, GraphCache(CACHED_GRAPHS, keep_work=False))  # the work holds the layer
 
 
-def _can_graph(*tensors: torch.Tensor) -> bool:
+def can_graph(*tensors: torch.Tensor) -> bool:
     # The layer's own weights may need gradients.
     return tensors[0].is_cuda and not torch.is_grad_enabled() and can_capture(*tensors)
 
@@ -502,90 +398,6 @@ def all_weights(layer: nn.Module) -> list[torch.Tensor]:
             found += module._buffers.values()
             modules += module._modules.values()
     return [one for one in found if one is not None]
-
-
-class ModelParts(Protocol):
-    """What a layer needs of a wrapped model; adapters have it."""
-
-    @property
-    def model(self) -> Any: ...
-
-    @property
-    def text_model(self) -> Any: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-
-def model_identity(adapter: ModelParts) -> str:
-    """A model's name for its layers: its type, and a hash of the signs of some word embeddings and encoder weights.
-
-    Signs are the same in every precision that a model may be loaded in. Quantised weights have signs of their own, and
-    adapters (peft) do not count.
-    """
-    return identity_of(adapter.model.config.model_type, identity_weights(adapter))
-
-
-def identity_weights(adapter: ModelParts) -> dict[str, torch.Tensor]:
-    """The matrices whose first `HASHED_ROWS` rows identify a model."""
-    words = adapter.model.get_input_embeddings().weight
-    other = {id(parameter) for parameter in adapter.text_model.parameters()} | {id(words)}
-    other |= {id(parameter) for module in adapted_modules(adapter.model) for parameter in adapter_weights(module)}
-    matrices = [p for p in adapter.model.parameters() if p.ndim == 2 and id(p) not in other]
-    return {"words": words, **{f"encoder {place}": matrices[place] for place in (0, len(matrices) // 2, -1)}}
-
-
-def identity_of(model_type: str, weights: Mapping[str, torch.Tensor]) -> str:
-    """The identity of a model from its `identity_weights`."""
-    if any(values.device.type == "meta" for values in weights.values()):
-        raise LayerError(
-            "expected the word embeddings and the encoder on a device, to check for which model a layer is, got them "
-            "offloaded: load the model without offloading, or without a layer"
-        )
-    return f"{model_type}-{fingerprint({name: _signs(values) for name, values in weights.items()})}"
-
-
-def _signs(weights: torch.Tensor) -> torch.Tensor:
-    """The signs of a matrix's first rows; packed values (4 bits each) as they are."""
-    weights = weights.detach()
-    if is_traceable_wrapper_subclass(weights):  # torchao
-        weights = weights.dequantize()
-    return weights[:HASHED_ROWS] if weights.dtype == torch.uint8 else weights[:HASHED_ROWS].signbit()
-
-
-def adapted_modules(model: nn.Module) -> list[nn.Module]:
-    """The modules that peft put in the place of a model's own."""
-    return [module for module in model.modules() if hasattr(module, "_active_adapter")]
-
-
-def adapter_weights(module: nn.Module) -> list[nn.Parameter]:
-    """The weights of an adapted module's adapters, without its own."""
-    own = ("base_layer.", "original_module.")
-    return [weights for name, weights in module.named_parameters() if not name.startswith(own)]
-
-
-def config_for(adapter: ModelParts, **sizes: Any) -> LayerConfig:
-    """The configuration of a new layer for a model."""
-    width = adapter.model.get_input_embeddings().weight.shape[-1]
-    return LayerConfig(model_identity(adapter), token_width=width, word_width=width, **sizes)
-
-
-def fit_to_model(layer: ArrCocLayer, adapter: ModelParts) -> ArrCocLayer:
-    """The layer in float32 on the model's device. It must have been trained for this model, or for any."""
-    if layer.is_universal:
-        return layer.to(adapter.device, torch.float32).eval()
-    identity = model_identity(adapter)
-    if layer.config.model != identity:
-        raise LayerError(
-            f"this layer was trained for {layer.config.model}, and the model is {identity}: train one with arr-coc train"
-        )
-    language = {id(module) for module in adapter.text_model.modules()} | {id(adapter.model.get_output_embeddings())}
-    if any(id(module) not in language for module in adapted_modules(adapter.model)):
-        raise LayerError(
-            "expected the encoder that this layer was trained with, got one with adapters in its encoder (peft): train a "
-            "layer for the merged model, or wrap the model without one"
-        )
-    return layer.to(adapter.device, torch.float32).eval()
 
 
 def layer_fingerprint(layer: ArrCocLayer) -> str:

@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Unpack
 
+import cv2
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -89,6 +91,22 @@ class LayerConfig:
             raise LayerError(f"expected the shape of a layer, got {sorted(values)} ({error})") from None
 
 
+class CellLinear(nn.Linear):
+    """A linear map of cells `[B, h, w, d]`.
+
+    On a CPU it runs as a 1 x 1 convolution: torch gives that to oneDNN and `linear` to the BLAS it was built with. Where that is
+    MKL and the processor is not Intel's, `linear` takes twice as long. The numbers are the same up to rounding.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        # With one thread torch leaves convolutions of few images to a slow loop, so each row of cells is an image.
+        if input.ndim != 4 or input.device.type != "cpu" or torch.is_grad_enabled() or len(input) * input.shape[1] < 16:
+            return super().forward(input)
+        rows = input.flatten(0, 1)[:, None].permute(0, 3, 1, 2)  # [B h, d, 1, w]
+        mapped = F.conv2d(rows, self.weight[:, :, None, None], self.bias)
+        return mapped.permute(0, 2, 3, 1).view(*input.shape[:3], -1)
+
+
 class RowColumnAttention(nn.Module):
     """Attention of each cell to its row (half of the heads) and to its column (the others): `[B, h, w, d]`."""
 
@@ -96,8 +114,8 @@ class RowColumnAttention(nn.Module):
         super().__init__()
         self.heads = heads
         self.norm = nn.LayerNorm(width)
-        self.into = nn.Linear(width, 3 * width, bias=False)  # a key's bias would change nothing
-        self.out = nn.Linear(width, width)
+        self.into = CellLinear(width, 3 * width, bias=False)  # a key's bias would change nothing
+        self.out = CellLinear(width, width)
 
     def forward(self, cells: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
         batch, high, wide, width = cells.shape
@@ -108,11 +126,19 @@ class RowColumnAttention(nn.Module):
         columns = split[..., half:, :].permute(3, 0, 2, 4, 1, 5).flatten(1, 2)  # [3, B w, heads, h, d]
         # Padded rows attend like the others, so that no softmax is over nothing.
         in_row, in_column = (None, None) if valid is None else (_keys(valid[:, 0], high), _keys(valid[:, :, 0], wide))
-        along = F.scaled_dot_product_attention(rows[0], rows[1], rows[2], in_row)
-        down = F.scaled_dot_product_attention(columns[0], columns[1], columns[2], in_column)
+        along, down = _attend(rows, in_row), _attend(columns, in_column)
         along = along.reshape(batch, high, half, wide, -1).permute(0, 1, 3, 2, 4)
         down = down.reshape(batch, wide, half, high, -1).permute(0, 3, 1, 2, 4)
         return cells + self.out(torch.cat([along, down], dim=-2).flatten(-2))
+
+
+def _attend(lines: torch.Tensor, keys: torch.Tensor | None) -> torch.Tensor:
+    """Attention within each line: queries, keys and values `[3, L, heads, n, e]` to `[L, heads, n, e]`; `keys`: a mask."""
+    query, key, value = lines
+    if keys is not None or lines.device.type != "cpu" or torch.is_grad_enabled():
+        return F.scaled_dot_product_attention(query, key, value, keys)
+    # Lines are short: on a CPU two products and a softmax take two thirds of the fused kernel's time.
+    return ((query / math.sqrt(query.shape[-1])) @ key.transpose(2, 3)).softmax(-1) @ value
 
 
 def _keys(valid: torch.Tensor, lines: int) -> torch.Tensor:
@@ -130,9 +156,9 @@ class QuestionAttention(nn.Module):
         super().__init__()
         self.heads = heads
         self.norm = nn.LayerNorm(width)
-        self.query = nn.Linear(width, width)
+        self.query = CellLinear(width, width)
         self.keys = nn.Linear(width, 2 * width, bias=False)
-        self.out = nn.Linear(width, width)
+        self.out = CellLinear(width, width)
 
     def queries(self, cells: torch.Tensor) -> torch.Tensor:
         """The cells' queries, which do not depend on the question: `[B, heads, d / heads, N]`."""
@@ -146,7 +172,7 @@ class QuestionAttention(nn.Module):
         bias = torch.zeros_like(mask, dtype=cells.dtype).masked_fill(~mask, -math.inf)
         logits = (key / math.sqrt(key.shape[-1])) @ query + bias[:, None, :, None]  # [B, heads, T, N]
         found = value.transpose(2, 3) @ logits.softmax(2)  # [B, heads, each, N]
-        return cells + self.out(found.flatten(1, 2).transpose(1, 2)).view_as(cells)
+        return cells + self.out(found.flatten(1, 2).transpose(1, 2).reshape(cells.shape))
 
 
 class Neighbours(nn.Module):
@@ -155,9 +181,9 @@ class Neighbours(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.into = nn.Linear(width, 2 * width)
+        self.into = CellLinear(width, 2 * width)
         self.beside = nn.Conv2d(2 * width, 2 * width, 3, padding=1, groups=2 * width)
-        self.out = nn.Linear(2 * width, width)
+        self.out = CellLinear(2 * width, width)
 
     def forward(self, cells: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
         inner = self.into(self.norm(cells)).permute(0, 3, 1, 2)
@@ -179,11 +205,11 @@ class QuestionEncoder(nn.Module):
     def forward(self, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         hidden = self.into(self.norm(words)) * mask[..., None]
         for convolution in self.around:
-            hidden = (hidden + F.gelu(_convolve(hidden, convolution))) * mask[..., None]
+            hidden = (hidden + F.gelu(convolve(hidden, convolution))) * mask[..., None]
         return self.out(hidden)
 
 
-def _convolve(words: torch.Tensor, convolution: nn.Module) -> torch.Tensor:
+def convolve(words: torch.Tensor, convolution: nn.Module) -> torch.Tensor:
     """A dilated convolution along the words `[B, T, d]` as one product: three times as fast as torch's on few words."""
     assert isinstance(convolution, nn.Conv1d)
     (step,), (size,) = convolution.dilation, convolution.kernel_size
@@ -194,17 +220,20 @@ def _convolve(words: torch.Tensor, convolution: nn.Module) -> torch.Tensor:
 
 def entropy(pixels: torch.Tensor) -> torch.Tensor:
     """Entropy of the tones of a cell's pixels `[B, P, h, w]`, 0 (one tone) to 1 (all equally frequent): `[B, 1, h, w]`."""
-    tones = (pixels.clamp(0, 1) * (TONES - 1)).round()
-    if pixels.device.type == "cpu":  # counted in one pass; elsewhere this would wait for the device
-        batch, count, high, wide = pixels.shape
-        first = torch.arange(batch * high * wide, dtype=torch.int32, device=pixels.device) * TONES
-        place = first.view(batch, 1, high, wide)
-        found = torch.bincount((tones.detach().int() + place).flatten(), minlength=batch * high * wide * TONES)
-        share = found.view(batch, high, wide, TONES).permute(0, 3, 1, 2) / count
+    if pixels.device.type == "cpu":
+        share = _count_tones(pixels.detach().permute(0, 2, 3, 1)).permute(0, 3, 1, 2) / pixels.shape[1]
     else:
-        tone = tones.to(torch.uint8)  # it is read once per tone
+        tone = (pixels.clamp(0, 1) * (TONES - 1)).round().to(torch.uint8)  # it is read once per tone
         share = torch.stack([(tone == level).float().mean(1) for level in range(TONES)], dim=1)
     return -(share * share.clamp(min=1e-9).log()).sum(1, keepdim=True) / math.log(TONES)
+
+
+def _count_tones(pixels: torch.Tensor) -> torch.Tensor:
+    """How many of a cell's pixels `[B, h, w, P]` have each tone: float32 `[B, h, w, TONES]`. OpenCV counts bytes fastest."""
+    cells = pixels.reshape(-1, pixels.shape[-1]).float().clamp(0, 1)
+    tone = cv2.convertScaleAbs(cells.numpy(), alpha=TONES - 1)  # rounded as torch rounds
+    counts = [cv2.reduce((tone == level).view(np.uint8), 1, cv2.REDUCE_SUM, dtype=cv2.CV_32F) for level in range(TONES)]
+    return torch.from_numpy(np.concatenate(counts, axis=1)).view(*pixels.shape[:-1], TONES)
 
 
 class InformationHead(nn.Module):

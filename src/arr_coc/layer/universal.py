@@ -22,8 +22,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from arr_coc.devices import keep_freed_memory
 from arr_coc.errors import LayerError
-from arr_coc.layer.model import ANY_MODEL, ArrCocLayer, LayerConfig, LayerOutput, map_statistics
+from arr_coc.layer.model import ANY_MODEL, ArrCocLayer, LayerConfig, LayerOutput, convolve, map_statistics
 from arr_coc.selectors.base import Question
 
 CHANNELS = ("edges", "edges_inverted", "highpass", "lowpass", "text", "distance", "x", "y", "eccentricity")
@@ -118,8 +119,8 @@ class CellStem(nn.Module):
         self.norms = nn.ModuleList(nn.GroupNorm(1, b) for b in STEM)
 
     def forward(self, pixels: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
-        image = F.pixel_shuffle(pixels.permute(0, 3, 1, 2), self.pixels)  # [B, 3, 16 h, 16 w]
-        image = image.contiguous(memory_format=torch.channels_last)
+        cells = pixels.view(*pixels.shape[:3], 3, self.pixels, self.pixels).permute(0, 3, 1, 4, 2, 5)
+        image = cells.flatten(4, 5).flatten(2, 3).contiguous(memory_format=torch.channels_last)  # [B, 3, 16 h, 16 w]
         image = image if valid is None else image * _enlarged(valid, image.shape)
         for convolution, norm in zip(self.convolutions[:-1], self.norms, strict=True):
             image = convolution(image)
@@ -164,7 +165,7 @@ class ByteEncoder(nn.Module):
     def forward(self, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         hidden = self.embed(words[..., 0].long()) * mask[..., None]
         for convolution in self.around:
-            hidden = hidden + F.gelu(convolution(hidden.transpose(1, 2)).transpose(1, 2)) * mask[..., None]
+            hidden = hidden + F.gelu(convolve(hidden, convolution)) * mask[..., None]
         query, key, value = self.into(self.norm(hidden)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None])
         return self.out(hidden + self.back(found.transpose(1, 2).flatten(2)))
@@ -287,4 +288,6 @@ def shipped_layer(device: torch.device) -> UniversalLayer:
     """The universal layer that ships with the package, on a device."""
     layer = UniversalLayer.from_pretrained(WEIGHTS)
     assert isinstance(layer, UniversalLayer)
+    if device.type == "cpu":
+        keep_freed_memory()
     return layer.to(device)

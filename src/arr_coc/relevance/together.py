@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from arr_coc.devices import fetch
+from arr_coc.layer.batching import predict_together
 from arr_coc.layer.inference import LayerPredictor
 from arr_coc.layer.universal import knows_script
 from arr_coc.relevance import knowing, strategy
@@ -36,7 +37,9 @@ def prepare(selections: Sequence[SelectionInput]) -> list[SelectionInput]:
     pending = [_Pending(found[number].textures[0], found[number].grid.views[0]) for number in ready]
     which, asked = _asked(found, ready)
     predictor = getattr(found[asked[0]], which) if asked else None
-    predicted = [] if predictor is None else predictor.together([found[number] for number in asked])
+    predicted = (
+        [] if predictor is None else predict_together(predictor.on_device(), [found[number] for number in asked])
+    )
     launched = [*(one.launched for one in pending), *predicted]
     fetched = iter(fetch([tensor for some in launched for tensor in some]))
     values = [[next(fetched) for _ in some] for some in launched]

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from arr_coc.errors import ArrCocError
-from arr_coc.layer.inference import CellFeatures, run_batch
+from arr_coc.layer.batching import run_batch
+from arr_coc.layer.inference import CellFeatures
 from arr_coc.layer.model import ArrCocLayer, LayerOutput
 from arr_coc.layer.novelty import pad_questions
 from arr_coc.training.examples import ExampleQuestion, TrainingExample

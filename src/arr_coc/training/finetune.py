@@ -28,7 +28,7 @@ from arr_coc.adapters.loading import model_folder
 from arr_coc.errors import ArrCocError, ModelError, raise_as, whole_number
 from arr_coc.files import replacing_files
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.inference import model_identity
+from arr_coc.layer.identity import model_identity
 from arr_coc.layer.model import CONFIG, SUBFOLDER, WEIGHTS
 from arr_coc.training.answer_loss import answer_loss
 from arr_coc.training.batches import MAX_KEPT, MIN_KEPT, LayerTrainingSettings, collate

@@ -205,9 +205,9 @@ def _from_pil(image: Image.Image, notes: list[str]) -> torch.Tensor:
         if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
             # Pillow cannot turn gray with premultiplied alpha into RGBA in one step.
             return _split(np.asarray((image.convert("LA") if image.mode == "La" else image).convert("RGBA")))
-        return _split(
-            np.asarray(image.convert("L"))[..., None] if image.mode in ("L", "1") else np.asarray(image.convert("RGB"))
-        )
+        mode = "L" if image.mode in ("L", "1") else "RGB"
+        pixels = np.asarray(image if image.mode == mode else image.convert(mode))  # `convert` copies in any case
+        return _split(pixels[..., None] if mode == "L" else pixels)
     except DECODING_ERRORS as error:
         raise ImageError(
             f"Pillow cannot turn this image of mode {image.mode!r} into RGB ({first_line(error)})"

@@ -30,7 +30,8 @@ from arr_coc.frames.clip import load_clip, model_fps
 from arr_coc.frames.reader import VideoSource
 from arr_coc.hub import MESSAGE
 from arr_coc.layer import ArrCocLayer
-from arr_coc.layer.inference import LayerPredictor, fit_to_model
+from arr_coc.layer.identity import fit_to_model
+from arr_coc.layer.inference import LayerPredictor
 from arr_coc.relevance.selector import ArrCoc
 from arr_coc.selectors import SelectorLike
 from arr_coc.selectors import selector as selector_of
