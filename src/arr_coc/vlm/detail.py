@@ -167,9 +167,9 @@ def _enlarged(
 
 def page_in_pose(vlm: VLM, pyramid: Pyramid, reduced: Any, pose: Pose) -> Page | None:
     """The page on a large image. A page that is tilted a little is found around its text, whatever surrounds it; a page that is
-    turned is found the same way after it is turned."""
+    turned or in perspective is found the same way after it is straightened."""
     turned = pose.region
-    if turned is None or abs((turned.angle + 180) % 360 - 180) <= MAX_ANGLE:
+    if turned is None or (turned.quad is None and abs((turned.angle + 180) % 360 - 180) <= MAX_ANGLE):
         page = find_page(TextureArray.from_image(reduced, embeddings=vlm.embeddings), pyramid.size)
         if page is None or turned is None or page.region.angle:
             return page
