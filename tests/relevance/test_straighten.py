@@ -86,13 +86,13 @@ def on_a_table(degrees: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """The receipt, tilted, on a background full of edges that may be taken for lines, and its corners."""
     random = np.random.default_rng(seed)
     picture = receipt()
-    height, width = (round(1.8 * side) for side in picture.shape[:2])
+    page, corners = tilted(picture, degrees)
+    height, width = (round(1.3 * side) + 200 for side in page.shape[:2])
     table = np.full((height, width, 3), 120, np.uint8)
     for _ in range(500):
         x, y, wide, high = random.integers(0, width), random.integers(0, height), *random.integers(4, 60, 2)
         shade = [int(random.integers(40, 200))] * 3
         cv2.rectangle(table, (int(x), int(y)), (int(x + wide), int(y + high)), shade, -1)
-    page, corners = tilted(picture, degrees)
     mask = cv2.fillConvexPoly(np.zeros(page.shape[:2], np.uint8), corners.round().astype(np.int32), 1)[..., None]
     left, top = (width - page.shape[1]) // 2, (height - page.shape[0]) // 2
     part = table[top : top + page.shape[0], left : left + page.shape[1]]
@@ -108,9 +108,10 @@ def test_what_lies_around_a_page_is_left_out(degrees: float) -> None:
     assert abs((region.angle - degrees + 180) % 360 - 180) < 3
     height, width = receipt().shape[:2]
     assert region.size[0] * region.size[1] < 1.25 * width * height
-    # All of the page's middle is in it, of which the bundled receipt's text fills most.
-    middle = corners.mean(0) + 0.8 * (corners - corners.mean(0))
-    inside = region.place(torch.from_numpy(middle)).numpy()
+    # All of the text is in it: it starts and ends at these parts of the page, and a barcode follows.
+    edges = np.array([[0.06, 0.06], [0.94, 0.06], [0.94, 0.76], [0.06, 0.76]])
+    text = corners[0] + edges[:, :1] * (corners[1] - corners[0]) + edges[:, 1:] * (corners[3] - corners[0])
+    inside = region.place(torch.from_numpy(text)).numpy()
     assert ((inside > 0) & (inside < 1)).all()
 
 

@@ -70,7 +70,7 @@ class Letters:
 def reduced(gray: np.ndarray) -> np.ndarray:
     """A picture `[H, W]` at the size that is looked at."""
     scale = SIDE / max(gray.shape)
-    how = cv2.INTER_AREA if scale < 0.6 else cv2.INTER_LINEAR  # six times as fast, and enough for a small step
+    how = cv2.INTER_AREA if scale < 0.8 else cv2.INTER_LINEAR  # six times as fast, and enough for a small step
     return gray if scale >= 1 else cv2.resize(gray, None, fx=scale, fy=scale, interpolation=how)
 
 
@@ -401,8 +401,6 @@ def find_pose(gray: np.ndarray, original: tuple[int, int]) -> Pose:
     right_angle = round(turn - tilt + 180 * over) % 360
     if is_flat and right_angle == 0:
         return Pose()
-    if not steady:
-        return Pose(Region.whole(original, right_angle))
     if abs(best.angle) < LEAST_TILT:  # it was not turned to be looked at
         turn -= tilt
     whole = Region.whole(original, right_angle) if is_flat else None
