@@ -302,8 +302,8 @@ def angle_of(corners: np.ndarray) -> float:
 def share_of(taken: Taken, region: Region | None) -> float:
     """How much of what is shown is the page."""
     shown = region or Region.whole((taken.picture.shape[1], taken.picture.shape[0]))
-    corners = shown.place(torch.from_numpy(taken.corners)).numpy().astype(np.float32)
-    return float(cv2.intersectConvexConvex(corners, np.array([[0, 0], [1, 0], [1, 1], [0, 1]], np.float32))[0])
+    corners = 200 * shown.place(torch.from_numpy(taken.corners)).numpy()
+    return float(cv2.fillConvexPoly(np.zeros((200, 200), np.uint8), corners.round().astype(np.int32), 1).mean())
 
 
 def estimate(scans: list[Scan], photographs: list[Path], poses: list[str]) -> str:
