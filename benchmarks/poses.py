@@ -29,6 +29,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import torch
 from PIL import Image
 
 import arr_coc
@@ -37,7 +38,7 @@ from arr_coc.evaluation.statistics import interval
 from arr_coc.relevance.regions import letter_height
 from arr_coc.relevance.straighten import Pose, find_pose
 from arr_coc.training.documents.drawing import draw_any
-from arr_coc.types.pyramid import Pyramid
+from arr_coc.types.pyramid import Pyramid, Region
 
 KINDS = {
     "total": "What is the total amount?",
@@ -298,14 +299,22 @@ def angle_of(corners: np.ndarray) -> float:
     return math.degrees(math.atan2(across[1], across[0]))
 
 
+def share_of(taken: Taken, region: Region | None) -> float:
+    """How much of what is shown is the page."""
+    shown = region or Region.whole((taken.picture.shape[1], taken.picture.shape[0]))
+    corners = 200 * shown.place(torch.from_numpy(taken.corners)).numpy()
+    return float(cv2.fillConvexPoly(np.zeros((200, 200), np.uint8), corners.round().astype(np.int32), 1).mean())
+
+
 def estimate(scans: list[Scan], photographs: list[Path], poses: list[str]) -> str:
     """How often the pose found is the pose drawn, and how long it takes; and how many photographs would be turned."""
     lines = [
-        "| | left as it is | turned right | upside down | sideways or astray | tilt left, median | ms, median |",
-        "|---" * 7 + "|",
+        "| | left as it is | turned right | upside down | sideways or astray | tilt left, median | page's share of what is "
+        "shown, median | ms, median |",
+        "|---" * 8 + "|",
     ]
     for pose in poses:
-        kept, right, over, astray, tilts, times = 0, 0, 0, 0, [], []
+        kept, right, over, astray, tilts, shares, times = 0, 0, 0, 0, [], [], []
         for scan in scans:
             taken = take(scan.picture, scan.name, pose, photographs)
             start = time.process_time()
@@ -319,9 +328,10 @@ def estimate(scans: list[Scan], photographs: list[Path], poses: list[str]) -> st
             astray += 8 <= abs(rest) <= 172
             if abs(rest) < 45:
                 tilts.append(abs(rest))
+            shares.append(share_of(taken, found.region))
         lines.append(
             f"| {pose} | {kept} | {right} | {over} | {astray} | {statistics.median(tilts) if tilts else math.nan:.1f} | "
-            f"{statistics.median(times):.0f} |"
+            f"{statistics.median(shares):.2f} | {statistics.median(times):.0f} |"
         )
         print(lines[-1], flush=True)
     turned_photos = [path.stem for path in photographs if found_pose(read_rgb(path)).region is not None]

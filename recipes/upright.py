@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from arr_coc.relevance.straighten import (
     SIDE,
@@ -34,8 +34,8 @@ from arr_coc.training.documents.drawing import KINDS, draw_any
 from recipes.reader.receipts import read_receipts, split
 
 DRAWN, EMPTY = 450, 250  # drawn documents, and pictures without text
-VARIANTS = 2  # of each picture
-EPOCHS, BATCH, RATE = 11, 256, 4e-3
+VARIANTS = {"receipts": 3, "drawn": 2, "empty": 2}  # of each picture
+EPOCHS, BATCH, RATE = 10, 256, 4e-3
 LEVEL, SIDEWAYS, NO_TEXT = range(3)
 
 
@@ -43,7 +43,7 @@ def vary(rng: random.Random, gray: np.ndarray, seed: int) -> np.ndarray:
     """A picture as a phone or a scanner might give it: scale, tilt, shear, blur, light, noise, compression."""
     height, width = gray.shape
     scale = rng.uniform(0.45, 1.1) * SIDE / max(height, width)
-    turn, shear = np.deg2rad(rng.gauss(0, 1.0)), rng.gauss(0, 0.06)
+    turn, shear = np.deg2rad(rng.gauss(0, 1.2)), rng.gauss(0, 0.08)
     linear = scale * np.array([[np.cos(turn), shear - np.sin(turn)], [np.sin(turn), np.cos(turn)]])
     size = (round(width * scale), round(height * scale))
     middle = np.array(size) / 2 - linear @ np.array([width / 2, height / 2])
@@ -81,19 +81,23 @@ def cut(gray: np.ndarray) -> np.ndarray:
     return line_strips(gray, find_lines(find_letters(gray)))
 
 
-def strips_of(pictures: list[np.ndarray], seed: int, text: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Strips, what each shows, and the number of the picture that it is from."""
+def strips_of(pictures: list[np.ndarray], seed: int, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Strips, what each shows, and the number of the picture that it is from. `kind`: of pictures, one of `VARIANTS`."""
     made, kinds, sources = [], [], []
     for number, gray in enumerate(pictures):
-        for variant in range(VARIANTS):
+        for variant in range(VARIANTS[kind]):
             rng = random.Random(f"{seed} {number} {variant}")
             shown = vary(rng, gray, 10_000 * seed + 10 * number + variant)
             sideways = rng.random() < 0.4
             if sideways:
                 shown = np.ascontiguousarray(np.rot90(shown, rng.choice((1, 3))))
-            found = cut(shown)
+            # Half of the pages lie upside down when they are cut, and their strips are turned: a strip shows by its letters alone
+            # which way up it is, not by how it was cut.
+            over = rng.random() < 0.5
+            found = cut(np.ascontiguousarray(shown[::-1, ::-1]) if over else shown)
+            found = np.ascontiguousarray(found[:, ::-1, ::-1]) if over else found
             made.append(found)
-            kinds.append(np.full(len(found), (SIDEWAYS if sideways else LEVEL) if text else NO_TEXT))
+            kinds.append(np.full(len(found), NO_TEXT if kind == "empty" else SIDEWAYS if sideways else LEVEL))
             sources.append(np.full(len(found), number))
     return np.concatenate(made), np.concatenate(kinds), np.concatenate(sources)
 
@@ -117,6 +121,18 @@ def judged(strips: torch.Tensor, weights: dict[str, torch.Tensor]) -> tuple[torc
     return (own[:, 0] + other[:, 0]) / 2, own[:, 1] - other[:, 1]
 
 
+def moved(strips: torch.Tensor) -> torch.Tensor:
+    """Strips cut a little differently: scaled, sheared, moved."""
+    count = len(strips)
+    scale, shear = torch.empty(count, 2).uniform_(0.85, 1.15), torch.empty(count, 2).uniform_(-1, 1)
+    shift = torch.empty(count, 2).uniform_(-0.1, 0.1)
+    # Axes run from -1 to 1, so that across is STRIP[1] / STRIP[0] times as long as down.
+    long = STRIP[1] / STRIP[0]
+    rows = [scale[:, 0], 0.15 / long * shear[:, 0], shift[:, 0], 0.04 * long * shear[:, 1], scale[:, 1], shift[:, 1]]
+    grid = F.affine_grid(torch.stack(rows, 1).view(-1, 2, 3), list(strips.shape), align_corners=False)
+    return F.grid_sample(strips, grid, padding_mode="border", align_corners=False)
+
+
 def fit(strips: np.ndarray, kinds: np.ndarray, epochs: int) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     weights = start()
@@ -128,8 +144,7 @@ def fit(strips: np.ndarray, kinds: np.ndarray, epochs: int) -> dict[str, torch.T
         began, total = time.process_time(), 0.0
         for rows in torch.randperm(len(given))[: len(given) // BATCH * BATCH].view(-1, BATCH):
             batch, level = given[rows], (wanted[rows] == LEVEL).float()
-            shift = torch.randint(-2, 3, (2,)).tolist()
-            batch = batch.roll(shift, (2, 3)) * torch.empty(len(rows), 1, 1, 1).uniform_(0.7, 1.3)
+            batch = moved(batch) * torch.empty(len(rows), 1, 1, 1).uniform_(0.7, 1.3)
             text, up = judged(batch, weights)
             upright = F.binary_cross_entropy_with_logits(up, 0.5 + level / 2, reduction="none")
             loss = F.binary_cross_entropy_with_logits(text, level) + (upright * (0.2 + 0.8 * level)).mean()
@@ -162,6 +177,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=WEIGHTS, help="where the weights go (the package)")
     parser.add_argument("--drawn", type=int, default=DRAWN, help=f"drawn documents ({DRAWN})")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--check", action="store_true", help="train nothing: measure the weights that ship")
     given = parser.parse_args()
     torch.set_num_threads(1)
     kinds = [kind for kind in KINDS if kind not in ("scene", "chart")]
@@ -172,20 +188,22 @@ def main() -> None:
     ]
     photos = [np.asarray(Image.open(path).convert("L")) for path in sorted(given.photographs.glob("*.jpg"))]
     plain = [empty(random.Random(f"empty {seed}"), seed) for seed in range(EMPTY + EMPTY // 5)]
-    parts = [
-        strips_of([np.asarray(one.image) for one in train], 0), strips_of(drawn[: given.drawn], 1),
-        strips_of(plain[:EMPTY], 2, text=False),
-        strips_of([*photos[::2], *photos[::2]], 6, text=False),
-    ]  # fmt: skip
-    strips, labels = (np.concatenate([part[i] for part in parts]) for i in range(2))
-    print(f"{len(strips)} strips of {STRIP[0]} x {STRIP[1]} px", flush=True)
-    weights = fit(strips, labels, given.epochs)
-    save_file({name: value.half().contiguous() for name, value in weights.items()}, given.out)
+    if given.check:
+        weights = {name: value.float() for name, value in load_file(WEIGHTS).items()}
+    else:
+        parts = [
+            strips_of([np.asarray(one.image) for one in train], 0, "receipts"), strips_of(drawn[: given.drawn], 1, "drawn"),
+            strips_of(plain[:EMPTY], 2, "empty"), strips_of([*photos[::2], *photos[::2]], 6, "empty"),
+        ]  # fmt: skip
+        strips, labels = (np.concatenate([part[i] for part in parts]) for i in range(2))
+        print(f"{len(strips)} strips of {STRIP[0]} x {STRIP[1]} px", flush=True)
+        weights = fit(strips, labels, given.epochs)
+        save_file({name: value.half().contiguous() for name, value in weights.items()}, given.out)
     print("| validation | strips | level text or not | upright | mean of a picture |\n|---|---|---|---|---|")
-    report("scanned receipts", strips_of([np.asarray(one.image) for one in held_out], 3), weights)
-    report("drawn documents", strips_of(drawn[given.drawn :], 4), weights)
-    report("without text", strips_of(plain[EMPTY:], 5, text=False), weights)
-    report("photographs", strips_of(photos[1::2], 7, text=False), weights)
+    report("scanned receipts", strips_of([np.asarray(one.image) for one in held_out], 3, "receipts"), weights)
+    report("drawn documents", strips_of(drawn[given.drawn :], 4, "drawn"), weights)
+    report("without text", strips_of(plain[EMPTY:], 5, "empty"), weights)
+    report("photographs", strips_of(photos[1::2], 7, "empty"), weights)
 
 
 if __name__ == "__main__":

@@ -82,6 +82,51 @@ def test_a_page_in_perspective_has_its_own_corners() -> None:
         assert abs(step[axis] / np.hypot(*step)) < math.sin(math.radians(1.5))
 
 
+def on_a_table(degrees: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """The receipt, tilted, on a background full of edges that may be taken for lines, and its corners."""
+    random = np.random.default_rng(seed)
+    picture = receipt()
+    page, corners = tilted(picture, degrees)
+    height, width = (round(1.3 * side) + 200 for side in page.shape[:2])
+    table = np.full((height, width, 3), 120, np.uint8)
+    for _ in range(500):
+        x, y, wide, high = random.integers(0, width), random.integers(0, height), *random.integers(4, 60, 2)
+        shade = [int(random.integers(40, 200))] * 3
+        cv2.rectangle(table, (int(x), int(y)), (int(x + wide), int(y + high)), shade, -1)
+    mask = cv2.fillConvexPoly(np.zeros(page.shape[:2], np.uint8), corners.round().astype(np.int32), 1)[..., None]
+    left, top = (width - page.shape[1]) // 2, (height - page.shape[0]) // 2
+    part = table[top : top + page.shape[0], left : left + page.shape[1]]
+    part[:] = np.where(mask > 0, page, part)
+    return table, corners + np.array([left, top])
+
+
+@pytest.mark.parametrize("degrees", [12, 90, 105])
+def test_what_lies_around_a_page_is_left_out(degrees: float) -> None:
+    picture, corners = on_a_table(degrees)
+    region = pose_of(picture).region  # type: ignore[attr-defined]
+    assert region is not None
+    assert abs((region.angle - degrees + 180) % 360 - 180) < 3
+    height, width = receipt().shape[:2]
+    assert region.size[0] * region.size[1] < 1.25 * width * height
+    # All of the text is in it: it starts and ends at these parts of the page, and a barcode follows.
+    edges = np.array([[0.06, 0.06], [0.94, 0.06], [0.94, 0.76], [0.06, 0.76]])
+    text = corners[0] + edges[:, :1] * (corners[1] - corners[0]) + edges[:, 1:] * (corners[3] - corners[0])
+    inside = region.place(torch.from_numpy(text)).numpy()
+    assert ((inside > 0) & (inside < 1)).all()
+
+
+def test_pixels_and_components_are_those_of_the_plain_functions() -> None:
+    noise = (np.random.default_rng(0).random((700, 900)) < 0.1).astype(np.uint8)
+    for ink in (noise, noise[:40, :50], np.zeros((5, 7), np.uint8), np.ones((1, 1), np.uint8)):
+        for one, other in zip(straighten._inked(ink), np.nonzero(ink), strict=True):
+            assert np.array_equal(one, other)
+        labels, stats = straighten._components(ink, 8)
+        count, own, known, _ = cv2.connectedComponentsWithStats(ink, connectivity=8, ltype=cv2.CV_32S)
+        assert count == len(stats)
+        assert np.array_equal(labels, own)
+        assert np.array_equal(stats, known)
+
+
 def light(picture: np.ndarray) -> np.ndarray:
     return (picture * 0.3 + 10).astype(np.uint8)
 

@@ -123,12 +123,16 @@ def _straightened(vlm: VLM, pyramid: Pyramid, pose: Pose, number: int) -> ImageS
     if pose.region is None:
         picture = pyramid.level(0)
         return ImageSource(picture, picture.size, vlm.embeddings, notes=notes)
-    width, height = pose.region.size
-    scale = min(MAX_ENLARGE, max(1.0, math.sqrt(pyramid.size[0] * pyramid.size[1] / (width * height))))
-    shown = tuple(max(1, round(side * scale)) for side in pose.region.size)
-    view = View(pose.region, (shown[0], shown[1]), STRAIGHTENED, number)
+    view = View(pose.region, straightened_size(pose.region, pyramid.size), STRAIGHTENED, number)
     notes = (*notes, f"shown as {view}")
     return ImageSource(pyramid.crop(pose.region, view.size), view.size, vlm.embeddings, notes=notes, view=view)
+
+
+def straightened_size(region: Region, original: tuple[int, int]) -> tuple[int, int]:
+    """The size at which a region is shown: as many pixels as the image has, at most `MAX_ENLARGE` times its scale."""
+    width, height = region.size
+    scale = min(MAX_ENLARGE, max(1.0, math.sqrt(original[0] * original[1] / (width * height))))
+    return max(1, round(width * scale)), max(1, round(height * scale))
 
 
 def _enlarged(
@@ -155,6 +159,10 @@ def _enlarged(
         scale = math.sqrt(room / (size[0] * size[1]))  # of the whole image in one view
         if region.view.scale < MIN_GAIN * scale:
             return None
+        if pose.region is not None:
+            straight = straightened_size(pose.region, size)
+            if straight[0] * straight[1] <= room and straight[0] > region.view.scale * pose.region.size[0]:
+                return None  # straightened, its text is larger, at no higher price
         own_scale = min(1.0, math.sqrt(own / (size[0] * size[1])))  # of the model's own processor
         if (letters or 0.0) * enlarged < LEGIBLE and own_scale > region.view.scale:
             return None  # the print is too small in a view, and larger without
@@ -167,9 +175,9 @@ def _enlarged(
 
 def page_in_pose(vlm: VLM, pyramid: Pyramid, reduced: Any, pose: Pose) -> Page | None:
     """The page on a large image. A page that is tilted a little is found around its text, whatever surrounds it; a page that is
-    turned is found the same way after it is turned."""
+    turned or in perspective is found the same way after it is straightened."""
     turned = pose.region
-    if turned is None or abs((turned.angle + 180) % 360 - 180) <= MAX_ANGLE:
+    if turned is None or (turned.quad is None and abs((turned.angle + 180) % 360 - 180) <= MAX_ANGLE):
         page = find_page(TextureArray.from_image(reduced, embeddings=vlm.embeddings), pyramid.size)
         if page is None or turned is None or page.region.angle:
             return page
