@@ -12,7 +12,9 @@ from PIL import Image
 
 import arr_coc
 from arr_coc.errors import ArrCocError, BudgetError, PromptError
-from arr_coc.vlm import detail
+from arr_coc.relevance.regions import find_page
+from arr_coc.vlm import detail, view
+from arr_coc.vlm.view import ViewMaker
 from tests.adapters import families, more_processors, tiny_vlm
 from tests.adapters.oracle import at_source, masked, real, sparse
 from tests.adapters.tiny_vlm import GREEDY, answer_of, picture, stock_inputs, wrapped
@@ -174,7 +176,7 @@ def test_a_question_about_everything_gets_all_of_the_image_at_a_coarse_scale(rea
 
 def test_small_print_is_looked_at_closer(reader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     image, _ = printed(4000, 5600)
-    page = detail.find_page(arr_coc.TextureArray.from_image(image.reduce(4)), image.size)
+    page = find_page(arr_coc.TextureArray.from_image(image.reduce(4)), image.size)
     assert page is not None
     tiny = image.resize((2000, 2800), Image.Resampling.LANCZOS)
     whole = Image.new("RGB", (4000, 5600), (240, 240, 236))
@@ -186,7 +188,7 @@ def test_small_print_is_looked_at_closer(reader: Any, monkeypatch: pytest.Monkey
     assert unsure.view == unasked.view  # nothing says where the answer is
     chosen = torch.zeros(unasked.picture.height // 28, unasked.picture.width // 28)
     chosen[-4:, -4:] = 1.0
-    monkeypatch.setattr(detail._ViewMaker, "relevance", lambda self, source, question: chosen)
+    monkeypatch.setattr(ViewMaker, "relevance", lambda self, source, question: chosen)
     (asked,) = detail.views_of(reader, whole, "auto", QUESTION)
     assert asked.view.scale > unasked.view.scale
     assert asked.view.region.size[0] < unasked.view.region.size[0]
@@ -198,7 +200,7 @@ def test_auto_leaves_small_print_to_a_model_that_shows_it_larger_itself(monkeypa
     vlm, (image, _) = wrapped("qwen2_vl"), printed()
     assert detail.views_of(vlm, image, "auto", QUESTION) is not None  # 64 cells of its own: nothing is legible
     monkeypatch.setattr(vlm.adapter.image_processor, "size", {"shortest_edge": 256, "longest_edge": 4_000_000})
-    monkeypatch.setattr(detail, "VIEW_CELLS", 64)
+    monkeypatch.setattr(view, "VIEW_CELLS", 64)
     assert detail.views_of(vlm, image, "auto", QUESTION, straighten="off") is None
     (plain,) = detail.views_of(vlm, image, "auto", QUESTION)
     assert plain.view is None  # decoded for its pose, shown as it is

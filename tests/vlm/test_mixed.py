@@ -15,8 +15,8 @@ import arr_coc
 from arr_coc.cli import main
 from arr_coc.errors import ArrCocError, BudgetError, FallbackWarning, PromptError, SelectorError
 from arr_coc.types.levels import Levels
-from arr_coc.vlm.detail import EVERYTHING
 from arr_coc.vlm.mixed import MixedSource, mixed_source
+from arr_coc.vlm.view import EVERYTHING
 from tests.adapters import families, more_processors
 from tests.adapters.oracle import encoder_truth
 from tests.adapters.tiny_vlm import GREEDY, answer_of, picture, stock_inputs, wrapped

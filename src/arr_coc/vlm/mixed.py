@@ -33,8 +33,17 @@ from arr_coc.types.budget import Budget, limit
 from arr_coc.types.grid import Grid
 from arr_coc.types.levels import Levels
 from arr_coc.types.pyramid import Pyramid, Region, View
-from arr_coc.vlm.detail import EVERYTHING, LEGIBLE, MAX_SCALE, MIN_GAIN, REDUCED, _ViewMaker, page_in_pose, view_pixels
 from arr_coc.vlm.request import SelectionRequest
+from arr_coc.vlm.view import (
+    EVERYTHING,
+    LEGIBLE,
+    MAX_SCALE,
+    MIN_GAIN,
+    REDUCED,
+    ViewMaker,
+    page_in_pose,
+    view_pixels,
+)
 
 if TYPE_CHECKING:
     from arr_coc.vlm.model import VLM
@@ -46,6 +55,7 @@ MIN_FINER = 1.2  # larger by less than this is not worth a level
 COARSEST = 32  # cells: of the coarsest level, which shows all of the image
 MAX_COARSER = 4  # levels: 1/2, 1/4, 1/8 and 1/16 of the finest
 MAX_POSITIONS = 96  # along a side of the page: beyond, its finest cells are less than 1 apart
+STRETCH = 1.1  # how far a whole image of few cells may be out of shape, so that its cells are as many as the budget
 EVENLY = ("describe", "void")  # rules of a choice that mean all of the image
 
 
@@ -289,7 +299,7 @@ def _page_frame(
     own_scale = min(own[1] * cell / size[0], own[0] * cell / size[1])
     reference = None
     if page is not None:
-        reference = _ViewMaker(vlm, pyramid, cell, number).make(page.region, "region", view_pixels(vlm)[0])
+        reference = ViewMaker(vlm, pyramid, cell, number).make(page.region, "region", view_pixels(vlm)[0])
     if reference is None or reference.view is None or reference.view.scale < MIN_GAIN * own_scale:
         picture = pyramid.crop(Region.whole(size), (own[1] * cell, own[0] * cell))
         reference = ImageSource(picture, size, vlm.embeddings)
@@ -316,14 +326,18 @@ def _finer(reference: ImageSource, scale: float, wanted: tuple[float, float]) ->
 
 
 def _shrunk(grid: tuple[int, int], cells: int) -> tuple[int, int]:
-    """Rows and columns of about the same shape, at most `cells` together."""
-    scale = min(1.0, math.sqrt(cells / (grid[0] * grid[1])))
-    rows, columns = (max(1, math.floor(side * scale)) for side in grid)
-    if rows == 1:
-        columns = min(columns, cells)
-    if columns == 1:
-        rows = min(rows, cells)
-    return rows, columns
+    """Rows and columns of about the same shape, at most `cells` together, and as many as that shape allows."""
+    high, wide = grid
+    if high * wide <= cells:
+        return grid
+    least = max(1, math.floor(high * math.sqrt(cells / (high * wide))))
+    found = []
+    for rows in {least, min(high, cells, least + 1)}:
+        even = rows * wide / high  # columns of exactly the same shape
+        columns = max(1, min(wide, cells // rows, math.floor(even * STRETCH)))
+        if columns * STRETCH >= even or rows == least:
+            found.append((rows * columns, -abs(math.log(columns / even)), rows, columns))
+    return max(found)[2:]
 
 
 def _inside(frame: _Frame, whole: Region) -> torch.Tensor:
