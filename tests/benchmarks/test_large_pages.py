@@ -54,7 +54,12 @@ def test_the_photo_shows_the_receipt_where_the_map_says(tmp_path: Path) -> None:
 
 
 def test_the_report_counts_by_image_and_kind(tmp_path: Path) -> None:
-    row = {"contestant": "views", "kind": "total", "tokens": {"kept": 256, "encoded": 256}}
-    rows = [row | {"image": "a", "right": 1.0}, row | {"image": "b", "right": 0.0, "kind": "date"}]
+    row = {"contestant": "views", "kind": "total", "tokens": {"kept": 256, "encoded": 256}, "cpu_ms": 1500}
+    rows = [
+        row | {"image": "a", "right": 1.0, "probability": 0.97},
+        row | {"image": "b", "right": 0.0, "probability": 0.92, "kind": "date"},
+    ]
     (tmp_path / "r.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    assert "| views | 0.50 [0.00, 1.00] | 0.00 | 1.00 | 256 | 256 | 2 |" in report(tmp_path / "r.jsonl")
+    made = report(tmp_path / "r.jsonl")
+    assert "| views | 0.50 [0.00, 1.00] | 0.00 | 1.00 | 256 | 256 | 1.50 | 2 |" in made
+    assert "| views | 0.50 of 2 | 0.50 of 2 | 1.00 of 1 | 1.00 of 1 |  |  |" in made  # the surest are right
