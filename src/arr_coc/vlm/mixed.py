@@ -142,11 +142,9 @@ class Tiles(Selector):
         if values is None:
             values = torch.zeros(source.grid.n).index_fill_(0, chosen.keep, 1.0)
         relevance = source.on_page(values).clamp_min(0)
-        # An even share for every place; what is relevant only decides where the last cells of the budget go.
-        worth = relevance / (10 * float(relevance.max()) or 1.0) + 1 if even else relevance
         # Nothing may be left out where nothing tells what matters. A selector without scores says so itself.
         everywhere = even or (chosen.relevance is not None and not is_sure(chosen))
-        tiling = tile(levels, worth, source.inside, k, holes=False if everywhere else None)
+        tiling = tile(levels, relevance, source.inside, k, holes=False if everywhere else None, even=even)
         return Choice(
             tiling.cells,
             relevance=source.on_levels(relevance),
