@@ -325,3 +325,22 @@ def test_a_tilted_page_on_a_large_photo_is_cut_out_around_its_text(reader: Any, 
     turned = detail.views_of(reader, tilted.rotate(90), "views", QUESTION)[-1].view.region  # type: ignore[index, union-attr]
     assert turned.angle % 360 == pytest.approx(270, abs=10)
     assert turned.size[0] * turned.size[1] <= 1.2 * area["off"]
+
+
+def test_a_whole_image_that_cannot_be_coarse_enough_is_not_said_to_be_without_holes(reader: Any) -> None:
+    """The reader's processor makes 64 cells of an image at least."""
+    image, _ = printed()
+    (few,) = reader.prepare(image, "Describe this page.", budget=20).allocations
+    assert few.k == 20 < few.n
+    assert not few.strategy.startswith("whole: ")
+    assert any(f"at least {few.n} cells of this image, so places are left out" in note for note in few.notes)
+    (enough,) = reader.prepare(image, "Describe this page.", budget=80).allocations
+    assert enough.k == enough.n <= 80
+    assert enough.strategy.startswith("whole: ")
+
+
+@pytest.mark.parametrize("budget", [0, "0", "0%"])
+def test_nothing_is_encoded_of_what_is_not_read(reader: Any, budget: Any) -> None:
+    (none,) = reader.prepare(printed()[0], QUESTION, detail="views", budget=budget).allocations
+    assert none.k == len(none.encoded) == 0
+    assert any("nothing of this picture was read" in note for note in none.notes)

@@ -144,7 +144,7 @@ def _enlarged(
         read = limit(budget, VIEW_CELLS)
         if detail == "auto" and (read.k is None or read.everything):
             return None
-        return [maker.make(whole, "overview", min(room, (read.k or VIEW_CELLS) * cell**2), EVERYTHING)]
+        return [_whole(maker, whole, min(room, (read.k or VIEW_CELLS) * cell**2), budget)]
     region = maker.make(whole if page is None else page.region, "region", room)
     letters = None if page is None else letter_height(np.asarray(region.picture.convert("L"), np.float32) / 255)
     region, enlarged = _closer(maker, region, 2.0 if page is None else LEGIBLE / (letters or LEGIBLE), question, room)
@@ -194,6 +194,21 @@ def _closer(
     made = maker.make(part, "region", room)
     assert made.view is not None
     return made, made.view.scale / page.view.scale
+
+
+def _whole(maker: ViewMaker, whole: Region, pixels: float, budget: Any) -> ImageSource:
+    """All of an image, at so coarse a scale that every cell of it can be read. A processor may not make it that coarse."""
+    made = maker.make(whole, "overview", pixels, EVERYTHING)
+    assert made.view is not None
+    cells = maker.cells_of(made.view.size)
+    if cells * maker.cell**2 <= pixels:
+        return made
+    made.view = replace(made.view, why="")
+    made.notes = (
+        *made.notes,
+        f"budget of {budget}: the model's processor makes at least {cells} cells of this image, so places are left out",
+    )
+    return made
 
 
 def _within_budget(views: list[ImageSource], budget: Any) -> list[ImageSource]:
@@ -258,6 +273,8 @@ def _is_one_image(view: View | None) -> bool:
 
 def _parts(whole: Limit, given: Budget, sizes: list[int], views: Sequence[View]) -> list[Budget]:
     """The part of each view in a limit for all of them. What is no count, or says something in a note, is for each view."""
+    if whole.k == 0:
+        return [0] * len(views)
     if whole.k is None or whole.note or whole.everything:
         return [given] * len(views)
     overview = round(OVERVIEW_SHARE * whole.k) if len(views) > 1 else 0

@@ -50,7 +50,10 @@ if TYPE_CHECKING:
 
 ROLE = "mixed"  # of its view
 MAX_FINER = 2.0  # how much larger than in a view the page is shown at most
-LARGER = (16.0, 1.5)  # height of letters where the model's own scale is no smaller, and pixels shown per original pixel
+LARGER = (
+    LEGIBLE,
+    2.0,
+)  # height of letters where the model's own scale is no smaller, and pixels shown per original pixel
 MIN_FINER = 1.2  # larger by less than this is not worth a level
 COARSEST = 32  # cells: of the coarsest level, which shows all of the image
 MAX_COARSER = 4  # levels: 1/2, 1/4, 1/8 and 1/16 of the finest
@@ -332,7 +335,7 @@ def _shrunk(grid: tuple[int, int], cells: int) -> tuple[int, int]:
     found = []
     for rows in {least, min(high, cells, least + 1)}:
         even = rows * wide / high  # columns of exactly the same shape
-        columns = max(1, min(wide, cells // rows, math.floor(even * STRETCH)))
+        columns = max(1, min(wide, cells // rows, max(round(even), math.floor(even * STRETCH))))
         if columns * STRETCH >= even or rows == least:
             found.append((rows * columns, -abs(math.log(columns / even)), rows, columns))
     return max(found)[2:]

@@ -86,6 +86,15 @@ class ViewMaker:
             picture, size, self.vlm.embeddings, notes=(*self.pyramid.notes, f"shown as {view}"), view=view
         )
 
+    def cells_of(self, size: tuple[int, int]) -> int:
+        """How many cells the model's processor makes of an image of whole cells, which it enlarges to the fewest it takes."""
+        limits = getattr(self.vlm.adapter.image_processor, "size", None) or {}
+        least = limits.get("shortest_edge") if isinstance(limits, Mapping) else getattr(limits, "shortest_edge", None)
+        larger = math.sqrt(max(1.0, (least or 0) / (size[0] * size[1])))
+        if least is None or least < self.cell**2:  # a side, not an area: the family has its own tiles
+            larger = 1.0
+        return math.prod(math.ceil(side * larger / self.cell - 1e-6) for side in size)
+
     def relevance(self, source: ImageSource, question: str) -> torch.Tensor | None:
         """The relevance `[h, w]` of a view's cells before anything is encoded; None where nothing relates them to the question."""
         vlm = self.vlm
