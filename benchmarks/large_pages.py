@@ -65,19 +65,26 @@ def read_scans(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def draw_held_out(receipts: Path, out: Path) -> None:
-    """The scans that the reader's training keeps for validation, with the questions of `KINDS`."""
+def draw_held_out(receipts: Path, out: Path, scale: float = 1.0) -> None:
+    """The scans that the reader's training keeps for validation, with the questions of `KINDS`; smaller ones have smaller print."""
     out.mkdir(parents=True, exist_ok=True)
     lines = []
     for receipt in split(read_receipts(receipts))[1]:
         file, texts = f"{receipt.name}.jpg", [text for text, _ in receipt.lines]
-        shutil.copyfile(receipts / file, out / file)
+        width, height = (round(side * scale) for side in receipt.image.size)
+        if scale == 1.0:
+            shutil.copyfile(receipts / file, out / file)
+        else:
+            with Image.open(receipts / file) as opened:
+                opened.resize((width, height), Image.Resampling.LANCZOS).save(out / file, quality=92)
         for kind, question in KINDS.items():
             if answer := receipt.fields.get(kind):
                 found = find_evidence(kind, answer, texts)
-                boxes = [[list(receipt.lines[line][1])] for line in found] if len(found) < len(texts) else []
-                sample = {"image": file, "question": question, "answer": answer, "kind": kind, "evidence": boxes}
-                lines.append(sample | {"width": receipt.image.width, "height": receipt.image.height})
+                boxes = (
+                    [[v * scale for v in receipt.lines[line][1]] for line in found] if len(found) < len(texts) else []
+                )
+                sample = {"image": file, "question": question, "answer": answer, "kind": kind}
+                lines.append(sample | {"evidence": [[box] for box in boxes], "width": width, "height": height})
     (out / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -245,6 +252,7 @@ CONTESTANTS = {
     "views, 25%": Contestant(SCANS | {"detail": "views"}),
     "mixed, 25%": Contestant(SCANS | {"detail": "mixed"}, together=True),
     "mixed, 25%, not enlarged": Contestant(SCANS | {"detail": "mixed"}, larger=(12.0, 1.0), together=True),
+    "mixed, 25%, to 16 px": Contestant(SCANS | {"detail": "mixed"}, larger=(16.0, 1.5), together=True),
 }
 ON_PHOTOS = ["dense, 1 MP", "dense", "resize", "one scale", "views", "views, auto", "mixed"]
 SUREST = (0.0, 0.9, 0.93, 0.95, 0.99, 0.999)  # mean token probabilities from which `report` counts right answers
@@ -354,6 +362,7 @@ def main() -> None:
     draw.add_argument(
         "--held-out", type=Path, help="folder of training receipts: write those kept for validation, as they are"
     )
+    draw.add_argument("--scale", type=float, default=1.0, help="of the scans of --held-out (1)")
     draw.add_argument("--pages", type=int, help="draw so many dense A4 pages instead")
     draw.add_argument("--first", type=int, default=0, help="seed of the first page (0)")
     draw.add_argument("--limit", type=int, help="number of receipts (all)")
@@ -368,7 +377,7 @@ def main() -> None:
         run(given.folder, given.out, given.only, given.model, given.limit)
         print(report(given.out))
     elif given.held_out is not None:
-        draw_held_out(given.held_out, given.out)
+        draw_held_out(given.held_out, given.out, given.scale)
     elif given.pages is not None:
         draw_pages(given.pages, given.out, given.first)
     elif given.receipts is None or given.photographs is None:

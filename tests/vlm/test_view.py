@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from functools import lru_cache
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from arr_coc.cli import main
 from arr_coc.types.pyramid import Pyramid, Region
 from arr_coc.vlm.view import ViewMaker
 from tests.adapters.tiny_vlm import CELL, build
@@ -103,3 +105,29 @@ def test_a_view_has_whole_cells_and_no_more_pixels_than_it_may(size: tuple[int, 
         width, height = view.size
         assert width % CELL == height % CELL == 0
         assert width * height <= 100 * CELL**2
+
+
+@pytest.mark.parametrize("question", ["What is the total?", "Describe this picture."])
+@pytest.mark.parametrize("mode", ["views", "mixed"])
+@pytest.mark.parametrize("size", [(20_000, 800), (1, 1), (15, 20)], ids=str)
+def test_the_command_answers_about_odd_pictures_or_says_why_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], size: tuple[int, int], mode: str, question: str
+) -> None:
+    """A panorama, one pixel, and less than one cell; and a budget below that of an overview."""
+    scenery(90, 120).resize(size).save(tmp_path / "odd.png")
+    assert main(["ask", str(tmp_path / "odd.png"), question, "--detail", mode, "--budget", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert 0 < found["tokens"]["kept"] <= 3
+    assert found["tokens"]["encoded"] == found["tokens"]["kept"]
+    coarse = found["strategy"].startswith("whole: ")
+    assert coarse == (mode == "mixed" and "Describe" in question)  # the processor makes 64 cells of a view at least
+    assert coarse or found["tokens"]["all"] > 3
+
+
+def test_a_picture_that_no_processor_takes_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.new("RGB", (3, 4000)).save(tmp_path / "thin.png")
+    assert main(["ask", str(tmp_path / "thin.png"), "What is the total?", "--detail", "mixed", "--budget", "9"]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith(
+        "arr-coc: the processor refused the pictures: absolute aspect ratio must be smaller than 200"
+    )
