@@ -2,13 +2,15 @@
 
     python benchmarks/large_pages.py draw PHOTOS --receipts RECEIPTS --photographs OBJECTS
     python benchmarks/large_pages.py draw PAGES --pages 24
+    python benchmarks/large_pages.py draw SCANS --held-out TRAINING_RECEIPTS
     python benchmarks/large_pages.py run PHOTOS -o results.jsonl
 
 `draw` is deterministic. RECEIPTS is a folder of scans with samples.jsonl. OBJECTS is a folder of photographs: each receipt lies on
 one of them, enlarged to 12 megapixels, blurred or with the grain of a table. It is a third to a half of the image's width,
 rotated by up to 8 degrees, unevenly lit, with noise of a sensor. `run` asks every contestant the same questions; the same
-command continues an interrupted run. `dense, native size` reads 15,000 tokens of a photo: choose it with --only on a GPU.
-Contestants with a share are for scans as they are: `run RECEIPTS --only dense "one scale, 25%" "mixed, 25%"`.
+command continues an interrupted run. `dense, native size` reads 15,000 tokens of a photo, many minutes on a CPU: choose it with --only and
+--limit. Contestants with a share are for scans as they are: `run SCANS --only dense "one scale, 25%" "mixed, 25%"`. `--held-out` writes
+the scans that decisions are made on.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import time
 import zlib
 from dataclasses import dataclass
@@ -31,10 +34,17 @@ from arr_coc.evaluation.metrics import exact
 from arr_coc.evaluation.statistics import interval
 from arr_coc.training.documents import form, text
 from arr_coc.training.documents.page import bundled_fonts
+from arr_coc.vlm import mixed
+from arr_coc.vlm.mixed import LARGER
+from recipes.reader.receipts import find_evidence, read_receipts, split
 
 PHONE = (3024, 4032)  # width and height of a 12-megapixel photo
 A4 = (2480, 3508)  # 300 dpi
-KINDS = ("total", "date", "company")
+KINDS = {
+    "total": "What is the total amount?",
+    "date": "What is the date on the receipt?",
+    "company": "What is the name of the company?",
+}
 WIDTHS = (1 / 3, 1 / 2)  # of the image's width: how wide a receipt is
 MAX_ANGLE = 8.0  # degrees
 MARGIN = 0.02  # of the image that stays free around a receipt
@@ -53,6 +63,29 @@ def read_scans(folder: Path) -> dict[str, list[dict[str, Any]]]:
         if sample.get("kind") in KINDS:
             found.setdefault(sample["image"], []).append(sample)
     return found
+
+
+def draw_held_out(receipts: Path, out: Path, scale: float = 1.0) -> None:
+    """The scans that the reader's training keeps for validation, with the questions of `KINDS`; smaller ones have smaller print."""
+    out.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for receipt in split(read_receipts(receipts))[1]:
+        file, texts = f"{receipt.name}.jpg", [text for text, _ in receipt.lines]
+        width, height = (round(side * scale) for side in receipt.image.size)
+        if scale == 1.0:
+            shutil.copyfile(receipts / file, out / file)
+        else:
+            with Image.open(receipts / file) as opened:
+                opened.resize((width, height), Image.Resampling.LANCZOS).save(out / file, quality=92)
+        for kind, question in KINDS.items():
+            if answer := receipt.fields.get(kind):
+                found = find_evidence(kind, answer, texts)
+                boxes = (
+                    [[v * scale for v in receipt.lines[line][1]] for line in found] if len(found) < len(texts) else []
+                )
+                sample = {"image": file, "question": question, "answer": answer, "kind": kind}
+                lines.append(sample | {"evidence": [[box] for box in boxes], "width": width, "height": height})
+    (out / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def background(photographs: list[Path], rng: random.Random, noise: np.random.Generator) -> np.ndarray:
@@ -190,27 +223,39 @@ def dense_page(seed: int) -> tuple[Image.Image, list[dict[str, Any]]]:
 
 @dataclass(frozen=True)
 class Contestant:
-    """A way to show an image: options of `ask`, and how many pixels the processor may make of an image."""
+    """A way to show an image: options of `ask`, and how it differs from the model's own processor."""
 
     options: dict[str, Any]
-    pixels: int | None = None  # None: the model's own limit
+    pixels: int | None = None  # how many the processor may make of an image; None: the model's own limit
+    enlarge: float = 1.0  # the image is enlarged before, along each side
+    larger: tuple[float, float] | None = None  # `LARGER` of vlm/mixed.py
+    together: bool = False  # all questions about an image at once: it is shown the same way, and encoded once
 
 
+STOCK = {"budget": "all", "glance": "all", "detail": "off", "straighten": "off"}
+SCANS = {"budget": "25%", "straighten": "off"}
+UNLIMITED = 10**9  # pixels
 CONTESTANTS = {
-    "dense, native size": Contestant({"budget": "all", "glance": "all", "detail": "off"}, 10**9),
-    "dense, 2 MP": Contestant({"budget": "all", "glance": "all", "detail": "off"}, 2 * 10**6),
-    "dense, 1 MP": Contestant({"budget": "all", "glance": "all", "detail": "off"}, 10**6),
-    "dense": Contestant({"budget": "all", "glance": "all", "detail": "off"}),
-    "resize": Contestant({"budget": 256, "selector": "resize", "detail": "off"}),
-    "one scale": Contestant({"budget": 256, "glance": 256, "detail": "off"}),
+    "dense, native size": Contestant(STOCK, UNLIMITED, together=True),
+    "dense, 2 MP": Contestant(STOCK, 2 * 10**6, together=True),
+    "dense, 1 MP": Contestant(STOCK, 10**6, together=True),
+    "dense": Contestant(STOCK, together=True),
+    "resize": Contestant({"budget": 256, "selector": "resize", "detail": "off", "straighten": "off"}),
+    "one scale": Contestant({"budget": 256, "glance": 256, "detail": "off", "straighten": "off"}),
     "views": Contestant({"budget": 256, "glance": 256, "detail": "auto"}),
     "views, auto": Contestant({"detail": "auto"}),
     "mixed": Contestant({"budget": 256, "glance": 256, "detail": "mixed"}),
-    "one scale, 25%": Contestant({"budget": "25%", "detail": "off"}),
-    "views, 25%": Contestant({"budget": "25%", "detail": "views"}),
-    "mixed, 25%": Contestant({"budget": "25%", "detail": "mixed"}),
+    "dense, enlarged 1.25": Contestant(STOCK, UNLIMITED, enlarge=1.25, together=True),
+    "dense, enlarged 1.5": Contestant(STOCK, UNLIMITED, enlarge=1.5, together=True),
+    "one scale, 25%": Contestant(SCANS | {"detail": "off"}),
+    "one scale, 25% encoded": Contestant(SCANS | {"glance": "25%", "detail": "off"}),
+    "views, 25%": Contestant(SCANS | {"detail": "views"}),
+    "mixed, 25%": Contestant(SCANS | {"detail": "mixed"}, together=True),
+    "mixed, 25%, not enlarged": Contestant(SCANS | {"detail": "mixed"}, larger=(12.0, 1.0), together=True),
+    "mixed, 25%, to 16 px": Contestant(SCANS | {"detail": "mixed"}, larger=(16.0, 1.5), together=True),
 }
-FEASIBLE = [name for name in CONTESTANTS if name not in ("dense, native size", "dense, 2 MP") and "%" not in name]
+ON_PHOTOS = ["dense, 1 MP", "dense", "resize", "one scale", "views", "views, auto", "mixed"]
+SUREST = (0.0, 0.9, 0.93, 0.95, 0.99, 0.999)  # mean token probabilities from which `report` counts right answers
 
 
 def run(folder: Path, out: Path, names: list[str], model: str, limit: int | None) -> None:
@@ -224,37 +269,65 @@ def run(folder: Path, out: Path, names: list[str], model: str, limit: int | None
     for name in names:
         entry = CONTESTANTS[name]
         vlm = arr_coc.load(model)
+        mixed.LARGER = entry.larger or LARGER
         if entry.pixels is not None:
-            size = vlm.processor.image_processor.size
-            least = size["shortest_edge"]
+            least = vlm.processor.image_processor.size["shortest_edge"]
             vlm.processor.image_processor.size = {"shortest_edge": least, "longest_edge": entry.pixels}
-        for sample in samples:
-            if sample["image"] not in images or (name, sample["image"], sample["question"]) in done:
-                continue
-            start, spent = time.perf_counter(), time.process_time()
-            answer = vlm.ask(folder / sample["image"], sample["question"], **entry.options)
-            row = {
-                "contestant": name,
-                **{key: sample[key] for key in ("image", "question", "kind", "answer")},
-                "said": answer.text,
-                "right": exact(answer.text, [sample["answer"]]),
-                "tokens": answer.tokens,
-                "ms": round(1e3 * (time.perf_counter() - start)),
-                "cpu_ms": round(1e3 * (time.process_time() - spent)),
-                "views": [str(allocation.view) for allocation in answer.allocations if allocation.view is not None],
-            }
-            with out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+        for image in images:
+            left = [one for one in samples if one["image"] == image and (name, image, one["question"]) not in done]
+            for group in [left] if entry.together and left else [[one] for one in left]:
+                with out.open("a") as file:
+                    file.writelines(
+                        json.dumps({"contestant": name, **row}) + "\n" for row in ask(vlm, entry, folder, group)
+                    )
         print(name, flush=True)
 
 
+def ask(vlm: arr_coc.VLM, entry: Contestant, folder: Path, samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each question about one image. What they cost together is divided evenly."""
+    image: Any = folder / samples[0]["image"]
+    start, spent = time.perf_counter(), time.process_time()
+    if entry.enlarge != 1.0:
+        with Image.open(image) as opened:
+            size = [round(side * entry.enlarge) for side in opened.size]
+            image = opened.convert("RGB").resize((size[0], size[1]), Image.Resampling.BICUBIC)
+    answers = vlm.ask(image, [sample["question"] for sample in samples], **entry.options)
+    ms, cpu_ms = (
+        round(1e3 * (now - then) / len(samples))
+        for now, then in ((time.perf_counter(), start), (time.process_time(), spent))
+    )
+    rows = []
+    for sample, answer in zip(samples, answers, strict=True):
+        given = [] if answer.token_probabilities is None else answer.token_probabilities.tolist()
+        given += [] if answer.end_probability is None else [answer.end_probability]
+        rows.append(
+            {
+                **{key: sample[key] for key in ("image", "question", "kind", "answer")},
+                "said": answer.text,
+                "right": exact(answer.text, [sample["answer"]]),
+                "confidence": answer.confidence,
+                "probability": sum(given) / len(given) if given else None,
+                "tokens": answer.tokens,
+                "ms": ms,
+                "cpu_ms": cpu_ms,
+                "views": [str(one.view) for one in answer.allocations if one.view is not None],
+            }
+        )
+    return rows
+
+
 def report(results: Path) -> str:
-    """Accuracy with its interval over images, by kind of question, and what an answer costs."""
+    """Accuracy with its interval over images, by kind of question, what an answer costs, and how often sure answers are right."""
     rows = [json.loads(line) for line in results.read_text().splitlines()]
     kinds = sorted({row["kind"] for row in rows})
     lines = [
-        f"| | accuracy [95%] | {' | '.join(kinds)} | read | encoded | questions |",
-        "|---" * (len(kinds) + 5) + "|",
+        f"| | accuracy [95%] | {' | '.join(kinds)} | read | encoded | processor s | questions |",
+        "|---" * (len(kinds) + 6) + "|",
+    ]
+    sure = [
+        "",
+        f"| right, by mean token probability | {' | '.join(f'from {least}' for least in SUREST)} |",
+        "|---" * 7 + "|",
     ]
     for name in dict.fromkeys(row["contestant"] for row in rows):
         own = [row for row in rows if row["contestant"] == name]
@@ -267,11 +340,16 @@ def report(results: Path) -> str:
             some = [row["right"] for row in own if row["kind"] == kind]
             parts.append(f"{sum(some) / len(some):.2f}" if some else "")
         read, encoded = (sum(row["tokens"][key] for row in own) / len(own) for key in ("kept", "encoded"))
-        mean = sum(row["right"] for row in own) / len(own)
+        mean, cost = sum(row["right"] for row in own) / len(own), sum(row["cpu_ms"] for row in own) / len(own) / 1e3
         lines.append(
-            f"| {name} | {mean:.2f} [{low:.2f}, {high:.2f}] | {' | '.join(parts)} | {read:.0f} | {encoded:.0f} | {len(own)} |"
+            f"| {name} | {mean:.2f} [{low:.2f}, {high:.2f}] | {' | '.join(parts)} | {read:.0f} | {encoded:.0f} | "
+            f"{cost:.2f} | {len(own)} |"
         )
-    return "\n".join(lines)
+        above = [[row["right"] for row in own if (row["probability"] or 0.0) >= least] for least in SUREST]
+        sure.append(
+            f"| {name} | {' | '.join(f'{sum(some) / len(some):.2f} of {len(some)}' if some else '' for some in above)} |"
+        )
+    return "\n".join(lines + sure)
 
 
 def main() -> None:
@@ -281,23 +359,29 @@ def main() -> None:
     draw.add_argument("out", type=Path)
     draw.add_argument("--receipts", type=Path, help="folder of scans with samples.jsonl")
     draw.add_argument("--photographs", type=Path, help="folder of photographs, the backgrounds")
+    draw.add_argument(
+        "--held-out", type=Path, help="folder of training receipts: write those kept for validation, as they are"
+    )
+    draw.add_argument("--scale", type=float, default=1.0, help="of the scans of --held-out (1)")
     draw.add_argument("--pages", type=int, help="draw so many dense A4 pages instead")
     draw.add_argument("--first", type=int, default=0, help="seed of the first page (0)")
     draw.add_argument("--limit", type=int, help="number of receipts (all)")
     ask = commands.add_parser("run", help="ask all contestants, and print the table")
     ask.add_argument("folder", type=Path, help="what `draw` wrote")
     ask.add_argument("-o", "--out", type=Path, required=True, help="answers, one JSON object in a line")
-    ask.add_argument("--only", nargs="+", choices=list(CONTESTANTS), default=FEASIBLE, help="contestants")
+    ask.add_argument("--only", nargs="+", choices=list(CONTESTANTS), default=ON_PHOTOS, help="contestants")
     ask.add_argument("--model", default="reader")
     ask.add_argument("--limit", type=int, help="number of images (all)")
     given = parser.parse_args()
     if given.command == "run":
         run(given.folder, given.out, given.only, given.model, given.limit)
         print(report(given.out))
+    elif given.held_out is not None:
+        draw_held_out(given.held_out, given.out, given.scale)
     elif given.pages is not None:
         draw_pages(given.pages, given.out, given.first)
     elif given.receipts is None or given.photographs is None:
-        parser.error("expected --receipts and --photographs, or --pages")
+        parser.error("expected --receipts and --photographs, --held-out, or --pages")
     else:
         draw_photos(given.receipts, given.photographs, given.out, given.limit)
 

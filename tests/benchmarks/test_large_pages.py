@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from large_pages import A4, MAX_ANGLE, PHONE, WIDTHS, _moved, dense_page, photographed, placed, report
+from large_pages import A4, MAX_ANGLE, PHONE, WIDTHS, _moved, dense_page, draw_held_out, photographed, placed, report
+from recipes.reader.receipts import read_receipts, split
 
 
 def test_a_dense_page_is_deterministic_and_its_answers_lie_on_print() -> None:
@@ -54,7 +55,35 @@ def test_the_photo_shows_the_receipt_where_the_map_says(tmp_path: Path) -> None:
 
 
 def test_the_report_counts_by_image_and_kind(tmp_path: Path) -> None:
-    row = {"contestant": "views", "kind": "total", "tokens": {"kept": 256, "encoded": 256}}
-    rows = [row | {"image": "a", "right": 1.0}, row | {"image": "b", "right": 0.0, "kind": "date"}]
+    row = {"contestant": "views", "kind": "total", "tokens": {"kept": 256, "encoded": 256}, "cpu_ms": 1500}
+    rows = [
+        row | {"image": "a", "right": 1.0, "probability": 0.97},
+        row | {"image": "b", "right": 0.0, "probability": 0.92, "kind": "date"},
+    ]
     (tmp_path / "r.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    assert "| views | 0.50 [0.00, 1.00] | 0.00 | 1.00 | 256 | 256 | 2 |" in report(tmp_path / "r.jsonl")
+    made = report(tmp_path / "r.jsonl")
+    assert "| views | 0.50 [0.00, 1.00] | 0.00 | 1.00 | 256 | 256 | 1.50 | 2 |" in made
+    assert "| views | 0.50 of 2 | 0.50 of 2 | 1.00 of 1 | 1.00 of 1 |  |  |" in made  # the surest are right
+
+
+def test_scans_kept_for_validation_are_written_as_they_are_or_smaller(tmp_path: Path) -> None:
+    folder, records = tmp_path / "all", {}
+    folder.mkdir()
+    for number in range(30):
+        Image.new("L", (200, 300), 8 * number).save(folder / f"{number:03d}.jpg")
+        lines = [["SHOP", [10, 10, 90, 30]], ["TOTAL 3.20", [20, 200, 120, 220]]]
+        records[f"{number:03d}"] = {"fields": {"total": "3.20", "company": "SHOP"}, "lines": lines}
+    (folder / "recs.json").write_text(json.dumps(records))
+    kept = [receipt.name for receipt in split(read_receipts(folder))[1]]
+    assert 0 < len(kept) < 30
+    for scale, size in ((1.0, (200, 300)), (0.5, (100, 150))):
+        out = tmp_path / str(scale)
+        draw_held_out(folder, out, scale)
+        samples = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
+        assert [sample["image"] for sample in samples] == [f"{name}.jpg" for name in kept for _ in range(2)]
+        assert [(one["kind"], one["answer"]) for one in samples[:2]] == [("total", "3.20"), ("company", "SHOP")]
+        assert samples[0]["evidence"] == [[[v * scale for v in (20, 200, 120, 220)]]]
+        for name in kept:
+            with Image.open(out / f"{name}.jpg") as opened:
+                assert opened.size == size
+    assert (tmp_path / "1.0" / f"{kept[0]}.jpg").read_bytes() == (folder / f"{kept[0]}.jpg").read_bytes()

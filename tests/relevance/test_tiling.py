@@ -110,3 +110,31 @@ def test_positions_are_centres_on_one_common_grid() -> None:
         14 + 2,
         10 + 2,
     )  # 16 rows around the page in two rows of the coarsest cells, 12 columns in two
+
+
+@pytest.mark.parametrize("budget", [13, 20, 30, 40, 70, 200])
+def test_an_even_tiling_has_one_scale_and_splits_the_most_relevant_cells_once(budget: int) -> None:
+    """Also at the borders, where cells that lie half outside of the image would cost less."""
+    levels = Levels.make(21, 13, (0, 0, 21, 13), 3, 1.0)
+    values = torch.full((21, 13), 0.01)
+    values[4:12, 4:8] = 1.0
+    found = tile(levels, values, everywhere(levels), budget, holes=False, even=True)
+    assert found.complete
+    assert cover(levels, found.cells).max() == 1
+    assert budget - 3 < len(found.cells) <= budget or len(found.cells) == 21 * 13
+    level, spans = levels.level(found.cells), levels.spans(found.cells)
+    assert int(level.max() - level.min()) <= 1
+    if int(level.max() - level.min()):
+        middle = ((spans[:, 0] < 12) & (spans[:, 2] > 4) & (spans[:, 1] < 8) & (spans[:, 3] > 4)).bool()
+        split = level == level.min()
+        beyond = int(
+            (split & ~middle).sum()
+        )  # where too little is left to split a whole cell, one at the border may be
+        assert bool(split[middle].all()) or beyond <= 4
+
+
+def test_around_a_page_an_even_tiling_stays_as_fine_as_there_are_cells() -> None:
+    found = tile(PAGE, relevance(PAGE), everywhere(PAGE), 10_000, holes=False, even=True)
+    assert found.complete
+    assert int((found.cells < PAGE.views[0].n).sum()) == 140
+    assert int(PAGE.level(found.cells).max()) == 1

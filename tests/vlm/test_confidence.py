@@ -15,9 +15,12 @@ from arr_coc.errors import AllocationError, ModelError, PromptError
 from arr_coc.types.allocation import Allocation
 from arr_coc.types.answer import Answer
 from arr_coc.types.grid import Grid
+from arr_coc.types.levels import Levels
 from arr_coc.vlm.confidence import (
+    BOUNDED,
     CALIBRATED,
     FILE,
+    MOST_SURE,
     TOKEN_PROBABILITY,
     Calibration,
     Refusal,
@@ -285,3 +288,25 @@ def test_bad_requests_to_be_sure(vlm: Any, options: dict[str, Any], match: str) 
 def test_an_allocation_has_a_probability_as_confidence() -> None:
     with pytest.raises(AllocationError, match="between 0 and 1"):
         replace(allocation(), confidence=float("nan"))
+
+
+def test_cells_of_different_sizes_bound_the_confidence_whatever_the_source() -> None:
+    """No calibration was fitted on them: neither nearly certain tokens nor a calibration may claim more."""
+    levels = Levels.make(8, 8, (0, 0, 8, 8), 1, 1.0)
+    mixed = Allocation(levels, torch.arange(4), torch.arange(4), "arr-coc", confidence=0.99)
+    certain, unsure = torch.full((6,), 0.9999), torch.full((6,), 0.6)
+    for calibration in (None, EVEN):
+        plain = judge("12.00", certain, [allocation(sure=1.0)], calibration)
+        assert plain.confidence is not None
+        assert plain.confidence > MOST_SURE
+        bounded = judge("12.00", certain, [allocation(sure=1.0), mixed], calibration)
+        assert (bounded.confidence, bounded.source) == (MOST_SURE, BOUNDED)
+        lower = judge("12.00", unsure, [mixed], calibration)
+        assert (lower.confidence, lower.source) == (pytest.approx(0.6), BOUNDED)  # what is not sure stays as it is
+    one_size = replace(mixed, grid=Levels.make(8, 8, (0, 0, 8, 8), 0, 1.0))
+    assert judge("12.00", certain, [one_size], EVEN).source == CALIBRATED
+    refused = conclude({"mixed": 1.0, "own": 1.0, "page": -1.0, "surprise": -3.0}, HONEST, "auto", 0.9999)
+    assert refused.refused
+    assert refused.source == BOUNDED
+    assert refused.confidence is not None
+    assert refused.confidence <= MOST_SURE

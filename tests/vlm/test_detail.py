@@ -12,7 +12,9 @@ from PIL import Image
 
 import arr_coc
 from arr_coc.errors import ArrCocError, BudgetError, PromptError
-from arr_coc.vlm import detail
+from arr_coc.relevance.regions import find_page
+from arr_coc.vlm import detail, view
+from arr_coc.vlm.view import ViewMaker
 from tests.adapters import families, more_processors, tiny_vlm
 from tests.adapters.oracle import at_source, masked, real, sparse
 from tests.adapters.tiny_vlm import GREEDY, answer_of, picture, stock_inputs, wrapped
@@ -174,7 +176,7 @@ def test_a_question_about_everything_gets_all_of_the_image_at_a_coarse_scale(rea
 
 def test_small_print_is_looked_at_closer(reader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     image, _ = printed(4000, 5600)
-    page = detail.find_page(arr_coc.TextureArray.from_image(image.reduce(4)), image.size)
+    page = find_page(arr_coc.TextureArray.from_image(image.reduce(4)), image.size)
     assert page is not None
     tiny = image.resize((2000, 2800), Image.Resampling.LANCZOS)
     whole = Image.new("RGB", (4000, 5600), (240, 240, 236))
@@ -186,7 +188,7 @@ def test_small_print_is_looked_at_closer(reader: Any, monkeypatch: pytest.Monkey
     assert unsure.view == unasked.view  # nothing says where the answer is
     chosen = torch.zeros(unasked.picture.height // 28, unasked.picture.width // 28)
     chosen[-4:, -4:] = 1.0
-    monkeypatch.setattr(detail._ViewMaker, "relevance", lambda self, source, question: chosen)
+    monkeypatch.setattr(ViewMaker, "relevance", lambda self, source, question: chosen)
     (asked,) = detail.views_of(reader, whole, "auto", QUESTION)
     assert asked.view.scale > unasked.view.scale
     assert asked.view.region.size[0] < unasked.view.region.size[0]
@@ -198,7 +200,7 @@ def test_auto_leaves_small_print_to_a_model_that_shows_it_larger_itself(monkeypa
     vlm, (image, _) = wrapped("qwen2_vl"), printed()
     assert detail.views_of(vlm, image, "auto", QUESTION) is not None  # 64 cells of its own: nothing is legible
     monkeypatch.setattr(vlm.adapter.image_processor, "size", {"shortest_edge": 256, "longest_edge": 4_000_000})
-    monkeypatch.setattr(detail, "VIEW_CELLS", 64)
+    monkeypatch.setattr(view, "VIEW_CELLS", 64)
     assert detail.views_of(vlm, image, "auto", QUESTION, straighten="off") is None
     (plain,) = detail.views_of(vlm, image, "auto", QUESTION)
     assert plain.view is None  # decoded for its pose, shown as it is
@@ -323,3 +325,22 @@ def test_a_tilted_page_on_a_large_photo_is_cut_out_around_its_text(reader: Any, 
     turned = detail.views_of(reader, tilted.rotate(90), "views", QUESTION)[-1].view.region  # type: ignore[index, union-attr]
     assert turned.angle % 360 == pytest.approx(270, abs=10)
     assert turned.size[0] * turned.size[1] <= 1.2 * area["off"]
+
+
+def test_a_whole_image_that_cannot_be_coarse_enough_is_not_said_to_be_without_holes(reader: Any) -> None:
+    """The reader's processor makes 64 cells of an image at least."""
+    image, _ = printed()
+    (few,) = reader.prepare(image, "Describe this page.", budget=20).allocations
+    assert few.k == 20 < few.n
+    assert not few.strategy.startswith("whole: ")
+    assert any(f"at least {few.n} cells of this image, so places are left out" in note for note in few.notes)
+    (enough,) = reader.prepare(image, "Describe this page.", budget=80).allocations
+    assert enough.k == enough.n <= 80
+    assert enough.strategy.startswith("whole: ")
+
+
+@pytest.mark.parametrize("budget", [0, "0", "0%"])
+def test_nothing_is_encoded_of_what_is_not_read(reader: Any, budget: Any) -> None:
+    (none,) = reader.prepare(printed()[0], QUESTION, detail="views", budget=budget).allocations
+    assert none.k == len(none.encoded) == 0
+    assert any("nothing of this picture was read" in note for note in none.notes)

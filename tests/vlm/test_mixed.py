@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 import arr_coc
 from arr_coc.cli import main
 from arr_coc.errors import ArrCocError, BudgetError, FallbackWarning, PromptError, SelectorError
+from arr_coc.relevance.regions import letter_height
 from arr_coc.types.levels import Levels
-from arr_coc.vlm.detail import EVERYTHING
 from arr_coc.vlm.mixed import MixedSource, mixed_source
+from arr_coc.vlm.view import EVERYTHING
 from tests.adapters import families, more_processors
 from tests.adapters.oracle import encoder_truth
 from tests.adapters.tiny_vlm import GREEDY, answer_of, picture, stock_inputs, wrapped
@@ -350,3 +351,29 @@ def test_the_command_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     printed()[0].save(tmp_path / "page.png")
     assert main(["ask", str(tmp_path / "page.png"), QUESTION, "--detail", "mixed", "--budget", "64", "--json"]) == 0
     assert '"cells"' in capsys.readouterr().out
+
+
+def scan(size: int) -> Image.Image:
+    """A flat page, as large as the model's processor shows it, with print of `size` pixels."""
+    page = Image.new("RGB", (560, 784), (250, 250, 250))
+    draw, font = ImageDraw.Draw(page), ImageFont.load_default(size)
+    for row in range(6, 760, 2 * size):
+        draw.text(
+            (20, row),
+            "TOTAL 128.40 AND THE REST OF IT 0123456789 ABCDEFGH"[: 900 // size],
+            fill=(20, 20, 20),
+            font=font,
+        )
+    return page
+
+
+@pytest.mark.parametrize(("size", "enlarged"), [(11, True), (14, True), (22, False), (30, False)])
+def test_only_small_print_of_a_flat_scan_is_enlarged(reader: Any, size: int, enlarged: bool) -> None:
+    """To letters of 12 px, at most twice: letters that are legible are shown at the model's own scale."""
+    image = scan(size)
+    letters = letter_height(np.asarray(image.convert("L"), np.float32) / 255)
+    assert letters is not None
+    source = source_of(reader, image, 128)
+    assert source.view is not None
+    expected = min(2.0, 12.0 / letters) if enlarged else 1.0
+    assert source.view.scale == pytest.approx(expected, rel=0.05)

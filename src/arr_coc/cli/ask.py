@@ -167,7 +167,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print_answer(answer: Answer) -> None:
-    from arr_coc.vlm.confidence import TOKEN_PROBABILITY
+    from arr_coc.vlm.confidence import BOUNDED, TOKEN_PROBABILITY
 
     print(f"{answer.text}: {answer.refused} (the model wrote {answer.raw_text!r})" if answer.refused else answer.text)
     tokens = answer.tokens
@@ -175,6 +175,8 @@ def _print_answer(answer: Answer) -> None:
     sure = f"{answer.confidence:.0%} confidence" if answer.confidence is not None else "confidence unknown"
     if answer.confidence_source == TOKEN_PROBABILITY:
         sure = f"mean token probability {answer.confidence:.0%}"
+    if answer.confidence_source == BOUNDED:
+        sure = f"{answer.confidence:.0%} confidence, {BOUNDED}"
     if len(answer.tried) > 1:
         steps = ", then ".join(f"{one.text!r} from {one.kept}" for one in answer.tried)
         sure += f"; looked again: {steps} tokens, {answer.tokens_paid} in all"

@@ -24,6 +24,7 @@ from arr_coc.relevance import explanation as why
 from arr_coc.relevance.selector import explained
 from arr_coc.selectors import selector as selector_of
 from arr_coc.types.answer import Answer
+from arr_coc.vlm.confidence import BOUNDED, CALIBRATED
 from arr_coc.vlm.conversation import MAX_TURNS
 from arr_coc.vlm.look import Look
 from arr_coc.vlm.model import VLM, AskOptions
@@ -224,7 +225,8 @@ def _answer(request: PageRequest, answer: Answer, kind: str = "") -> Markup:
     if answer.refused:
         about = f"{answer.refused}; the model wrote “{answer.raw_text}” {about}"
     if answer.confidence is not None:
-        about += f"; {answer.confidence:.0%} {'confidence' if answer.confidence_source == 'calibrated' else 'mean token probability'}"
+        sources = {CALIBRATED: "confidence", BOUNDED: f"confidence, {BOUNDED}"}
+        about += f"; {answer.confidence:.0%} {sources.get(answer.confidence_source, answer.confidence_source)}"
     if least is not None:
         about += "; every token above 99%" if least[1] > 0.99 else f"; least certain: “{least[0]}” with {least[1]:.0%}"
     mark = macros.verdict(is_right(request, answer.text), known[0] if known else "")

@@ -36,7 +36,7 @@ class Tiling:
 
 def tile(
     levels: Levels, relevance: torch.Tensor, inside: torch.Tensor, budget: int, holes: bool | None = None,
-    seen: float = SEEN,
+    seen: float = SEEN, even: bool = False,
 ) -> Tiling:  # fmt: skip
     """At most `budget` cells that show most of the relevance.
 
@@ -48,6 +48,8 @@ def tile(
         holes: Whether places may be left out. None: only where the coarsest cells of all of the image cost more than their
             share of the budget.
         seen: See `SEEN`.
+        even: Show all of the image at the finest level that the budget allows, and split the most relevant of its cells, once, for
+            what is left of the budget.
     """
     trees = _Trees(levels, relevance, inside, seen)
     roots = int(trees.real[-1].sum())
@@ -58,7 +60,11 @@ def tile(
         holes = True
     if budget <= 0 or roots == 0:
         return Tiling(torch.zeros(0, dtype=torch.long), 1.0 if roots else 0.0)
-    chosen = _fill(trees, _cut_within(trees, budget, holes), budget, holes)
+    if even and not holes:
+        chosen, finest = _uniform(trees, budget)
+    else:
+        chosen, finest = _cut_within(trees, budget, holes), 0
+    chosen = _fill(trees, chosen, budget, holes, finest)
     numbers, covered = [], 0
     for level, one in enumerate(chosen):
         numbers.append(trees.number(level, one))
@@ -161,8 +167,28 @@ def _cut_within(trees: _Trees, budget: int, holes: bool) -> list[torch.Tensor]:
     return found
 
 
-def _fill(trees: _Trees, chosen: list[torch.Tensor], budget: int, holes: bool) -> list[torch.Tensor]:
-    """The cut with what is left of the budget spent: holes are filled by coarse cells, and cells are split, the best first."""
+def _uniform(trees: _Trees, budget: int) -> tuple[list[torch.Tensor], int]:
+    """The whole image at the finest level of at most `budget` cells, and the next finer level.
+
+    Outside the page there are no cells of level 0: those of level 1 stay.
+    """
+    depth = trees.levels.coarser
+    for level in range(depth + 1):
+        chosen = [torch.zeros_like(real) for real in trees.real]
+        chosen[level] = trees.real[level].clone()
+        if level == 0 and depth:
+            chosen[1] = trees.real[1] & ~trees.splits[1]
+            chosen[0] &= ~_double(chosen[1])
+        if sum(int(one.sum()) for one in chosen) <= budget or level == depth:
+            return chosen, max(0, level - 1)
+    raise AssertionError("unreachable")
+
+
+def _fill(trees: _Trees, chosen: list[torch.Tensor], budget: int, holes: bool, finest: int = 0) -> list[torch.Tensor]:
+    """The cut with what is left of the budget spent: holes are filled by coarse cells, and cells are split, the best first.
+
+    No cell is split beyond the level `finest`.
+    """
     left = budget - sum(int(one.sum()) for one in chosen)
     queue: list[tuple[float, int, int, int, bool]] = []
 
@@ -171,7 +197,7 @@ def _fill(trees: _Trees, chosen: list[torch.Tensor], budget: int, holes: bool) -
             if trees.real[level][row, column]:
                 heapq.heappush(queue, (-float(trees.worth[level][row, column]), level, row, column, True))
             return
-        if level == 0 or not trees.splits[level][row, column]:
+        if level <= finest or not trees.splits[level][row, column]:
             return
         part = slice(2 * row, 2 * row + 2), slice(2 * column, 2 * column + 2)
         cost = int(trees.real[level - 1][part].sum()) - 1

@@ -113,7 +113,7 @@ class Answer:
     token_probabilities: torch.Tensor | None = field(default=None, repr=False)  # [A]; None with beams
     end_probability: float | None = None  # of the token that ends the answer; None with beams, and where it was cut off
     confidence: float | None = None  # probability that the answer or its refusal is right, in [0, 1]; None with beams
-    confidence_source: str = ""  # "calibrated", or "mean token probability" for a model without a calibration
+    confidence_source: str = ""  # "calibrated", "mean token probability", or "bounded: ..." (vlm/confidence.py)
     tried: tuple[Attempt, ...] = ()  # with `sure`: all readings, in order
     refused: str = ""  # why nothing in the picture answers the question; empty if the answer stands
     raw_text: str = ""  # what the model wrote, also where `text` is a refusal

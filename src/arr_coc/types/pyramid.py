@@ -191,9 +191,10 @@ class View:
     def __str__(self) -> str:
         width, height = (round(side) for side in self.region.size)
         done = f", {self.region.done}" if self.region.done else ""
+        shown = f"{self.scale:.2f}" if self.scale >= 0.1 else f"{self.scale:.2g}"
         if self.role == "mixed":
-            return f"mixed: the whole image{done}, at scale {self.scale:.2f} and coarser"
-        return f"{self.role}: {width} x {height} px{done}, shown at scale {self.scale:.2f}"
+            return f"mixed: the whole image{done}, at scale {shown} and coarser"
+        return f"{self.role}: {width} x {height} px{done}, shown at scale {shown}"
 
 
 class Pyramid:

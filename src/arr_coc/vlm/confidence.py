@@ -13,7 +13,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,14 @@ from arr_coc.relevance.strategy import void
 from arr_coc.selectors.base import SelectionInput
 from arr_coc.selectors.scoring import pool_channels, score_cells
 from arr_coc.types.allocation import Allocation
+from arr_coc.types.levels import Levels
 from arr_coc.types.question import KINDS
 from arr_coc.types.question import probabilities as kind_probabilities
 
 FILE = "confidence.json"
 CALIBRATED, TOKEN_PROBABILITY = "calibrated", "mean token probability"  # where a confidence is from
+BOUNDED = "bounded: cells of different sizes are not calibrated"
+MOST_SURE = 0.93  # of such an answer: about as many of the surest ones are right (benchmarks/large_pages.py report)
 SMALLEST = 1e-6  # probabilities below it count as this
 LOG_SCALE = 0.01  # surprises well below it do not differ
 LOGIT_LIMIT = 6.0  # log-odds of the layer's statements beyond it count as this
@@ -56,6 +59,8 @@ def answer_facts(probabilities: torch.Tensor, allocations: Sequence[Allocation])
     known = [one for one in sure if one is not None]
     if len(known) == len(sure):
         found["doubt"] = 1 - min(known, default=1.0)  # about the choice of the cells
+    if any(isinstance(one.grid, Levels) and one.grid.coarser for one in allocations):
+        found["mixed"] = 1.0  # cells of different sizes, which no calibration was fitted on
     return found
 
 
@@ -329,7 +334,17 @@ def judge(
 
 
 def conclude(facts: Mapping[str, float], calibration: Calibration | None, refuse: str, mean: float) -> Verdict:
-    """The verdict on the facts. `mean`: the mean token probability, for a model or a selector that is not calibrated."""
+    """The verdict on the facts. `mean`: the mean token probability, for a model or a selector that is not calibrated.
+
+    Where an image was read in cells of different sizes, no calibration holds, and nearly certain tokens are wrong more often
+    than they say. The confidence is then at most `MOST_SURE`, and its source says so.
+    """
+    if facts.get("mixed"):
+        found = conclude(
+            {name: value for name, value in facts.items() if name not in ("mixed", "doubt")}, calibration, refuse, mean
+        )
+        sure = None if found.confidence is None else min(found.confidence, MOST_SURE)
+        return replace(found, confidence=sure, source=BOUNDED, facts=facts)
     refusal = None if calibration is None else calibration.refusal
     if refusal is not None and "page" in facts:
         absent = refusal.absent(facts)

@@ -9,45 +9,45 @@ that was trained on several images gets an overview of the whole image first; it
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from arr_coc.adapters.base import Visual
 from arr_coc.adapters.processor import Message
 from arr_coc.devices import Stopwatch
 from arr_coc.errors import BudgetError, PromptError
-from arr_coc.layer.inference import LayerPredictor
-from arr_coc.relevance.regions import MAX_ANGLE, Page, best_window, find_page, is_about_everything, letter_height
-from arr_coc.relevance.selector import ArrCoc, is_sure
+from arr_coc.relevance.regions import best_window, is_about_everything, letter_height
 from arr_coc.relevance.straighten import Pose, find_pose
-from arr_coc.selectors.base import ImageSource, Question, SelectionInput
-from arr_coc.selectors.cues import EmbeddingScorer
-from arr_coc.texture import TextureArray
+from arr_coc.selectors.base import ImageSource
 from arr_coc.types.budget import Budget, Limit, divide, limit
-from arr_coc.types.grid import Grid
 from arr_coc.types.image import image_size
 from arr_coc.types.pyramid import STRAIGHTENED, Pyramid, Region, View
+from arr_coc.vlm.mixed import mixed_source
 from arr_coc.vlm.request import DETAILS, Request, SelectionRequest, check_straighten
+from arr_coc.vlm.view import (
+    EVERYTHING,
+    LEGIBLE,
+    MAX_SCALE,
+    MIN_GAIN,
+    REDUCED,
+    VIEW_CELLS,
+    ViewMaker,
+    page_in_pose,
+    view_pixels,
+)
 
 if TYPE_CHECKING:
     from arr_coc.vlm.model import VLM
 
-VIEW_CELLS = 1024  # of a region: what a model reads of an ordinary image
 OVERVIEW_CELLS = 256
 OVERVIEW_SHARE = 0.125  # of the budget
 MIN_OVERVIEW = 8  # cells: with fewer, an overview shows nothing
 LARGE = 1_600_000  # px: smaller images are shown as they are under "auto"
-MIN_GAIN = 1.25  # how much larger a region must be shown than the whole image would be
-MAX_SCALE = 1.0  # pixels shown per original pixel
 MAX_ENLARGE = 2.0  # pixels shown per original pixel of a straightened image
-LEGIBLE = 12.0  # px, the height of letters: smaller print is looked at closer
 MIN_ENLARGE = 1.2  # closer by less than this is not worth what it leaves out
-REDUCED = 1024  # px, the longer side of the image that regions are found on
-EVERYTHING = "whole: the question is about all of the image, so all of it is shown at a coarse scale, without holes"
 
 
 def show_views(vlm: VLM, request: Request, watch: Stopwatch) -> Request:
@@ -104,8 +104,6 @@ def views_of(
     pose = find_pose(np.asarray(reduced.convert("L")), size) if may_turn else Pose()
     found: list[ImageSource] | None = None
     if detail == "mixed":
-        from arr_coc.vlm.mixed import mixed_source
-
         mixed = mixed_source(vlm, image, question, budget, number, pose)
         found = None if mixed is None else [mixed]
     elif may_enlarge:
@@ -145,12 +143,12 @@ def _enlarged(
     if page is None and detail == "auto":
         return None
     upright = 0 if page is None else round(page.region.angle / 90) * 90 % 360
-    maker, whole = _ViewMaker(vlm, pyramid, cell, number), Region.whole(size, upright)
+    maker, whole = ViewMaker(vlm, pyramid, cell, number), Region.whole(size, upright)
     if is_about_everything(question):
         read = limit(budget, VIEW_CELLS)
         if detail == "auto" and (read.k is None or read.everything):
             return None
-        return [maker.make(whole, "overview", min(room, (read.k or VIEW_CELLS) * cell**2), EVERYTHING)]
+        return [_whole(maker, whole, min(room, (read.k or VIEW_CELLS) * cell**2), budget)]
     region = maker.make(whole if page is None else page.region, "region", room)
     letters = None if page is None else letter_height(np.asarray(region.picture.convert("L"), np.float32) / 255)
     region, enlarged = _closer(maker, region, 2.0 if page is None else LEGIBLE / (letters or LEGIBLE), question, room)
@@ -173,23 +171,6 @@ def _enlarged(
     return _within_budget(views, budget)
 
 
-def page_in_pose(vlm: VLM, pyramid: Pyramid, reduced: Any, pose: Pose) -> Page | None:
-    """The page on a large image. A page that is tilted a little is found around its text, whatever surrounds it; a page that is
-    turned or in perspective is found the same way after it is straightened."""
-    turned = pose.region
-    if turned is None or (turned.quad is None and abs((turned.angle + 180) % 360 - 180) <= MAX_ANGLE):
-        page = find_page(TextureArray.from_image(reduced, embeddings=vlm.embeddings), pyramid.size)
-        if page is None or turned is None or page.region.angle:
-            return page
-        turned = Region.around(pyramid.size, turned.angle)
-    scale = reduced.size[0] / pyramid.size[0]
-    shown = tuple(max(1, round(side * scale)) for side in turned.size)
-    picture = pyramid.crop(turned, (shown[0], shown[1]))
-    size = (round(turned.size[0]), round(turned.size[1]))
-    page = find_page(TextureArray.from_image(picture, embeddings=vlm.embeddings), size)
-    return None if page is None else Page(turned.inside(page.region), page.share)
-
-
 def _may_have_views(image: Any, detail: str) -> bool:
     """Whether an image is of a kind that has a size, and large enough."""
     size = None if detail == "off" else image_size(image)
@@ -200,68 +181,8 @@ def _may_be_straightened(image: Any, straighten: str) -> bool:
     return straighten != "off" and image_size(image) is not None
 
 
-def view_pixels(vlm: VLM) -> tuple[float, float, int]:
-    """How many pixels one view has, how many the model's processor allows, and the side of a cell."""
-    processor = vlm.adapter.image_processor
-    cell = int(getattr(processor, "patch_size", 14) or 14) * int(getattr(processor, "merge_size", 2) or 2)
-    size = getattr(processor, "size", None) or {}
-    most = size.get("longest_edge") if isinstance(size, Mapping) else getattr(size, "longest_edge", None)
-    room = float(VIEW_CELLS * cell**2)
-    if most is None or most <= 16 * cell**2:  # a side, not an area: the family has its own tiles
-        return room, 0.0, cell
-    return min(room, most), float(most), cell
-
-
-class _ViewMaker:
-    """Makes the views of one large image."""
-
-    def __init__(self, vlm: VLM, pyramid: Pyramid, cell: int, number: int) -> None:
-        self.vlm, self.pyramid, self.cell, self.number = vlm, pyramid, cell, number
-
-    def make(self, region: Region, role: str, pixels: float, why: str = "") -> ImageSource:
-        """A region as an image of whole cells with at most `pixels`, no larger than the original shows it."""
-        width, height = region.size
-        scale, whole = min(MAX_SCALE, math.sqrt(pixels / (width * height))), region.is_whole
-        to_cells = round if whole else math.ceil  # a region grows to whole cells, the whole image cannot
-        while True:
-            cells = [max(1, to_cells(side * scale / self.cell - 1e-6)) for side in (width, height)]
-            if cells[0] * cells[1] * self.cell**2 <= pixels or max(cells) == 1:
-                break
-            scale *= 0.99
-        size = (cells[0] * self.cell, cells[1] * self.cell)
-        if not whole:
-            region = region.resized((size[0] / scale, size[1] / scale))
-        picture = self.pyramid.crop(region, size)
-        view = View(region, size, role, self.number, why)
-        return ImageSource(
-            picture, size, self.vlm.embeddings, notes=(*self.pyramid.notes, f"shown as {view}"), view=view
-        )
-
-    def relevance(self, source: ImageSource, question: str) -> torch.Tensor | None:
-        """The relevance `[h, w]` of a view's cells before anything is encoded; None where nothing relates them to the question."""
-        vlm = self.vlm
-        width, height = source.picture.size
-        grid = Grid(1, max(1, height // self.cell), max(1, width // self.cell))
-        selection = SelectionInput(
-            grid=grid,
-            k=None,
-            candidates=torch.arange(grid.n),
-            question=Question(question, vlm.prompter.ids(question), vlm.adapter.embed),
-            source=source,
-            scorer=None if vlm.embeddings is None else EmbeddingScorer(vlm.embeddings),
-            layer=None if vlm.layer is None else LayerPredictor(vlm.layer, vlm.adapter.device),
-            universal=vlm.universal,
-            mass=1.0,
-        )
-        found = ArrCoc().select(selection)
-        if not is_sure(found):
-            return None
-        assert found.relevance is not None
-        return found.relevance.view(grid.h, grid.w)
-
-
 def _closer(
-    maker: _ViewMaker, page: ImageSource, enlarge: float, question: str, room: float
+    maker: ViewMaker, page: ImageSource, enlarge: float, question: str, room: float
 ) -> tuple[ImageSource, float]:
     """The part of a page that the question is about, up to `enlarge` times as large, and how much larger it is.
 
@@ -281,6 +202,21 @@ def _closer(
     made = maker.make(part, "region", room)
     assert made.view is not None
     return made, made.view.scale / page.view.scale
+
+
+def _whole(maker: ViewMaker, whole: Region, pixels: float, budget: Any) -> ImageSource:
+    """All of an image, at so coarse a scale that every cell of it can be read. A processor may not make it that coarse."""
+    made = maker.make(whole, "overview", pixels, EVERYTHING)
+    assert made.view is not None
+    cells = maker.cells_of(made.view.size)
+    if cells * maker.cell**2 <= pixels:
+        return made
+    made.view = replace(made.view, why="")
+    made.notes = (
+        *made.notes,
+        f"budget of {budget}: the model's processor makes at least {cells} cells of this image, so places are left out",
+    )
+    return made
 
 
 def _within_budget(views: list[ImageSource], budget: Any) -> list[ImageSource]:
@@ -345,6 +281,8 @@ def _is_one_image(view: View | None) -> bool:
 
 def _parts(whole: Limit, given: Budget, sizes: list[int], views: Sequence[View]) -> list[Budget]:
     """The part of each view in a limit for all of them. What is no count, or says something in a note, is for each view."""
+    if whole.k == 0:
+        return [0] * len(views)
     if whole.k is None or whole.note or whole.everything:
         return [given] * len(views)
     overview = round(OVERVIEW_SHARE * whole.k) if len(views) > 1 else 0

@@ -33,19 +33,32 @@ from arr_coc.types.budget import Budget, limit
 from arr_coc.types.grid import Grid
 from arr_coc.types.levels import Levels
 from arr_coc.types.pyramid import Pyramid, Region, View
-from arr_coc.vlm.detail import EVERYTHING, LEGIBLE, MAX_SCALE, MIN_GAIN, REDUCED, _ViewMaker, page_in_pose, view_pixels
 from arr_coc.vlm.request import SelectionRequest
+from arr_coc.vlm.view import (
+    EVERYTHING,
+    LEGIBLE,
+    MAX_SCALE,
+    MIN_GAIN,
+    REDUCED,
+    ViewMaker,
+    page_in_pose,
+    view_pixels,
+)
 
 if TYPE_CHECKING:
     from arr_coc.vlm.model import VLM
 
 ROLE = "mixed"  # of its view
 MAX_FINER = 2.0  # how much larger than in a view the page is shown at most
-LARGER = (16.0, 1.5)  # height of letters where the model's own scale is no smaller, and pixels shown per original pixel
+LARGER = (
+    LEGIBLE,
+    2.0,
+)  # height of letters where the model's own scale is no smaller, and pixels shown per original pixel
 MIN_FINER = 1.2  # larger by less than this is not worth a level
 COARSEST = 32  # cells: of the coarsest level, which shows all of the image
 MAX_COARSER = 4  # levels: 1/2, 1/4, 1/8 and 1/16 of the finest
 MAX_POSITIONS = 96  # along a side of the page: beyond, its finest cells are less than 1 apart
+STRETCH = 1.1  # how far a whole image of few cells may be out of shape, so that its cells are as many as the budget
 EVENLY = ("describe", "void")  # rules of a choice that mean all of the image
 
 
@@ -132,11 +145,9 @@ class Tiles(Selector):
         if values is None:
             values = torch.zeros(source.grid.n).index_fill_(0, chosen.keep, 1.0)
         relevance = source.on_page(values).clamp_min(0)
-        # An even share for every place; what is relevant only decides where the last cells of the budget go.
-        worth = relevance / (10 * float(relevance.max()) or 1.0) + 1 if even else relevance
         # Nothing may be left out where nothing tells what matters. A selector without scores says so itself.
         everywhere = even or (chosen.relevance is not None and not is_sure(chosen))
-        tiling = tile(levels, worth, source.inside, k, holes=False if everywhere else None)
+        tiling = tile(levels, relevance, source.inside, k, holes=False if everywhere else None, even=even)
         return Choice(
             tiling.cells,
             relevance=source.on_levels(relevance),
@@ -289,7 +300,7 @@ def _page_frame(
     own_scale = min(own[1] * cell / size[0], own[0] * cell / size[1])
     reference = None
     if page is not None:
-        reference = _ViewMaker(vlm, pyramid, cell, number).make(page.region, "region", view_pixels(vlm)[0])
+        reference = ViewMaker(vlm, pyramid, cell, number).make(page.region, "region", view_pixels(vlm)[0])
     if reference is None or reference.view is None or reference.view.scale < MIN_GAIN * own_scale:
         picture = pyramid.crop(Region.whole(size), (own[1] * cell, own[0] * cell))
         reference = ImageSource(picture, size, vlm.embeddings)
@@ -316,14 +327,18 @@ def _finer(reference: ImageSource, scale: float, wanted: tuple[float, float]) ->
 
 
 def _shrunk(grid: tuple[int, int], cells: int) -> tuple[int, int]:
-    """Rows and columns of about the same shape, at most `cells` together."""
-    scale = min(1.0, math.sqrt(cells / (grid[0] * grid[1])))
-    rows, columns = (max(1, math.floor(side * scale)) for side in grid)
-    if rows == 1:
-        columns = min(columns, cells)
-    if columns == 1:
-        rows = min(rows, cells)
-    return rows, columns
+    """Rows and columns of about the same shape, at most `cells` together, and as many as that shape allows."""
+    high, wide = grid
+    if high * wide <= cells:
+        return grid
+    least = max(1, math.floor(high * math.sqrt(cells / (high * wide))))
+    found = []
+    for rows in {least, min(high, cells, least + 1)}:
+        even = rows * wide / high  # columns of exactly the same shape
+        columns = max(1, min(wide, cells // rows, max(round(even), math.floor(even * STRETCH))))
+        if columns * STRETCH >= even or rows == least:
+            found.append((rows * columns, -abs(math.log(columns / even)), rows, columns))
+    return max(found)[2:]
 
 
 def _inside(frame: _Frame, whole: Region) -> torch.Tensor:
