@@ -115,7 +115,7 @@ def test_it_knows_the_kind_of_question(receipt: TextureArray) -> None:
     assert present.found is not None
     assert present.found > 0.8
     assert present.absent < 0.2
-    assert predict(layer, asked(receipt, "Is there a cat?")).absent > 0.8
+    assert predict(layer, asked(receipt, "Is there a cat?")).absent > 0.6
     assert predict(layer, asked(receipt, "Describe the picture.")).whole > 0.8
 
 
@@ -201,10 +201,10 @@ def test_the_models_own_layer_comes_first() -> None:
 @pytest.mark.parametrize("family", list(families.QWEN))
 def test_a_wrapped_model_uses_it_by_default(family: str) -> None:
     vlm = wrapped(family)
-    picture = Image.new("RGB", (280, 280), "white")
+    picture = Image.new("RGB", (448, 224), "white")
     pen = ImageDraw.Draw(picture)
     for number, line in enumerate(("TEA 1.20", "COFFEE 2.40", "TOTAL 3.60")):
-        pen.text((30, 40 + 80 * number), line, fill="black", font_size=30)
+        pen.text((30, 32 + 64 * number), line, fill="black", font_size=20)
     chosen = vlm.prepare([picture], "What is the total?", budget="25%", glance="50%").allocations[0]
     assert chosen.strategy.endswith("(coupling by universal layer)")
     without = arr_coc.wrap(vlm.model, vlm.processor, layer=None)

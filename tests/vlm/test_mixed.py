@@ -24,7 +24,7 @@ from tests.adapters.tiny_vlm import GREEDY, answer_of, picture, stock_inputs, wr
 from tests.vlm.page import printed, scenery
 
 QUESTION = "What is the total?"
-IMAGES = {"page": lambda: printed(angle=5.0)[0], "photo": lambda: scenery(300, 400)}
+IMAGES = {"page": lambda: printed(angle=5.0)[0], "photo": lambda: scenery(400, 300)}
 
 
 def source_of(vlm: Any, image: Image.Image, budget: Any = 24) -> MixedSource:

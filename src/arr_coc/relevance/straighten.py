@@ -310,9 +310,10 @@ class Levelled:
         inside &= (lines.y >= top) & (lines.y <= bottom)
         number = np.where(inside, np.cumsum(inside) - 1, -1).astype(np.int32)
         label = np.where(lines.label >= 0, number[lines.label], -1)
-        return replace(
-            self, lines=Lines(*(v[inside] for v in (lines.x, lines.y, lines.length, lines.height, lines.slope)), label)
+        x, y, length, height, slope = (
+            one[inside] for one in (lines.x, lines.y, lines.length, lines.height, lines.slope)
         )
+        return replace(self, lines=Lines(x, y, length, height, slope, label))
 
 
 def _is_clear(text: np.ndarray, up: np.ndarray) -> bool:
