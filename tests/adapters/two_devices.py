@@ -64,6 +64,7 @@ def spread(model: Any, device_map: dict[str, int]) -> Any:
     for name, module in model.named_modules():
         if getattr(module, "_hf_hook", None) is not None and module._hf_hook.execution_device is not None:
             module._hf_hook.execution_device = torch.device("cpu", device(name))
+    shipped_layer(torch.device("cpu"))  # of the model that is compared with, read before anything pretends
     for tensor in all_weights(shipped_layer(torch.device("cpu", 0))):
         tensor._pretended = 0  # type: ignore[attr-defined]
     return model

@@ -233,7 +233,7 @@ def _count_tones(pixels: torch.Tensor) -> torch.Tensor:
     cells = pixels.reshape(-1, pixels.shape[-1]).float().clamp(0, 1)
     tone = cv2.convertScaleAbs(cells.numpy(), alpha=TONES - 1)  # rounded as torch rounds
     counts = [cv2.reduce((tone == level).view(np.uint8), 1, cv2.REDUCE_SUM, dtype=cv2.CV_32F) for level in range(TONES)]
-    return torch.from_numpy(np.concatenate(counts, axis=1)).view(*pixels.shape[:-1], TONES)
+    return torch.from_numpy(np.concatenate(counts, axis=1)).view(*pixels.shape[:-1], TONES).to(pixels.device)
 
 
 class InformationHead(nn.Module):
