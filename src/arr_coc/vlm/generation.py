@@ -88,6 +88,7 @@ class TokenRecorder:
         self._plain = True  # one more token at each step
 
     def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> None:
+        """One step: the sequences `[B, T]` so far, and the scores `[B, V]` of their next tokens."""
         if self._last is not None and self._length is not None:
             self._plain = self._plain and ids.shape == (len(self._last), self._length + 1)
             if self._plain:

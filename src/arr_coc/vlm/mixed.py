@@ -50,10 +50,8 @@ if TYPE_CHECKING:
 
 ROLE = "mixed"  # of its view
 MAX_FINER = 2.0  # how much larger than in a view the page is shown at most
-LARGER = (
-    LEGIBLE,
-    2.0,
-)  # height of letters where the model's own scale is no smaller, and pixels shown per original pixel
+# Height of letters where the model's own scale is no smaller, and pixels shown per original pixel.
+LARGER = (LEGIBLE, 2.0)
 MIN_FINER = 1.2  # larger by less than this is not worth a level
 COARSEST = 32  # cells: of the coarsest level, which shows all of the image
 MAX_COARSER = 4  # levels: 1/2, 1/4, 1/8 and 1/16 of the finest
